@@ -1,0 +1,3 @@
+"""Weft: an LLM inference engine and its serving stack."""
+
+__version__ = "0.1.0"

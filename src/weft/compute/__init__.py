@@ -1,0 +1,1 @@
+"""How a step is computed: one protocol, several implementations, one oracle (`reference`)."""

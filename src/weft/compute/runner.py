@@ -1,0 +1,44 @@
+"""`Runner`: what the engine asks of a model on a device; `Batch`: one step, as arrays."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The packed rows of one step. Sequence `i` owns rows `query_starts[i]:query_starts[i+1]`.
+
+    Every K/V row of the step is written to its slot before any row attends, so rows may read slots
+    that other rows of the same step write. A slot is `block_id * block_size + offset`.
+    """
+
+    token_ids: IntArray  # [rows]
+    positions: IntArray  # [rows], 0-based position in the sequence
+    slots: IntArray  # [rows], where the row's K/V goes
+    query_starts: IntArray  # [sequences + 1]
+    prompt_lens: IntArray  # [sequences], prompt tokens of each sequence
+    block_tables: IntArray  # [sequences, max blocks], padded with 0; a row attends to 0..position
+    logit_rows: IntArray  # [wanted], rows whose logits are returned, ascending
+
+
+class Runner(Protocol):
+    """A loaded model and its KV pool."""
+
+    vocab_size: int
+
+    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+        """Make the KV pool. Called once, before the first step."""
+        ...
+
+    def forward(self, batch: Batch) -> FloatArray:
+        """Run one step and return float32 logits [wanted, vocab]. The result belongs to the caller.
+
+        A row's logits are bitwise independent of the other rows, of chunking and of block placement.
+        """
+        ...

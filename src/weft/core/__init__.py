@@ -1,0 +1,1 @@
+"""The vocabulary every other package shares: values, errors, configuration, the EngineClient."""

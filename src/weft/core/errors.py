@@ -1,0 +1,109 @@
+"""One hierarchy of errors; each class has a `Code`, and each wire owns one table from `Code` to status."""
+
+from enum import Enum
+
+
+class Code(Enum):
+    """What went wrong, in terms no wire owns. Every wire maps all of these (a test asserts it)."""
+
+    INVALID = "invalid"
+    NOT_FOUND = "not_found"
+    ALREADY_EXISTS = "already_exists"
+    UNAUTHENTICATED = "unauthenticated"
+    PRECONDITION = "precondition"
+    OVERLOADED = "overloaded"
+    DEADLINE = "deadline"
+    UNAVAILABLE = "unavailable"
+    UNSUPPORTED = "unsupported"
+    INTERNAL = "internal"
+
+
+class WeftError(Exception):
+    """Base of every error that Weft raises on purpose; its text may be shown to the caller."""
+
+    code = Code.INTERNAL
+
+
+class BadRequest(WeftError, ValueError):
+    """The caller can fix this; the message says what was wrong and what is allowed.
+
+    A `ValueError` too, so that callers written for other engines catch it.
+    """
+
+    code = Code.INVALID
+
+    def __init__(self, parameter: str | None, message: str, value: object = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+        self.value = value
+
+
+class ContextLengthExceeded(BadRequest):
+    """The prompt, or prompt and output together, do not fit the model's context."""
+
+
+class NotFound(WeftError):
+    """A model, adapter or request that this server does not have."""
+
+    code = Code.NOT_FOUND
+
+
+class AlreadyExists(WeftError):
+    """A request id that is already in use by an open request."""
+
+    code = Code.ALREADY_EXISTS
+
+
+class Unauthenticated(WeftError):
+    """No key, or a wrong one."""
+
+    code = Code.UNAUTHENTICATED
+
+
+class FailedPrecondition(WeftError):
+    """Right in itself, but not in the engine's present state."""
+
+    code = Code.PRECONDITION
+
+
+class Overloaded(WeftError):
+    """A limit on queued requests or tokens is reached; the same call may succeed later."""
+
+    code = Code.OVERLOADED
+
+
+class DeadlineExceeded(WeftError):
+    """The caller's deadline passed before the work was done."""
+
+    code = Code.DEADLINE
+
+
+class Unavailable(WeftError):
+    """The server is shutting down or not ready; another one may answer."""
+
+    code = Code.UNAVAILABLE
+
+
+class EngineDead(Unavailable):
+    """The engine stopped for good; nothing sent to it will be answered."""
+
+    def __init__(self, message: str = "the engine has stopped; restart the server") -> None:
+        super().__init__(message)
+
+
+class Unsupported(WeftError):
+    """Understood, but not offered by this build or this model; the message names it."""
+
+    code = Code.UNSUPPORTED
+
+
+class GenerationError(WeftError):
+    """One request failed inside the engine; the others are not affected."""
+
+    code = Code.INTERNAL
+
+
+class ConfigError(WeftError):
+    """A flag, setting or checkpoint that cannot be served; one line says what, where and what is allowed."""
+
+    code = Code.INVALID

@@ -1,0 +1,260 @@
+"""Values that cross layers: what a caller asks for and what comes back.
+
+All are frozen msgspec Structs, so that the same value serves Python callers and the wire between
+processes. Token ids are plain ints, times are seconds, log-probabilities are natural logarithms.
+"""
+
+from enum import StrEnum
+from typing import TypedDict
+
+import msgspec
+
+
+class OutputKind(StrEnum):
+    """How the outputs of one request relate to each other."""
+
+    CUMULATIVE = "cumulative"  # each output holds everything so far
+    DELTA = "delta"  # each output holds only what is new
+    FINAL_ONLY = "final_only"  # one output, at the end
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class PauseMode(StrEnum):
+    """What a pause does with the requests in flight."""
+
+    ABORT = "abort"
+    WAIT = "wait"
+    KEEP = "keep"
+
+
+class TokensPrompt(TypedDict, total=False):
+    """A prompt that is already tokenised."""
+
+    prompt_token_ids: list[int]
+    prompt: str
+    cache_salt: str
+
+
+class TextPrompt(TypedDict, total=False):
+    """A prompt as text; the engine's tokenizer encodes it."""
+
+    prompt: str
+    cache_salt: str
+
+
+PromptType = str | TextPrompt | TokensPrompt | list[int]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to choose tokens and when to stop. Ranges are checked by `weft.core.validate`.
+
+    `None` means "not asked for". `max_tokens=None` fills the context. `temperature` below 1e-5 is
+    greedy. `top_k` 0 or -1 is off. `logprobs`/`prompt_logprobs` -1 asks for the whole vocabulary.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    truncate_prompt_tokens: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    output_kind: OutputKind = OutputKind.CUMULATIVE
+    skip_reading_prefix_cache: bool = False
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature < 1e-5
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """`stop` as a tuple, whichever form it was given in."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked request, ready for the engine. `params.max_tokens` is resolved to a number.
+
+    `request_id` is the caller's label; `engine_id` is unique for the life of the process and is what
+    the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
+    `arrival_time` is on the monotonic clock of the front process.
+    """
+
+    request_id: str
+    engine_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    eos_token_ids: tuple[int, ...]
+    seed: int
+    arrival_time: float
+    prompt: str | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    lora_name: str | None = None
+
+
+class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to turn hidden states into one result; used by `EngineClient.encode`."""
+
+    task: str | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+
+
+class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter: its public name, its id (>= 1) and the directory that holds it."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
+    """One token's log-probability at one position; `rank` is 1-based, ties counting against it."""
+
+    logprob: float
+    rank: int
+    decoded_token: str | None = None
+
+
+# Sampled token first, then the best by rank; keyed by token id.
+PositionLogprobs = dict[int, Logprob]
+
+
+class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the `n` answers. Under DELTA, `text`, `token_ids` and `logprobs` hold only what is new.
+
+    `stop_reason` is the stop string or the stop token id that matched; None for end-of-sequence.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = []
+    cumulative_logprob: float | None = None
+    logprobs: list[PositionLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether this answer is complete."""
+        return self.finish_reason is not None
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What `generate` yields: the news of every answer of one request.
+
+    `prompt_logprobs[0]` is None (nothing precedes the first token). `num_cached_tokens` counts the
+    prompt tokens taken from the prefix cache when the request first ran.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    is_finished: bool
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    num_cached_tokens: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """`is_finished`, under the name other engines use."""
+        return self.is_finished
+
+
+class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What `encode` yields, once."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    data: list[float]
+    num_cached_tokens: int = 0
+    is_finished: bool = True
+
+
+class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of one rank's scheduler and cache, taken by the engine after a step.
+
+    `gen_throughput` is generated tokens per second and `cache_hit_rate` the share of queried prompt
+    tokens found in the prefix cache, both over a recent window; `age_s` is the time since the engine
+    last finished a step or answered a ping.
+    """
+
+    data_parallel_rank: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_used_tokens: int = 0
+    max_total_tokens: int = 0
+    max_running: int = 0
+    num_waiting_uncached_tokens: int = 0
+    gen_throughput: float = 0.0
+    cache_hit_rate: float = 0.0
+    num_held_blocks: int = 0
+    num_blocks: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def token_usage(self) -> float:
+        """Share of the KV pool that live sequences hold, 0..1."""
+        return self.num_used_tokens / self.max_total_tokens if self.max_total_tokens else 0.0
+
+
+class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Blocks that entered the prefix cache, a chain in order; hashes are 32 bytes."""
+
+    block_hashes: list[bytes]
+    parent_block_hash: bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_name: str | None = None
+    cache_salt: str | None = None
+
+
+class BlockRemoved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Blocks that left the prefix cache."""
+
+    block_hashes: list[bytes]
+
+
+class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
+    """The whole prefix cache was dropped."""
+
+
+KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class KvEventBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The cache's changes in one step. Sequence numbers start at 0 and never skip; `timestamp` is Unix time."""
+
+    sequence_number: int
+    timestamp: float
+    events: list[KvEvent]
+    data_parallel_rank: int = 0

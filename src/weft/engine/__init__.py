@@ -1,0 +1,1 @@
+"""The engine: who runs when, on which blocks, and what comes out."""

@@ -1,0 +1,114 @@
+"""What crosses between the front (tokens in, text out) and the engine thread or process.
+
+One fixed schema for both: `LocalClient` passes these values by reference, `ProcessClient` as
+msgpack. Nothing here is ever pickled.
+"""
+
+import msgspec
+
+from weft.core.types import EngineLoad, FinishReason, KvEventBatch, Request
+
+# (token id, log-probability, rank): the sampled token first, then the best by rank.
+LogprobRow = list[tuple[int, float, int]]
+
+
+class Add(msgspec.Struct, frozen=True, tag=True):
+    """Queue a request; the engine makes `params.n` sequences of it."""
+
+    request: Request
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """End whole requests, or one answer of a request when `index` is given. Unknown ids are no-ops.
+
+    `is_silent` asks for no final output: the front has already ended the answer itself.
+    """
+
+    engine_ids: list[str]
+    index: int | None = None
+    is_silent: bool = False
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Stop scheduling; answered when the mode's condition holds (see `PauseMode`)."""
+
+    call_id: int
+    mode: str
+    clear_cache: bool
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    """Schedule again."""
+
+    call_id: int
+
+
+class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
+    """Drop cached blocks; the answer is whether it was done."""
+
+    call_id: int
+    reset_running_requests: bool
+
+
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    """Prove that the engine's loop turns; answered with its load."""
+
+    call_id: int
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Leave the loop: every open request ends with "abort" first."""
+
+
+Command = Add | Abort | Pause | Resume | ResetPrefixCache | Ping | Stop
+
+
+class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one step brought for one answer of one request.
+
+    `prompt_logprobs` comes once, whole, with the first output (position 0 left out). `error` is set
+    only with `FinishReason.ERROR`, and its text may be shown to the caller.
+    """
+
+    engine_id: str
+    index: int
+    token_ids: list[int] = []
+    logprobs: list[LogprobRow] | None = None
+    prompt_logprobs: list[LogprobRow] | None = None
+    num_cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    error: str | None = None
+
+
+class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The news of one step, and the load after it."""
+
+    outputs: list[SequenceOutput]
+    load: EngineLoad
+    kv_events: KvEventBatch | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a control command; `error` is a sentence, or None."""
+
+    call_id: int
+    is_done: bool = True
+    error: str | None = None
+    load: EngineLoad | None = None
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The model is loaded and the loop turns."""
+
+    load: EngineLoad
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The engine cannot go on; `message` is one line, `is_config` tells a user's mistake from ours."""
+
+    message: str
+    is_config: bool = False
+
+
+Event = StepOutput | Reply | Ready | Failed
