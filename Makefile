@@ -1,0 +1,78 @@
+# Each target sets up what it needs by itself, in .venv, and does nothing twice: the stamp files are
+# older or newer than what they were made from. Needed beforehand: python 3.11+, a C++20 compiler, make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+NATIVE := CMakeLists.txt $(wildcard cpp/*.cpp cpp/*.h cpp/*/*.cpp cpp/*/*.h)
+PROTOS := $(wildcard proto/*.proto proto/*/*.proto proto/*/*/*.proto)
+
+# Arguments of the command behind a target: make serve ARGS="--grpc-port 6000", make test ARGS="-k cli".
+ARGS ?=
+# One process per core for the tests; empty for one process (make test WORKERS=).
+WORKERS ?= -n auto
+
+.PHONY: help setup serve test test-slow check fix bench proto docs clean
+help:
+	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
+	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
+	@echo "make test-slow  run the tests that take minutes"
+	@echo "make check      format, lint, types, imports, tree, generated documents"
+	@echo "make fix        let the formatter and the linter mend what they can"
+	@echo "make bench      time steps of the engine"
+	@echo "make proto      generate Python code from proto/"
+	@echo "make docs       generate docs/reference/"
+	@echo "make setup      everything a contributor needs, in $(VENV)"
+	@echo "make clean      remove what was built, and $(VENV)"
+
+$(VENV)/pip.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python 3.11 or newer is needed; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/core.stamp: $(VENV)/pip.stamp pyproject.toml $(NATIVE)
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/core.stamp
+	$(PIP) install --group dev
+	@touch $@
+
+setup: $(VENV)/dev.stamp
+
+serve: $(VENV)/core.stamp
+	@exec $(BIN)/weft serve $(ARGS)
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+test-slow: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_tree.py
+	$(BIN)/python tools/make_reference.py --check
+
+fix: $(VENV)/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/core.stamp
+	$(BIN)/python benchmarks/step.py $(ARGS)
+
+proto: $(VENV)/dev.stamp
+	$(BIN)/python proto/generate.py
+
+docs: $(VENV)/dev.stamp
+	$(BIN)/python tools/make_reference.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src -name '__pycache__' -prune -exec rm -rf {} +
+	find src -name '*.so' -delete

@@ -1,0 +1,16 @@
+// What the CPU of this machine offers; kernels are chosen by it, and the start banner shows it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace weft {
+
+// "x86-64", "aarch64" or "other".
+std::string cpu_architecture();
+
+// Names of the vector extensions that both the CPU and the operating system support, in the
+// spelling of /proc/cpuinfo, weakest first.
+std::vector<std::string> cpu_features();
+
+}  // namespace weft
