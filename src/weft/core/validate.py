@@ -1,0 +1,413 @@
+"""The one check of what a caller asked for; every edge uses it, so no wire can let more through than another.
+
+`validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` both. All raise
+`BadRequest` with the field's name, what was given and what is allowed.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from weft.core.config import EngineConfig
+from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.types import OutputKind, SamplingParams
+
+_log = logging.getLogger(__name__)
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+# Each of the n answers holds a scheduler slot and its own KV, so n is a multiplier on one caller's load.
+MAX_N = 128
+# Every new piece of text is searched for every stop string; these keep that work, and the text held
+# back while streaming, small.
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 1024
+# The bias is applied at every step of the sequence, entry by entry.
+MAX_LOGIT_BIAS = 1024
+LOGIT_BIAS_CLAMP = 100.0
+# A logit divided or multiplied by these stays finite in float32.
+MIN_REPETITION_PENALTY = 1e-5
+MAX_REPETITION_PENALTY = 1e5
+# Dividing logits by less than this makes their differences meaningless in float32.
+MIN_TEMPERATURE = 0.01
+MAX_TEMPERATURE = 2.0
+MAX_LABEL_CHARS = 256
+
+_BOOLEANS = (
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "skip_reading_prefix_cache",
+)
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one engine can take. `vocab_size` is the logits width; `max_logprobs` -1 is all of it."""
+
+    vocab_size: int
+    max_model_len: int
+    max_pool_tokens: int
+    max_logprobs: int = 20
+    max_n: int = MAX_N
+    max_stop_strings: int = MAX_STOP_STRINGS
+    max_stop_chars: int = MAX_STOP_CHARS
+    max_logit_bias: int = MAX_LOGIT_BIAS
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Self:
+        """The limits of an engine with this config."""
+        return cls(
+            vocab_size=config.model_config.vocab_size,
+            max_model_len=config.model_config.max_model_len,
+            max_pool_tokens=config.cache_config.max_total_tokens,
+            max_logprobs=config.model_config.max_logprobs,
+        )
+
+    @property
+    def max_sequence_len(self) -> int:
+        """Prompt and output tokens that one sequence can reach: the context, or the whole KV pool."""
+        return min(self.max_model_len, self.max_pool_tokens)
+
+
+def validate_params(params: SamplingParams, limits: Limits) -> None:
+    """Check everything about `params` that needs no prompt."""
+    if not isinstance(params, SamplingParams):
+        raise BadRequest("sampling_params", f"must be SamplingParams, got {_shown(params)}")
+    _check_types(params)
+    _check_ranges(params, limits)
+    _check_lengths(params, limits)
+    _check_stops(params, limits)
+    _check_logprobs("logprobs", params.logprobs, "sample", limits)
+    _check_logprobs("prompt_logprobs", params.prompt_logprobs, "prompt", limits)
+    _check_id_list("stop_token_ids", params.stop_token_ids, limits)
+    _check_id_list("allowed_token_ids", params.allowed_token_ids, limits)
+    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        raise BadRequest("allowed_token_ids", "allowed_token_ids is not None and empty!")
+    _check_logit_bias(params.logit_bias, limits)
+
+
+def validate_prompt(token_ids: Sequence[int], limits: Limits) -> None:
+    """Check that the prompt is not empty, fits the context and the KV pool, and is inside the vocabulary."""
+    num_tokens = len(token_ids)
+    if num_tokens == 0:
+        raise BadRequest("prompt", "the prompt is empty; at least one token is needed")
+    if num_tokens >= limits.max_model_len:
+        raise ContextLengthExceeded(
+            "prompt",
+            f"this model's maximum context length is {limits.max_model_len} tokens, and the prompt "
+            f"has {num_tokens}; prompt plus at least 1 output token must fit",
+            num_tokens,
+        )
+    if num_tokens >= limits.max_pool_tokens:
+        raise ContextLengthExceeded(
+            "prompt",
+            f"the prompt has {num_tokens} tokens, and the whole KV cache holds "
+            f"{limits.max_pool_tokens}; prompt plus at least 1 output token must fit",
+            num_tokens,
+        )
+    _check_token_ids("prompt_token_ids", token_ids, limits)
+
+
+def resolve_params(
+    params: SamplingParams, num_prompt_tokens: int, limits: Limits
+) -> SamplingParams:
+    """Put `params`, already validated, in the one form that the engine works with.
+
+    `max_tokens` is filled from, and clamped to, what the context leaves after the prompt: an answer
+    that would run past it ends with "length" there. Greedy requests lose the filters that cannot
+    matter, ids are de-duplicated, -1 and True take their meaning.
+    """
+    room = limits.max_sequence_len - num_prompt_tokens
+    max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+    if params.min_tokens > max_tokens:
+        raise BadRequest(
+            "min_tokens",
+            f"min_tokens must be at most the {max_tokens} tokens that can follow a prompt of "
+            f"{num_prompt_tokens}, got {params.min_tokens}",
+            params.min_tokens,
+        )
+    prompt_logprobs = _resolve_logprobs(params.prompt_logprobs, limits)
+    return msgspec.structs.replace(
+        params,
+        **_resolve_sampling(params, limits),
+        max_tokens=max_tokens,
+        seed=None if params.seed == -1 else params.seed,
+        stop=list(params.stop_strings) or None,
+        stop_token_ids=_unique(params.stop_token_ids),
+        allowed_token_ids=_unique(params.allowed_token_ids),
+        logit_bias=_resolve_bias(params.logit_bias),
+        logprobs=_resolve_logprobs(params.logprobs, limits),
+        prompt_logprobs=prompt_logprobs,
+        output_kind=OutputKind(params.output_kind),
+        # A cached block has no logits, so a prompt that is to be scored is computed in full.
+        skip_reading_prefix_cache=params.skip_reading_prefix_cache or prompt_logprobs is not None,
+    )
+
+
+def validate_request_id(request_id: object) -> None:
+    """Check the caller's label: it goes into logs and headers, so it is short and printable."""
+    _check_label("request_id", request_id, str.isprintable, "printable")
+
+
+def validate_cache_salt(cache_salt: object) -> None:
+    """Check the salt that keeps one caller's cached prefixes from another's; None is no salt."""
+    if cache_salt is not None:
+        _check_label("cache_salt", cache_salt, _is_printable_ascii, "printable ASCII")
+
+
+def validate_priority(priority: object) -> None:
+    """Check the priority; smaller runs sooner."""
+    _check_integer("priority", priority, -(2**31), INT32_MAX)
+
+
+# -- parameters -------------------------------------------------------------------------------
+
+
+def _check_types(params: SamplingParams) -> None:
+    for name in _BOOLEANS:
+        value = getattr(params, name)
+        if not isinstance(value, bool):
+            raise BadRequest(name, f"{name} must be true or false, got {_shown(value)}")
+    for name in _NUMBERS:
+        value = getattr(params, name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadRequest(name, f"{name} must be a number, got {_shown(value)}")
+    if params.output_kind not in tuple(OutputKind):
+        raise BadRequest(
+            "output_kind",
+            f"output_kind must be one of {[str(kind) for kind in OutputKind]}, "
+            f"got {_shown(params.output_kind)}",
+        )
+
+
+def _check_ranges(params: SamplingParams, limits: Limits) -> None:
+    _check_integer("n", params.n, 1, limits.max_n)
+    for name in ("presence_penalty", "frequency_penalty"):
+        _check_number(name, getattr(params, name), -2, 2)
+    _check_number(
+        "repetition_penalty",
+        params.repetition_penalty,
+        MIN_REPETITION_PENALTY,
+        MAX_REPETITION_PENALTY,
+    )
+    _check_number("temperature", params.temperature, 0, MAX_TEMPERATURE)
+    _check_number("min_p", params.min_p, 0, 1)
+    if not 0 < params.top_p <= 1:
+        raise BadRequest("top_p", f"top_p must be in (0, 1], got {_shown(params.top_p)}")
+    _check_integer("top_k", params.top_k, -1, INT64_MAX)
+    if params.seed is not None:
+        _check_integer("seed", params.seed, -INT64_MAX - 1, INT64_MAX)
+
+
+def _check_lengths(params: SamplingParams, limits: Limits) -> None:
+    _check_integer("min_tokens", params.min_tokens, 0, INT32_MAX)
+    if params.max_tokens is not None:
+        _check_integer("max_tokens", params.max_tokens, 1, INT32_MAX)
+        if params.min_tokens > params.max_tokens:
+            raise BadRequest(
+                "min_tokens",
+                f"min_tokens must be at most max_tokens ({params.max_tokens}), "
+                f"got {params.min_tokens}",
+                params.min_tokens,
+            )
+    validate_truncation(params.truncate_prompt_tokens, limits)
+
+
+def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
+    """Check how many prompt tokens are to be kept; -1 is as many as the context takes."""
+    if num_tokens is None:
+        return
+    _check_integer("truncate_prompt_tokens", num_tokens, -1, limits.max_model_len)
+    if num_tokens == 0:
+        raise BadRequest(
+            "truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or at least 1, got 0", 0
+        )
+
+
+def _check_stops(params: SamplingParams, limits: Limits) -> None:
+    stop = params.stop
+    if stop is None:
+        return
+    if not isinstance(stop, str | list | tuple):
+        raise BadRequest("stop", f"stop must be a string or a list of strings, got {_shown(stop)}")
+    strings = params.stop_strings
+    if len(strings) > limits.max_stop_strings:
+        raise BadRequest(
+            "stop", f"stop takes at most {limits.max_stop_strings} strings, got {len(strings)}"
+        )
+    for string in strings:
+        if not isinstance(string, str):
+            raise BadRequest("stop", f"stop must hold strings, got {_shown(string)}")
+        if not 1 <= len(string) <= limits.max_stop_chars:
+            raise BadRequest(
+                "stop",
+                f"each stop string must have 1 to {limits.max_stop_chars} characters, "
+                f"got one of {len(string)}",
+            )
+    if strings and not params.detokenize:
+        raise BadRequest("stop", "stop strings are searched in text; set detokenize to true")
+
+
+def _check_logprobs(name: str, value: int | None, kind: str, limits: Limits) -> None:
+    if value is None or isinstance(value, bool):
+        return
+    _check_integer(name, value, -1, INT32_MAX)
+    wanted = limits.vocab_size if value == -1 else value
+    allowed = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
+    if wanted > allowed:
+        raise BadRequest(
+            name,
+            f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: {allowed}",
+            value,
+        )
+
+
+def _check_id_list(name: str, token_ids: object, limits: Limits) -> None:
+    if token_ids is None:
+        return
+    if not isinstance(token_ids, list | tuple):
+        raise BadRequest(name, f"{name} must be a list of token ids, got {_shown(token_ids)}")
+    if len(token_ids) > limits.vocab_size:
+        raise BadRequest(
+            name, f"{name} takes at most {limits.vocab_size} ids, got {len(token_ids)}"
+        )
+    _check_token_ids(name, token_ids, limits)
+
+
+def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> None:
+    """Only true ints pass: a bool, a float or a numpy scalar would change meaning on the wire."""
+    if not token_ids:
+        return
+    if set(map(type, token_ids)) != {int}:
+        wrong = next(token_id for token_id in token_ids if type(token_id) is not int)
+        raise BadRequest(name, f"{name} must hold integers, got {_shown(wrong)}")
+    # A negative id would wrap around and edit another token's row in silence.
+    for token_id in (min(token_ids), max(token_ids)):
+        if not 0 <= token_id < limits.vocab_size:
+            raise BadRequest(
+                name,
+                f"{name} must be in the vocabulary, 0 to {limits.vocab_size - 1}, "
+                f"got {_shown(token_id)}",
+                token_id,
+            )
+
+
+def _check_logit_bias(logit_bias: object, limits: Limits) -> None:
+    if logit_bias is None:
+        return
+    if not isinstance(logit_bias, dict):
+        raise BadRequest(
+            "logit_bias", f"logit_bias must map token ids to numbers, got {_shown(logit_bias)}"
+        )
+    if len(logit_bias) > limits.max_logit_bias:
+        raise BadRequest(
+            "logit_bias",
+            f"logit_bias takes at most {limits.max_logit_bias} entries, got {len(logit_bias)}",
+        )
+    _check_token_ids("logit_bias", [_bias_id(key) for key in logit_bias], limits)
+    for value in logit_bias.values():
+        _check_number("logit_bias", value, -sys.float_info.max, sys.float_info.max)
+
+
+def _bias_id(key: object) -> object:
+    """JSON has string keys only; a decimal one is the id it spells."""
+    if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 19:
+        return int(key)
+    return key
+
+
+# -- resolution -------------------------------------------------------------------------------
+
+
+def _resolve_sampling(params: SamplingParams, limits: Limits) -> dict[str, Any]:
+    numbers: dict[str, Any] = {name: float(getattr(params, name)) for name in _NUMBERS}
+    if params.is_greedy:
+        return numbers | {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    if params.temperature < MIN_TEMPERATURE:
+        _log.warning("temperature %g raised to %g", params.temperature, MIN_TEMPERATURE)
+        numbers["temperature"] = MIN_TEMPERATURE
+    is_filter = 0 < params.top_k < limits.vocab_size
+    return numbers | {"top_k": params.top_k if is_filter else 0}
+
+
+def _resolve_logprobs(value: int | None, limits: Limits) -> int | None:
+    if value is None or value is False:
+        return None
+    return limits.vocab_size if value == -1 else min(int(value), limits.vocab_size)
+
+
+def _resolve_bias(logit_bias: dict[int, float] | None) -> dict[int, float] | None:
+    if not logit_bias:
+        return None
+    return {
+        int(key): max(-LOGIT_BIAS_CLAMP, min(LOGIT_BIAS_CLAMP, float(value)))
+        for key, value in logit_bias.items()
+    }
+
+
+def _unique(token_ids: Sequence[int] | None) -> list[int] | None:
+    return list(dict.fromkeys(token_ids)) if token_ids else None
+
+
+# -- single values ----------------------------------------------------------------------------
+
+
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
+    if type(value) is not int:
+        raise BadRequest(name, f"{name} must be an integer, got {_shown(value)}")
+    if value < low:
+        raise BadRequest(name, f"{name} must be at least {low}, got {_shown(value)}", value)
+    if value > high:
+        raise BadRequest(name, f"{name} must be at most {high}, got {_shown(value)}", value)
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequest(name, f"{name} must be a number, got {_shown(value)}")
+    # Written so that NaN, which compares false with everything, is refused.
+    if not low <= value <= high:
+        raise BadRequest(name, f"{name} must be in [{low:g}, {high:g}], got {_shown(value)}", value)
+
+
+def _check_label(
+    name: str, value: object, is_allowed: Callable[[str], bool], characters: str
+) -> None:
+    if not isinstance(value, str):
+        raise BadRequest(name, f"{name} must be a string, got {_shown(value)}")
+    if not 1 <= len(value) <= MAX_LABEL_CHARS or not is_allowed(value):
+        raise BadRequest(
+            name,
+            f"{name} must have 1 to {MAX_LABEL_CHARS} {characters} characters, "
+            f"got {_shown(value)} of {len(value)} characters",
+        )
+
+
+def _is_printable_ascii(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def _shown(value: object) -> str:
+    """A short form of any value for a message: never megabytes, never an object's own repr."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a huge integer"  # printing more than 4300 digits raises
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return ascii(value if len(value) <= 40 else value[:40] + "...")
+    return f"a value of type {type(value).__name__}"
