@@ -265,8 +265,12 @@ class EngineClient(Protocol):
         _unsupported("finish_weight_update")
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Stop the engine: refuse new requests, let open ones finish for `timeout` s, abort the rest.
+        """Tell the engine to stop: refuse new requests, let open ones finish for `timeout` s, abort the rest.
 
-        Idempotent. None or 0 aborts at once. Blocks the caller until the engine is gone.
+        Idempotent. None or 0 aborts at once. Returns at once; `wait_closed` waits for the end.
         """
+        ...
+
+    async def wait_closed(self) -> None:
+        """Return when the engine is gone, after `shutdown` or its death."""
         ...

@@ -57,7 +57,9 @@ class Ping(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Leave the loop: every open request ends with "abort" first."""
+    """Leave the loop when open requests are done, or after `timeout_s`: the rest then end with "abort"."""
+
+    timeout_s: float
 
 
 Command = Add | Abort | Pause | Resume | ResetPrefixCache | Ping | Stop

@@ -1,0 +1,422 @@
+"""`FrontClient`: the half of an engine client that lives with the callers.
+
+It checks and numbers requests, sends commands, and turns the engine's events into each request's
+outputs. Where the engine runs, and how commands and events travel, is the subclass's affair. All of
+it runs on one event loop.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any, assert_never
+
+from weft.core.client import EngineClient
+from weft.core.config import EngineConfig
+from weft.core.errors import (
+    BadRequest,
+    EngineDead,
+    GenerationError,
+    Overloaded,
+    Unavailable,
+    Unsupported,
+    WeftError,
+)
+from weft.core.types import (
+    EngineLoad,
+    KvEventBatch,
+    LoRARequest,
+    PauseMode,
+    PromptType,
+    Request,
+    RequestOutput,
+    SamplingParams,
+)
+from weft.engine.inputs import Processor
+from weft.engine.kv_feed import KvEventFeed
+from weft.engine.messages import (
+    Abort,
+    Add,
+    Command,
+    Event,
+    Failed,
+    Pause,
+    Ping,
+    Ready,
+    Reply,
+    ResetPrefixCache,
+    Resume,
+    SequenceOutput,
+    StepOutput,
+    Stop,
+)
+from weft.engine.outputs import RequestStream
+from weft.text.tokenizer import Tokenizer
+
+log = logging.getLogger("weft.engine")
+
+STALL_S = 30.0  # an engine that answers nothing for so long is unhealthy; no step takes as long
+_LOAD_TIMEOUT_S = 0.5
+
+
+class _Open:
+    """A request in flight: its stream, and the flag that wakes its reader."""
+
+    __slots__ = ("error", "has_news", "request", "stream", "waits_for_prefill")
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.stream = RequestStream(request, tokenizer)
+        self.has_news = asyncio.Event()
+        self.error: BaseException | None = None
+        self.waits_for_prefill = True
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.has_news.set()
+
+
+class FrontClient(EngineClient):
+    """See the module. Subclasses give `_send`, `shutdown` and `wait_closed`, and call `_on_event`."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer) -> None:
+        self.vllm_config = config
+        self.model_config = config.model_config
+        self.renderer = tokenizer
+        self.input_processor = Processor(config, tokenizer)
+        self._tokenizer = tokenizer
+        self._open: dict[str, _Open] = {}  # by engine id
+        self._engine_ids: dict[str, set[str]] = {}  # by request id
+        self._num_queued_tokens = 0
+        self._calls: dict[int, asyncio.Future[Reply]] = {}
+        self._call_ids = itertools.count()
+        self._feed = KvEventFeed()
+        self._load = EngineLoad()
+        self._is_paused = False
+        self._is_closing = False
+        self._dead_error: WeftError | None = None
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._heard_at = time.monotonic()
+        self._pinged_at: float | None = None
+
+    @abstractmethod
+    def _send(self, command: Command) -> None:
+        """Hand a command to the engine; never blocks."""
+
+    @abstractmethod
+    async def wait_closed(self) -> None:
+        """Return when the engine is gone, after `shutdown` or its death."""
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def generate(  # noqa: PLR0913 - the protocol's own signature
+        self,
+        prompt: PromptType,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        prompt_text: str | None = None,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """See `EngineClient.generate`."""
+        self._check_alive()
+        _refuse(
+            lora_request=lora_request,
+            reasoning_ended=reasoning_ended,
+            reasoning_parser_kwargs=reasoning_parser_kwargs,
+        )
+        self._check_rank(data_parallel_rank)
+        if trace_headers:
+            log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
+        request = self.input_processor.process(
+            prompt,
+            sampling_params,
+            request_id,
+            prompt_text=prompt_text,
+            tokenization_kwargs=tokenization_kwargs,
+            priority=priority,
+        )
+        opened = self._admit(request)
+        try:
+            while True:
+                await opened.has_news.wait()
+                opened.has_news.clear()
+                if opened.error is not None:
+                    raise opened.error
+                output = opened.stream.pop()
+                if output is not None:
+                    yield output
+                    if output.is_finished:
+                        return
+        finally:
+            self._close(opened)
+
+    def _admit(self, request: Request) -> _Open:
+        limits = self.vllm_config.scheduler_config
+        num_sequences = sum(o.request.params.n for o in self._open.values()) + request.params.n
+        if num_sequences > limits.max_num_queued_reqs:
+            raise Overloaded(
+                f"the queue is full: {num_sequences} sequences would be open, at most"
+                f" {limits.max_num_queued_reqs} may be (--max-num-queued-reqs)"
+            )
+        if self._num_queued_tokens >= limits.max_num_queued_tokens:
+            raise Overloaded(
+                f"the queue is full: {self._num_queued_tokens} prompt tokens are waiting, at most"
+                f" {limits.max_num_queued_tokens} may (--max-num-queued-tokens)"
+            )
+        opened = _Open(request, self._tokenizer)
+        self._open[request.engine_id] = opened
+        self._engine_ids.setdefault(request.request_id, set()).add(request.engine_id)
+        self._num_queued_tokens += len(request.prompt_token_ids)
+        self._send(Add(request))
+        return opened
+
+    def _close(self, opened: _Open) -> None:
+        """Forget a request; if the engine still works on it, stop that."""
+        request = opened.request
+        self._start_prefilled(opened)
+        del self._open[request.engine_id]
+        siblings = self._engine_ids[request.request_id]
+        siblings.discard(request.engine_id)
+        if not siblings:
+            del self._engine_ids[request.request_id]
+        if not opened.stream.is_finished and self._dead_error is None:
+            self._send(Abort([request.engine_id], is_silent=True))
+
+    def _start_prefilled(self, opened: _Open) -> None:
+        if opened.waits_for_prefill:
+            opened.waits_for_prefill = False
+            self._num_queued_tokens -= len(opened.request.prompt_token_ids)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """See `EngineClient.abort`."""
+        request_ids = [request_id] if isinstance(request_id, str) else request_id
+        engine_ids = [e for r in request_ids for e in self._engine_ids.get(r, ())]
+        for engine_id in engine_ids:
+            opened = self._open[engine_id]
+            opened.stream.abort()
+            opened.has_news.set()
+        if engine_ids and self._dead_error is None:
+            self._send(Abort(engine_ids, is_silent=True))
+
+    # -- state --------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """See `EngineClient`."""
+        return self._dead_error is None and not self._is_closing
+
+    @property
+    def is_stopped(self) -> bool:
+        """See `EngineClient`."""
+        return self.errored
+
+    @property
+    def errored(self) -> bool:
+        """See `EngineClient`."""
+        return self._dead_error is not None
+
+    @property
+    def dead_error(self) -> BaseException:
+        """See `EngineClient`."""
+        return self._dead_error or EngineDead()
+
+    @property
+    def num_active_requests(self) -> int:
+        """See `EngineClient`."""
+        return len(self._open)
+
+    async def check_health(self) -> None:
+        """Raise if the engine is dead, or has neither stepped nor answered a ping for long.
+
+        Asks with a ping through the engine's own mailbox; no request is ever queued for it.
+        """
+        if self._dead_error is not None:
+            raise self._dead_error
+        now = time.monotonic()
+        if self._pinged_at is not None and now - self._pinged_at > STALL_S:
+            raise Unavailable(f"the engine has not answered for {now - self._pinged_at:.0f} s")
+        if self._pinged_at is None and now - self._heard_at > 1.0 and not self._is_closing:
+            self._pinged_at = now
+            self._call_soon(Ping(next(self._call_ids)))
+
+    async def get_loads(self) -> list[EngineLoad]:
+        """See `EngineClient`. A busy engine answers with the load after its last step."""
+        self._check_alive()
+        ping = Ping(next(self._call_ids))
+        try:
+            reply = await asyncio.wait_for(self._call(ping), _LOAD_TIMEOUT_S)
+        except TimeoutError:
+            return [self._load]
+        assert reply.load is not None
+        return [reply.load]
+
+    def subscribe_kv_events(
+        self, start_sequence_number: int | None = None
+    ) -> AsyncGenerator[KvEventBatch, None]:
+        """See `EngineClient`."""
+        self._check_alive()
+        return self._feed.subscribe(start_sequence_number)
+
+    async def do_log_stats(self) -> None:
+        """See `EngineClient`."""
+        load = self._load
+        log.info(
+            "running=%d waiting=%d kv_usage=%.1f%% throughput=%.1f tok/s hit_rate=%.1f%%",
+            load.num_running,
+            load.num_waiting,
+            100 * load.token_usage,
+            load.gen_throughput,
+            100 * load.cache_hit_rate,
+        )
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        """See `EngineClient`."""
+        return ("generate",)
+
+    # -- control ------------------------------------------------------------------------------
+
+    async def pause_generation(
+        self,
+        *,
+        mode: PauseMode | str = PauseMode.ABORT,
+        wait_for_inflight_requests: bool = False,
+        clear_cache: bool = True,
+    ) -> None:
+        """See `EngineClient`. `wait_for_inflight_requests` is the older spelling of mode "wait"."""
+        if mode not in list(PauseMode):
+            allowed = ", ".join(PauseMode)
+            raise BadRequest("mode", f"mode must be one of {allowed}, got {mode!r}", mode)
+        chosen = PauseMode.WAIT if wait_for_inflight_requests else PauseMode(mode)
+        self._is_paused = True
+        await self._call(Pause(next(self._call_ids), chosen.value, clear_cache))
+
+    async def resume_generation(self) -> None:
+        """See `EngineClient`."""
+        await self._call(Resume(next(self._call_ids)))
+        self._is_paused = False
+
+    async def is_paused(self) -> bool:
+        """See `EngineClient`."""
+        return self._is_paused
+
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """See `EngineClient`. Without a connector, resetting it has nothing to do and succeeds."""
+        del reset_connector
+        reply = await self._call(ResetPrefixCache(next(self._call_ids), reset_running_requests))
+        return reply.is_done
+
+    async def _call(
+        self, command: Pause | Resume | ResetPrefixCache | Ping
+    ) -> Reply:
+        self._check_alive()
+        return await self._call_soon(command)
+
+    def _call_soon(self, command: Pause | Resume | ResetPrefixCache | Ping) -> asyncio.Future[Reply]:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._calls[command.call_id] = future
+        self._send(command)
+        return future
+
+    # -- what the engine says -----------------------------------------------------------------
+
+    def _on_event(self, event: Event) -> None:
+        self._heard_at = time.monotonic()
+        self._pinged_at = None
+        match event:
+            case StepOutput():
+                self._load = event.load
+                for output in event.outputs:
+                    self._on_output(output)
+                if event.kv_events is not None:
+                    self._feed.publish(event.kv_events)
+            case Reply():
+                self._on_reply(event)
+            case Ready():
+                self._load = event.load
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            case Failed():
+                self._die(EngineDead(f"the engine has stopped: {event.message}"))
+            case _:
+                assert_never(event)
+
+    def _on_output(self, output: SequenceOutput) -> None:
+        opened = self._open.get(output.engine_id)
+        if opened is None:
+            return  # ended here before the engine knew
+        self._start_prefilled(opened)
+        if opened.stream.push(output) and output.finish_reason is None:
+            self._send(Abort([output.engine_id], output.index, is_silent=True))
+        if opened.stream.error is not None:
+            opened.fail(GenerationError(opened.stream.error))
+        opened.has_news.set()
+
+    def _on_reply(self, reply: Reply) -> None:
+        if reply.load is not None:
+            self._load = reply.load
+        future = self._calls.pop(reply.call_id, None)
+        if future is None or future.done():
+            return  # the caller gave up
+        if reply.error is not None:
+            future.set_exception(WeftError(reply.error))
+        else:
+            future.set_result(reply)
+
+    def _die(self, error: WeftError) -> None:
+        """The engine is gone: everyone who waits for it learns so, once."""
+        if self._dead_error is not None:
+            return
+        self._dead_error = error
+        for opened in list(self._open.values()):
+            if not opened.stream.is_finished:
+                opened.fail(error)
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # a ping's answer may have nobody waiting for it
+        self._calls.clear()
+        self._feed.close(error)
+        if not self._ready.done():
+            self._ready.set_exception(error)
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        if self._dead_error is not None:
+            raise self._dead_error
+        if self._is_closing:
+            raise Unavailable("the server is shutting down")
+
+    def _check_rank(self, rank: int | None) -> None:
+        num_ranks = self.vllm_config.data_parallel_size
+        if rank is not None and not 0 <= rank < num_ranks:
+            raise BadRequest(
+                "data_parallel_rank",
+                f"data_parallel_rank {rank} is out of range [0, {num_ranks})",
+                rank,
+            )
+
+    def _begin_shutdown(self, timeout: float | None) -> bool:
+        """Tell the engine to stop; False if it was told before or is dead."""
+        if self._is_closing or self._dead_error is not None:
+            return False
+        self._is_closing = True
+        self._send(Stop(timeout or 0.0))
+        return True
+
+
+def _refuse(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise Unsupported(f"{name} is not supported yet")

@@ -1,0 +1,53 @@
+"""`LoadMeter`: turns the scheduler's counts into the load that routers and metrics read."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from weft.core.config import EngineConfig
+from weft.core.types import EngineLoad
+from weft.engine.scheduler import Scheduler
+
+_WINDOW_S = 5.0
+
+
+class LoadMeter:
+    """Counts generated tokens over the last few seconds. `clock` is monotonic, in seconds."""
+
+    def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
+        self._num_recent_tokens = 0
+        self._num_steps = 0
+
+    def count_step(self, num_tokens: int) -> None:
+        """A step gave `num_tokens` tokens."""
+        self._num_steps += 1
+        self._recent.append((self._clock(), num_tokens))
+        self._num_recent_tokens += num_tokens
+
+    def read(self, scheduler: Scheduler) -> EngineLoad:
+        """The load now."""
+        self._forget_old()
+        queried = scheduler.num_queried_tokens
+        pool = scheduler.cache.pool
+        return EngineLoad(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_used_tokens=scheduler.num_used_tokens,
+            max_total_tokens=self._config.cache_config.max_total_tokens,
+            max_running=self._config.scheduler_config.max_num_seqs,
+            num_waiting_uncached_tokens=scheduler.num_waiting_tokens,
+            gen_throughput=self._num_recent_tokens / _WINDOW_S,
+            cache_hit_rate=scheduler.num_hit_tokens / queried if queried else 0.0,
+            num_held_blocks=pool.num_held,
+            num_blocks=pool.num_blocks,
+            num_steps=self._num_steps,
+            num_preemptions=scheduler.num_preemptions,
+        )
+
+    def _forget_old(self) -> None:
+        horizon = self._clock() - _WINDOW_S
+        while self._recent and self._recent[0][0] < horizon:
+            self._num_recent_tokens -= self._recent.popleft()[1]

@@ -1,0 +1,105 @@
+"""`LocalClient`: the engine on a thread of this process. For `weft.LLM` and tests."""
+
+import asyncio
+import logging
+import queue
+import threading
+
+from weft.compute import load_runner
+from weft.compute.runner import Runner
+from weft.core.config import EngineConfig
+from weft.core.errors import EngineDead
+from weft.engine.front import FrontClient
+from weft.engine.loop import EngineLoop
+from weft.engine.messages import Command, Event, Failed
+from weft.model.open import Checkpoint
+from weft.text.tokenizer import Tokenizer
+
+log = logging.getLogger("weft.engine")
+
+
+class QueueMailbox:
+    """Commands from other threads of this process."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
+
+    def post(self, command: Command) -> None:
+        """Leave a command; never blocks."""
+        self._queue.put(command)
+
+    def receive(self, timeout_s: float | None) -> list[Command]:
+        """See `Mailbox`."""
+        commands: list[Command] = []
+        try:
+            if timeout_s != 0.0:
+                commands.append(self._queue.get(timeout=timeout_s))
+            while True:
+                commands.append(self._queue.get_nowait())
+        except queue.Empty:
+            return commands
+
+
+class LocalClient(FrontClient):
+    """Made by `start`, inside a running event loop."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer) -> None:
+        super().__init__(config, tokenizer)
+        self._mailbox = QueueMailbox()
+        self._event_loop = asyncio.get_running_loop()
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def start(cls, checkpoint: Checkpoint, config: EngineConfig) -> "LocalClient":
+        """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
+        runner = await asyncio.to_thread(load_runner, checkpoint)
+        tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
+        return await cls.start_with(runner, tokenizer, config)
+
+    @classmethod
+    async def start_with(
+        cls, runner: Runner, tokenizer: Tokenizer, config: EngineConfig
+    ) -> "LocalClient":
+        """Start the engine on a runner that is loaded already."""
+        client = cls(config, tokenizer)
+        thread = threading.Thread(
+            target=client._run, args=(runner,), name="weft-engine", daemon=True
+        )
+        thread.start()
+        await client._ready
+        return client
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """See `EngineClient`."""
+        self._begin_shutdown(timeout)
+
+    async def wait_closed(self) -> None:
+        """See `EngineClient`."""
+        await self._closed.wait()
+
+    def _send(self, command: Command) -> None:
+        self._mailbox.post(command)
+
+    def _run(self, runner: Runner) -> None:
+        """The engine thread."""
+        cache = self.vllm_config.cache_config
+        try:
+            runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+            EngineLoop(self.vllm_config, runner, self._mailbox, self._emit).run()
+        except Exception as error:  # noqa: BLE001 - the root of the engine thread
+            log.exception("the engine has stopped")
+            self._emit(Failed(type(error).__name__))
+        self._to_event_loop(self._on_closed)
+
+    def _emit(self, event: Event) -> None:
+        self._to_event_loop(self._on_event, event)
+
+    def _to_event_loop[*Ts](self, callback: Callable[[*Ts], None], *args: *Ts) -> None:
+        try:
+            self._event_loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            log.debug("the event loop is closed: nobody is left to tell")
+
+    def _on_closed(self) -> None:
+        self._die(EngineDead("the engine was shut down"))
+        self._closed.set()

@@ -1,0 +1,174 @@
+"""`EngineLoop`: one thread that owns the scheduler and the runner, and turns commands into events.
+
+Nothing else touches their state. Commands come through a mailbox and are taken between steps; what
+happens comes out as events, whose receiver must not block.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from weft.compute.runner import Runner
+from weft.core.config import EngineConfig
+from weft.core.types import KvEventBatch, PauseMode
+from weft.engine.load import LoadMeter
+from weft.engine.messages import (
+    Abort,
+    Add,
+    Command,
+    Event,
+    Pause,
+    Ping,
+    Ready,
+    Reply,
+    ResetPrefixCache,
+    Resume,
+    SequenceOutput,
+    StepOutput,
+    Stop,
+)
+from weft.engine.sampler import sample
+from weft.engine.scheduler import Admission, Scheduler
+
+log = logging.getLogger("weft.engine")
+
+
+class Mailbox(Protocol):
+    """Where commands come from."""
+
+    def receive(self, timeout_s: float | None) -> list[Command]:
+        """All commands that are there, in order; waits up to `timeout_s` (None: for ever) for one."""
+        ...
+
+
+class EngineLoop:
+    """Runs until `Stop`. An exception from a step is fatal: it leaves `run`, and nothing is limped on."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        mailbox: Mailbox,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._block_size = config.cache_config.block_size
+        self._runner = runner
+        self._mailbox = mailbox
+        self._emit = emit
+        self._scheduler = Scheduler(
+            config.scheduler_config, config.cache_config, config.model_config.max_model_len
+        )
+        self._meter = LoadMeter(config)
+        self._pending_pause: Pause | None = None
+        self._stop_at: float | None = None
+        self._num_kv_batches = 0
+
+    def run(self) -> None:
+        """Take commands and run steps until told to stop and done."""
+        self._emit(Ready(self._meter.read(self._scheduler)))
+        while not self._is_over():
+            for command in self._mailbox.receive(self._patience()):
+                self._report(self._handle(command))
+            self._settle_pause()
+            self._report(self._step())
+        self._report(self._scheduler.abort_all())
+
+    def _patience(self) -> float | None:
+        """How long to wait for a command: not at all while there is work."""
+        if self._scheduler.has_work:
+            return 0.0
+        return None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
+
+    def _is_over(self) -> bool:
+        if self._stop_at is None:
+            return False
+        return not self._scheduler.num_open_requests or time.monotonic() >= self._stop_at
+
+    def _step(self) -> list[SequenceOutput]:
+        plan = self._scheduler.plan()
+        if plan is None:
+            return []
+        logits = self._runner.forward(plan.to_batch(self._block_size))
+        sampled = sample(logits, plan)
+        outputs = self._scheduler.commit(plan, sampled)
+        self._meter.count_step(sum(len(output.token_ids) for output in outputs))
+        return outputs
+
+    def _report(self, outputs: list[SequenceOutput]) -> None:
+        kv_events = self._take_kv_events()
+        if outputs or kv_events:
+            load = self._meter.read(self._scheduler)
+            self._emit(StepOutput(outputs=outputs, load=load, kv_events=kv_events))
+
+    def _take_kv_events(self) -> KvEventBatch | None:
+        events = self._scheduler.cache.take_events()
+        if not events:
+            return None
+        self._num_kv_batches += 1
+        return KvEventBatch(
+            sequence_number=self._num_kv_batches - 1, timestamp=time.time(), events=events
+        )
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def _handle(self, command: Command) -> list[SequenceOutput]:
+        match command:
+            case Add():
+                self._scheduler.add(command.request)
+            case Abort():
+                return self._abort(command)
+            case Pause():
+                return self._pause(command)
+            case Resume():
+                self._resume()
+                self._emit(Reply(command.call_id))
+            case ResetPrefixCache():
+                is_done = self._scheduler.reset_cache(preempt_running=command.reset_running_requests)
+                self._emit(Reply(command.call_id, is_done=is_done))
+            case Ping():
+                self._emit(Reply(command.call_id, load=self._meter.read(self._scheduler)))
+            case Stop():
+                self._resume()  # a paused engine drains too
+                self._stop_at = time.monotonic() + command.timeout_s
+            case _:
+                assert_never(command)
+        return []
+
+    def _abort(self, command: Abort) -> list[SequenceOutput]:
+        outputs = [
+            output
+            for engine_id in command.engine_ids
+            for output in self._scheduler.abort(engine_id, command.index)
+        ]
+        return [] if command.is_silent else outputs
+
+    def _pause(self, command: Pause) -> list[SequenceOutput]:
+        self._pending_pause = command
+        match PauseMode(command.mode):
+            case PauseMode.ABORT:
+                self._scheduler.admission = Admission.STARTED
+                return self._scheduler.abort_all()
+            case PauseMode.WAIT:
+                self._scheduler.admission = Admission.STARTED
+            case PauseMode.KEEP:
+                self._scheduler.admission = Admission.CLOSED
+        return []
+
+    def _settle_pause(self) -> None:
+        """Answer a pause once its condition holds."""
+        pause = self._pending_pause
+        if pause is None:
+            return
+        if self._scheduler.admission is Admission.STARTED and self._scheduler.has_started_work:
+            return
+        self._pending_pause = None
+        if pause.clear_cache:
+            self._scheduler.reset_cache(preempt_running=True)
+        self._emit(Reply(pause.call_id))
+
+    def _resume(self) -> None:
+        self._scheduler.admission = Admission.OPEN
+        if self._pending_pause is not None:
+            self._emit(Reply(self._pending_pause.call_id))
+            self._pending_pause = None

@@ -1,0 +1,85 @@
+"""`Plan`: what one step computes, as a value; and its form as arrays for the runner."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compute.runner import Batch
+from weft.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRows:
+    """Tokens `start .. start + num_tokens` of one sequence; `samples` if they reach its end.
+
+    The logits of the first `num_scored` rows score prompt tokens.
+    """
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    samples: bool
+    num_scored: int
+
+    @classmethod
+    def of(cls, sequence: Sequence, start: int, num_tokens: int) -> "PlannedRows":
+        """The entry for the next `num_tokens` tokens from `start`."""
+        end = start + num_tokens
+        last_scored = sequence.num_prompt_tokens - 1 if sequence.wants_prompt_logprobs else 0
+        return cls(
+            sequence=sequence,
+            start=start,
+            num_tokens=num_tokens,
+            samples=end == sequence.num_tokens,
+            num_scored=max(0, min(end, last_scored) - start),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step. The logits come back entry by entry: scored rows first, then the sampled row."""
+
+    entries: tuple[PlannedRows, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Rows of the step."""
+        return sum(entry.num_tokens for entry in self.entries)
+
+    def to_batch(self, block_size: int) -> Batch:
+        """The step as arrays."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        logit_rows: list[int] = []
+        starts = [0]
+        for entry in self.entries:
+            first_row = starts[-1]
+            end = entry.start + entry.num_tokens
+            blocks = entry.sequence.block_ids
+            token_ids += entry.sequence.token_ids[entry.start : end]
+            positions += range(entry.start, end)
+            slots += [
+                blocks[position // block_size] * block_size + position % block_size
+                for position in range(entry.start, end)
+            ]
+            logit_rows += range(first_row, first_row + entry.num_scored)
+            if entry.samples:
+                logit_rows.append(first_row + entry.num_tokens - 1)
+            starts.append(first_row + entry.num_tokens)
+        return Batch(
+            token_ids=np.array(token_ids, np.int32),
+            positions=np.array(positions, np.int32),
+            slots=np.array(slots, np.int32),
+            query_starts=np.array(starts, np.int32),
+            prompt_lens=np.array([e.sequence.num_prompt_tokens for e in self.entries], np.int32),
+            block_tables=self._block_tables(),
+            logit_rows=np.array(logit_rows, np.int32),
+        )
+
+    def _block_tables(self) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+        width = max(len(entry.sequence.block_ids) for entry in self.entries)
+        tables = np.zeros((len(self.entries), width), np.int32)
+        for row, entry in zip(tables, self.entries, strict=True):
+            row[: len(entry.sequence.block_ids)] = entry.sequence.block_ids
+        return tables

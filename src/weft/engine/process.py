@@ -1,0 +1,118 @@
+"""The engine's child process: `python -m weft.engine.process`, configuration on stdin.
+
+Started by `ProcessClient` only. It ends with the pipe on its stdin, so a front that is killed leaves
+no orphan; it leaves the terminal's signals to the front, which drains and then says `Stop`.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+import msgspec
+import zmq
+
+from weft.compute import load_runner
+from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError
+from weft.engine.loop import EngineLoop
+from weft.engine.messages import Command, Event, Failed
+from weft.model.open import open_model
+
+log = logging.getLogger("weft.engine")
+
+MAX_FRAME_BYTES = 256 << 20
+_LINGER_MS = 2000  # last events may still be on their way when the engine leaves
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the child needs to know; one length-prefixed msgpack frame."""
+
+    directory: str
+    config: EngineConfig
+    log_level: int = logging.INFO
+
+    def to_frame(self) -> bytes:
+        """Length in 8 bytes, then the value."""
+        body = msgspec.msgpack.encode(self)
+        return len(body).to_bytes(8, "big") + body
+
+    @classmethod
+    def read(cls, stream: BinaryIO) -> "Launch":
+        """The frame at the start of `stream`."""
+        size = int.from_bytes(stream.read(8), "big")
+        return msgspec.msgpack.decode(stream.read(size), type=cls)
+
+
+class SocketMailbox:
+    """Commands from the front's process."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._decoder = msgspec.msgpack.Decoder(Command)
+
+    def receive(self, timeout_s: float | None) -> list[Command]:
+        """See `Mailbox`."""
+        commands: list[Command] = []
+        if timeout_s != 0.0:
+            self._socket.poll(None if timeout_s is None else int(timeout_s * 1000) + 1)
+        while True:
+            try:
+                commands.append(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
+            except zmq.Again:
+                return commands
+
+
+def main() -> int:
+    """Run one engine until it is told to stop. The exit status is 0 only then."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)
+    launch = Launch.read(sys.stdin.buffer)
+    logging.basicConfig(level=launch.log_level, format="%(levelname)s %(name)s: %(message)s")
+    threading.Thread(target=_end_with_parent, name="weft-parent", daemon=True).start()
+    context = zmq.Context()
+    commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    for socket in (commands, events):
+        socket.set_hwm(0)
+    commands.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    events.set(zmq.LINGER, _LINGER_MS)
+    commands.connect(f"ipc://{launch.directory}/commands")
+    events.connect(f"ipc://{launch.directory}/events")
+    encoder = msgspec.msgpack.Encoder()
+
+    def emit(event: Event) -> None:
+        events.send(encoder.encode(event))
+
+    status = _run(launch.config, SocketMailbox(commands), emit)
+    commands.close(0)
+    events.close()
+    context.term()
+    return status
+
+
+def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
+    model, cache = config.model_config, config.cache_config
+    try:
+        runner = load_runner(open_model(model.model, revision=model.revision, dtype=model.dtype))
+        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        EngineLoop(config, runner, mailbox, emit).run()
+    except ConfigError as error:
+        emit(Failed(str(error), is_config=True))
+        return 2
+    except Exception as error:  # noqa: BLE001 - the root of the engine process
+        log.exception("the engine has stopped")
+        emit(Failed(f"{type(error).__name__} in the engine; its log has the details"))
+        return 1
+    return 0
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()  # returns when the front is gone: it writes nothing more
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

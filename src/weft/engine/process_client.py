@@ -1,0 +1,162 @@
+"""`ProcessClient`: the engine in a child process, so that its crash is an event and not our end.
+
+The child gets its configuration on stdin and lives no longer than that pipe. Commands and events are
+msgpack of fixed schemas over two ZeroMQ sockets in a private directory.
+"""
+
+import asyncio
+import logging
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError, EngineDead, WeftError
+from weft.engine.front import FrontClient
+from weft.engine.messages import Command, Event, Failed
+from weft.engine.process import MAX_FRAME_BYTES, Launch
+from weft.model.open import Checkpoint
+from weft.text.tokenizer import Tokenizer
+
+log = logging.getLogger("weft.engine")
+
+_KILL_GRACE_S = 5.0  # beyond the drain: an engine stuck in a step is killed after it
+
+
+class ProcessClient(FrontClient):
+    """Made by `start`, inside a running event loop."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, directory: Path) -> None:
+        super().__init__(config, tokenizer)
+        self._directory = directory
+        self._context = zmq.asyncio.Context()
+        self._commands = zmq.Context.shadow(self._context).socket(zmq.PUSH)
+        self._events = self._context.socket(zmq.PULL)
+        for socket in (self._commands, self._events):
+            socket.set(zmq.LINGER, 0)
+            # Bounded by admission: every command and event belongs to an admitted request.
+            socket.set_hwm(0)
+        self._events.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self._commands.bind(f"ipc://{directory}/commands")
+        self._events.bind(f"ipc://{directory}/events")
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Event)
+        self._failure: Failed | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def start(cls, checkpoint: Checkpoint, config: EngineConfig) -> "ProcessClient":
+        """Start the child and wait until its model is loaded.
+
+        Raises `ConfigError` when the child says that the model cannot run, `EngineDead` when it dies.
+        """
+        directory = Path(tempfile.mkdtemp(prefix="weft-"))
+        try:
+            process = await _spawn(Launch(directory=str(directory), config=config))
+            client = cls(config, Tokenizer.from_files(checkpoint.tokenizer_files), directory)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        client._watch(process)
+        try:
+            await client._ready
+        except BaseException:
+            client._kill()
+            await client.wait_closed()
+            if client._failure is not None and client._failure.is_config:
+                raise ConfigError(client._failure.message) from None
+            raise
+        return client
+
+    @property
+    def engine_pid(self) -> int | None:
+        """Process id of the engine."""
+        return None if self._process is None else self._process.pid
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """See `EngineClient`."""
+        if self._begin_shutdown(timeout):
+            self._tasks.append(asyncio.create_task(self._kill_after((timeout or 0) + _KILL_GRACE_S)))
+
+    async def wait_closed(self) -> None:
+        """See `EngineClient`."""
+        await self._closed.wait()
+
+    def _send(self, command: Command) -> None:
+        self._commands.send(self._encoder.encode(command), zmq.NOBLOCK)
+
+    def _watch(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._tasks.append(asyncio.create_task(self._read_events()))
+        self._tasks.append(asyncio.create_task(self._await_exit(process)))
+
+    async def _read_events(self) -> None:
+        while True:
+            frame = await self._events.recv(copy=True)
+            event = self._decoder.decode(frame)
+            if isinstance(event, Failed):
+                self._failure = event
+            self._on_event(event)
+
+    async def _await_exit(self, process: asyncio.subprocess.Process) -> None:
+        status = await process.wait()
+        await self._read_last_events()
+        self._die(self._death(status))
+        self._close_sockets()
+        self._closed.set()
+
+    async def _read_last_events(self) -> None:
+        """What the engine said just before it left is still to be read."""
+        reader = self._tasks[0]
+        while await self._events.poll(timeout=50):
+            await asyncio.sleep(0)
+        reader.cancel()
+        with suppress(asyncio.CancelledError):
+            await reader
+
+    def _death(self, status: int) -> WeftError:
+        if self._is_closing:
+            return EngineDead("the engine was shut down")
+        if self._failure is not None:
+            return EngineDead(f"the engine has stopped: {self._failure.message}")
+        cause = f"signal {-status}" if status < 0 else f"exit status {status}"
+        log.error("the engine process ended: %s", cause)
+        return EngineDead(f"the engine process ended unexpectedly ({cause}); restart the server")
+
+    async def _kill_after(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    def _close_sockets(self) -> None:
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        self._commands.close()
+        self._events.close()
+        self._context.term()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+async def _spawn(launch: Launch) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "weft.engine.process", stdin=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None
+    process.stdin.write(launch.to_frame())
+    with suppress(ConnectionError):  # it died already: `_await_exit` will say so
+        await process.stdin.drain()
+    return process

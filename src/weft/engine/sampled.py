@@ -1,0 +1,25 @@
+"""What sampling made of a step, as a value: one row for each entry of the plan."""
+
+from dataclasses import dataclass, field
+
+from weft.engine.messages import LogprobRow
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """The news of one entry. `token_id` is None when the entry did not reach its sequence's end.
+
+    `prompt_logprobs` has one row for each scored row of the entry. `error` ends the sequence.
+    """
+
+    token_id: int | None = None
+    logprobs: LogprobRow | None = None
+    prompt_logprobs: list[LogprobRow] = field(default_factory=list)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """All rows of a step, in the plan's order."""
+
+    rows: tuple[SampledRow, ...]

@@ -1,0 +1,162 @@
+"""The sampler: from a step's logits to tokens and log-probabilities, row by row in numpy.
+
+Each row is handled alone and in full, so it cannot depend on the rows beside it. The order of
+transformations is the one users of this field expect: masks, bias, penalties, then temperature,
+min-p, top-k, top-p, then the draw. Log-probabilities are of the model's own logits, before all that.
+"""
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.compute.runner import FloatArray
+from weft.core.types import SamplingParams
+from weft.engine.messages import LogprobRow
+from weft.engine.noise import gumbel
+from weft.engine.plan import Plan, PlannedRows
+from weft.engine.sampled import Sampled, SampledRow
+from weft.engine.sequence import Sequence
+
+log = logging.getLogger("weft.engine")
+
+Row = NDArray[np.float32]  # [vocab]
+
+
+def sample(logits: FloatArray, plan: Plan) -> Sampled:
+    """Choose a token for every entry that reaches its sequence's end, and score what was asked for."""
+    rows = []
+    start = 0
+    for entry in plan.entries:
+        end = start + entry.num_scored + entry.samples
+        rows.append(_sample_entry(logits[start:end], entry))
+        start = end
+    assert start == len(logits), (start, len(logits))
+    return Sampled(tuple(rows))
+
+
+def _sample_entry(logits: FloatArray, entry: PlannedRows) -> SampledRow:
+    sequence = entry.sequence
+    try:
+        if not np.isfinite(logits.max(axis=-1)).all():  # NaN spreads through max
+            return SampledRow(error="the model produced logits that are not numbers")
+        prompt_logprobs = [
+            logprob_row(row, sequence.token_ids[entry.start + i + 1], sequence.params.prompt_logprobs)
+            for i, row in enumerate(logits[: entry.num_scored])
+        ]
+        if not entry.samples:
+            return SampledRow(prompt_logprobs=prompt_logprobs)
+        row = logits[-1]
+        token_id = choose(row, sequence)
+        wanted = sequence.params.logprobs
+        return SampledRow(
+            token_id=token_id,
+            logprobs=None if wanted is None else logprob_row(row, token_id, wanted),
+            prompt_logprobs=prompt_logprobs,
+        )
+    except Exception:  # noqa: BLE001 - one request's failure must not end the others
+        log.exception("sampling failed: request_id=%s", sequence.request.request_id)
+        return SampledRow(error="internal error while sampling")
+
+
+def choose(logits: Row, sequence: Sequence) -> int:
+    """The next token of one sequence. `logits` is left as it is."""
+    params = sequence.params
+    row = _constrain(logits, sequence)
+    if params.is_greedy:
+        return int(row.argmax())
+    candidates, scores = truncate(row, params)
+    noise = gumbel(sequence.seed, sequence.num_output_tokens, candidates)
+    return int(candidates[(scores + noise).argmax()])
+
+
+def truncate(row: Row, params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The token ids that may be drawn, ascending, and their logits divided by the temperature."""
+    scores = row.astype(np.float64) / params.temperature
+    floor = np.float64(-np.inf)
+    if params.min_p > 0:
+        floor = scores.max() + np.log(params.min_p)
+    if 0 < params.top_k < len(scores):
+        kth_best = np.partition(scores, -params.top_k)[-params.top_k]
+        floor = max(floor, kth_best)  # ties with the k-th best stay
+    candidates = np.flatnonzero((scores >= floor) & (scores > -np.inf))
+    scores = scores[candidates]
+    if params.top_p < 1.0:
+        kept = _nucleus(scores, params.top_p)
+        candidates, scores = candidates[kept], scores[kept]
+    return candidates, scores
+
+
+def _nucleus(scores: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
+    """Positions of the fewest best scores whose probabilities reach `top_p`; at least one."""
+    best_first = np.argsort(-scores, kind="stable")
+    weights = np.exp(scores[best_first] - scores[best_first[0]])
+    before = np.cumsum(weights) - weights
+    num_kept = max(1, int(np.count_nonzero(before < top_p * weights.sum())))
+    return np.sort(best_first[:num_kept])
+
+
+def logprob_row(logits: Row, token_id: int, num_top: int | None) -> LogprobRow:
+    """The token's own log-probability first, then the `num_top` best (-1: the whole vocabulary)."""
+    assert num_top is not None
+    largest = logits.max()
+    log_sum = np.log(np.exp(logits - largest, dtype=np.float64).sum())
+    logprobs = (logits.astype(np.float64) - largest - log_sum).astype(np.float32)
+    own = logprobs[token_id]
+    rows = [(token_id, float(own), int(np.count_nonzero(logprobs >= own)))]
+    wanted = len(logprobs) if num_top == -1 else min(num_top, len(logprobs))
+    for rank, best in enumerate(_best(logprobs, wanted), 1):
+        rows.append((int(best), float(logprobs[best]), rank))
+    return rows
+
+
+def _best(logprobs: Row, wanted: int) -> NDArray[np.int64]:
+    """The ids of the `wanted` largest, best first; of equals the smaller id first."""
+    if wanted == 0:
+        return np.empty(0, np.int64)
+    floor = np.partition(logprobs, -wanted)[-wanted]
+    candidates = np.flatnonzero(logprobs >= floor)
+    return candidates[np.argsort(-logprobs[candidates], kind="stable")][:wanted]
+
+
+def _constrain(logits: Row, sequence: Sequence) -> Row:
+    """Masks, bias and penalties; the very same array when none applies."""
+    params = sequence.params
+    row = _masked(logits, sequence)
+    if params.logit_bias:
+        row = row.copy() if row is logits else row
+        row[list(params.logit_bias)] += np.array(list(params.logit_bias.values()), np.float32)
+    has_penalty = params.presence_penalty or params.frequency_penalty
+    if has_penalty or params.repetition_penalty != 1.0:
+        row = row.copy() if row is logits else row
+        _penalise(row, sequence)
+    return row
+
+
+def _masked(logits: Row, sequence: Sequence) -> Row:
+    params = sequence.params
+    row = logits
+    if params.allowed_token_ids is not None:
+        row = np.full_like(logits, -np.inf)
+        row[params.allowed_token_ids] = logits[params.allowed_token_ids]
+    if sequence.num_output_tokens < params.min_tokens:
+        stops = [*sequence.request.eos_token_ids, *(params.stop_token_ids or ())]
+        unstoppable = row.copy()
+        unstoppable[stops] = -np.inf
+        if unstoppable.max() > -np.inf:  # else only stop tokens are allowed: let one through
+            row = unstoppable
+    return row
+
+
+def _penalise(row: Row, sequence: Sequence) -> None:
+    """Repetition over prompt and output, frequency and presence over the output, in place."""
+    params = sequence.params
+    if params.repetition_penalty != 1.0:
+        seen = np.unique(sequence.token_ids)
+        scores = row[seen]
+        penalty = np.float32(params.repetition_penalty)
+        row[seen] = np.where(scores > 0, scores / penalty, scores * penalty)
+    if sequence.num_output_tokens and (params.presence_penalty or params.frequency_penalty):
+        ids, counts = np.unique(sequence.output_token_ids, return_counts=True)
+        row[ids] -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
+        row[ids] -= np.float32(params.presence_penalty)

@@ -1,0 +1,345 @@
+"""The scheduler: each step, who runs, how many of their tokens, on which blocks.
+
+There are no prefill and decode phases: every sequence has computed tokens that chase its total, and
+a step spends a budget of tokens on closing the gaps. One order, (priority, arrival), decides who is
+served first and, read backwards, who gives way when blocks run out.
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+from weft.core.config import CacheConfig, SchedulerConfig
+from weft.core.types import FinishReason, Request
+from weft.engine.messages import SequenceOutput
+from weft.engine.plan import Plan, PlannedRows
+from weft.engine.prefix import PrefixCache
+from weft.engine.sampled import Sampled, SampledRow
+from weft.engine.sequence import Sequence, Status
+
+
+class Admission(Enum):
+    """Who may be scheduled."""
+
+    OPEN = "open"  # everyone
+    STARTED = "started"  # only sequences that have run before
+    CLOSED = "closed"  # nobody
+
+
+class Scheduler:
+    """Owner of every `Sequence` and of the prefix cache. Synchronous; one thread calls it."""
+
+    def __init__(
+        self, config: SchedulerConfig, cache_config: CacheConfig, max_model_len: int
+    ) -> None:
+        self.config = config
+        # A sequence longer than the pool could only wait for itself.
+        self.max_model_len = min(max_model_len, cache_config.max_total_tokens)
+        self.admission = Admission.OPEN
+        self.num_preemptions = 0
+        self.cache = PrefixCache(
+            cache_config.num_blocks,
+            cache_config.block_size,
+            is_enabled=cache_config.enable_prefix_caching,
+        )
+        self.num_queried_tokens = 0
+        self.num_hit_tokens = 0
+        self._waiting: list[Sequence] = []  # sorted by order
+        self._running: list[Sequence] = []  # sorted by order
+        self._sequences: dict[str, list[Sequence]] = {}  # unfinished ones, by engine id
+        self._num_arrivals = 0
+
+    # -- what the loop asks -------------------------------------------------------------------
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that hold no blocks."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks."""
+        return len(self._running)
+
+    @property
+    def num_open_requests(self) -> int:
+        """Requests with an unfinished sequence."""
+        return len(self._sequences)
+
+    @property
+    def num_used_tokens(self) -> int:
+        """Tokens of pool space that live sequences hold."""
+        return self.cache.pool.num_held * self.cache.block_size
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens that waiting sequences have still to compute, cached ones included."""
+        return sum(sequence.num_tokens for sequence in self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `plan` would find something to do."""
+        if self.admission is Admission.CLOSED:
+            return False
+        return bool(self._running) or any(True for _ in self._admissible())
+
+    @property
+    def has_started_work(self) -> bool:
+        """Whether a sequence that has run before is unfinished."""
+        return bool(self._running) or any(s.has_started for s in self._waiting)
+
+    # -- requests come and go -----------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue the `n` sequences of a request, all or none."""
+        assert request.engine_id not in self._sequences, request.engine_id
+        priority = request.priority if self.config.policy == "priority" else 0
+        sequences = [
+            Sequence(
+                request=request,
+                index=index,
+                order=(priority, self._num_arrivals + index),
+                token_ids=list(request.prompt_token_ids),
+            )
+            for index in range(request.params.n)
+        ]
+        self._num_arrivals += len(sequences)
+        self._sequences[request.engine_id] = sequences
+        for sequence in sequences:
+            insort(self._waiting, sequence, key=_by_order)
+
+    def abort(self, engine_id: str, index: int | None = None) -> list[SequenceOutput]:
+        """End a request, or one of its answers; the final output of each. Unknown ids: nothing."""
+        ended = [
+            sequence
+            for sequence in self._sequences.get(engine_id, ())
+            if index is None or sequence.index == index
+        ]
+        return [self._end(sequence, FinishReason.ABORT) for sequence in ended]
+
+    def abort_all(self) -> list[SequenceOutput]:
+        """End every request."""
+        return [output for engine_id in list(self._sequences) for output in self.abort(engine_id)]
+
+    def reset_cache(self, *, preempt_running: bool) -> bool:
+        """Drop every cached block. False, and no change, if blocks are held and may not be taken."""
+        if self._running and not preempt_running:
+            return False
+        for sequence in list(self._running):
+            self._preempt(sequence)
+        self.cache.clear()
+        return True
+
+    # -- one step -----------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """Decide the next step; None when there is nothing to run."""
+        if self.admission is Admission.CLOSED:
+            return None
+        num_preemptions = self.num_preemptions
+        entries = self._plan_running(self.config.max_num_batched_tokens)
+        for entry in entries.values():
+            self.cache.register(entry.sequence, entry.sequence.num_planned_tokens)
+        if self.num_preemptions == num_preemptions:
+            budget = self.config.max_num_batched_tokens
+            self._plan_waiting(budget - sum(e.num_tokens for e in entries.values()), entries)
+        return Plan(tuple(entries.values())) if entries else None
+
+    def commit(self, plan: Plan, sampled: Sampled) -> list[SequenceOutput]:
+        """Take in what the step computed: advance, finish, free; the news of each sequence."""
+        outputs = []
+        for entry, row in zip(plan.entries, sampled.rows, strict=True):
+            sequence = entry.sequence
+            if sequence.status is not Status.RUNNING:
+                continue  # ended or preempted since the plan: its token is dropped, once
+            sequence.num_computed_tokens = entry.start + entry.num_tokens
+            output = self._commit_row(sequence, entry, row)
+            if output is not None:
+                outputs.append(output)
+        return outputs
+
+    # -- planning -----------------------------------------------------------------------------
+
+    def _plan_running(self, budget: int) -> dict[Sequence, PlannedRows]:
+        entries: dict[Sequence, PlannedRows] = {}
+        for sequence in list(self._running):
+            if sequence.status is not Status.RUNNING:
+                continue  # gave way to an earlier one in this very loop
+            wanted = min(sequence.num_tokens - sequence.num_planned_tokens, budget)
+            if wanted <= 0:
+                continue
+            while not self._grow(sequence, sequence.num_planned_tokens + wanted):
+                victim = self._running[-1]  # not planned yet: this loop runs in order
+                self._preempt(victim)
+                if victim is sequence:
+                    break
+            else:
+                entries[sequence] = self._take_up(sequence, wanted)
+                budget -= wanted
+        return entries
+
+    def _plan_waiting(self, budget: int, entries: dict[Sequence, PlannedRows]) -> None:
+        for sequence in list(self._admissible()):
+            if budget <= 0 or len(self._running) >= self.config.max_num_seqs:
+                return
+            found = self.cache.find(sequence)
+            if not self._fits(sequence, found):
+                return  # head of line: nobody overtakes, or a long prompt would wait for ever
+            num_cached = len(found) * self.cache.block_size
+            num_tokens = min(sequence.num_tokens - num_cached, budget)
+            self._start(sequence, found)
+            is_grown = self._grow(sequence, num_cached + num_tokens)
+            assert is_grown, "the whole sequence fits, so its first chunk does"
+            entries[sequence] = self._take_up(sequence, num_tokens)
+            self.cache.register(sequence, sequence.num_planned_tokens)
+            budget -= num_tokens
+
+    def _admissible(self) -> Iterator[Sequence]:
+        if self.admission is Admission.OPEN:
+            return iter(self._waiting)
+        return (sequence for sequence in self._waiting if sequence.has_started)
+
+    def _fits(self, sequence: Sequence, found: list[int]) -> bool:
+        """Whether the whole sequence, and not just its first chunk, has room now."""
+        num_blocks = self._num_blocks(sequence.num_tokens)
+        needed = num_blocks - len(found) + self.cache.pool.num_free_among(found)
+        return needed <= self.cache.pool.num_free
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.cache.block_size)
+
+    def _start(self, sequence: Sequence, found: list[int]) -> None:
+        self.cache.pool.share(found)
+        num_cached = len(found) * self.cache.block_size
+        sequence.block_ids = list(found)
+        sequence.num_registered_blocks = len(found)
+        sequence.num_planned_tokens = sequence.num_computed_tokens = num_cached
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = num_cached
+            self.num_queried_tokens += sequence.num_tokens
+            self.num_hit_tokens += num_cached
+        sequence.status = Status.RUNNING
+        self._waiting.remove(sequence)
+        insort(self._running, sequence, key=_by_order)
+
+    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Give the sequence blocks for `num_tokens` tokens; False, and no change, if there are not enough."""
+        missing = self._num_blocks(num_tokens) - len(sequence.block_ids)
+        if missing > self.cache.pool.num_free:
+            return False
+        sequence.block_ids += self.cache.pool.allocate(max(missing, 0))
+        return True
+
+    @staticmethod
+    def _take_up(sequence: Sequence, num_tokens: int) -> PlannedRows:
+        entry = PlannedRows.of(sequence, sequence.num_planned_tokens, num_tokens)
+        sequence.num_planned_tokens += num_tokens
+        return entry
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take the sequence's blocks; it keeps its tokens and computes them again later."""
+        self._give_back_blocks(sequence)
+        self._running.remove(sequence)
+        sequence.status = Status.WAITING
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        insort(self._waiting, sequence, key=_by_order)
+
+    def _give_back_blocks(self, sequence: Sequence) -> None:
+        # Blocks registered for a step that will not run hold nothing worth finding.
+        num_computed_blocks = sequence.num_computed_tokens // self.cache.block_size
+        self.cache.distrust(sequence.block_ids[num_computed_blocks:])
+        self.cache.pool.release(reversed(sequence.block_ids))
+        sequence.block_ids = []
+        sequence.num_registered_blocks = 0
+        sequence.num_planned_tokens = sequence.num_computed_tokens = 0
+
+    # -- committing ---------------------------------------------------------------------------
+
+    def _commit_row(
+        self, sequence: Sequence, entry: PlannedRows, row: SampledRow
+    ) -> SequenceOutput | None:
+        if row.error is not None:
+            self.cache.distrust(sequence.block_ids)
+            return self._end(sequence, FinishReason.ERROR, error=row.error)
+        sequence.prompt_logprobs += row.prompt_logprobs[
+            len(sequence.prompt_logprobs) - entry.start :
+        ]
+        if not entry.samples:
+            return None
+        assert row.token_id is not None
+        sequence.token_ids.append(row.token_id)
+        is_first = sequence.num_output_tokens == 1
+        asked = sequence.params.prompt_logprobs is not None
+        reason, stop_reason = self._why_finished(sequence, row.token_id)
+        output = SequenceOutput(
+            engine_id=sequence.request.engine_id,
+            index=sequence.index,
+            token_ids=[row.token_id],
+            logprobs=None if row.logprobs is None else [row.logprobs],
+            prompt_logprobs=sequence.prompt_logprobs if is_first and asked else None,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+            finish_reason=reason,
+            stop_reason=stop_reason,
+        )
+        if reason is not None:
+            self._remove(sequence)
+        return output
+
+    def _why_finished(
+        self, sequence: Sequence, token_id: int
+    ) -> tuple[FinishReason | None, int | None]:
+        params = sequence.params
+        eos_token_ids = () if params.ignore_eos else sequence.request.eos_token_ids
+        if token_id in eos_token_ids[:1]:
+            return FinishReason.STOP, None
+        if token_id in eos_token_ids or token_id in (params.stop_token_ids or ()):
+            return FinishReason.STOP, token_id
+        if sequence.num_tokens >= self.max_model_len:
+            return FinishReason.LENGTH, None
+        if params.max_tokens is not None and sequence.num_output_tokens >= params.max_tokens:
+            return FinishReason.LENGTH, None
+        return None, None
+
+    def _end(
+        self, sequence: Sequence, reason: FinishReason, *, error: str | None = None
+    ) -> SequenceOutput:
+        self._remove(sequence)
+        return SequenceOutput(
+            engine_id=sequence.request.engine_id,
+            index=sequence.index,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+            finish_reason=reason,
+            error=error,
+        )
+
+    def _remove(self, sequence: Sequence) -> None:
+        (self._running if sequence.status is Status.RUNNING else self._waiting).remove(sequence)
+        sequence.status = Status.FINISHED
+        self._give_back_blocks(sequence)
+        siblings = self._sequences[sequence.request.engine_id]
+        siblings.remove(sequence)
+        if not siblings:
+            del self._sequences[sequence.request.engine_id]
+
+    # -- for tests ----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Assert what must always hold between steps. Dear; for tests."""
+        self.cache.check()
+        held: dict[int, int] = {}
+        for sequence in self._open_sequences():
+            for block_id in sequence.block_ids:
+                held[block_id] = held.get(block_id, 0) + 1
+        pool = self.cache.pool
+        assert all(pool.num_holders(b) == held.get(b, 0) for b in range(pool.num_blocks))
+        assert self._waiting == sorted(self._waiting, key=_by_order)
+        assert self._running == sorted(self._running, key=_by_order)
+        assert all(not sequence.block_ids for sequence in self._waiting)
+
+    def _open_sequences(self) -> Iterable[Sequence]:
+        return (sequence for group in self._sequences.values() for sequence in group)
+
+
+def _by_order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.order

@@ -1,0 +1,88 @@
+"""`Sequence`: one answer being made. Only the scheduler changes one."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from weft.core.types import Request, SamplingParams
+from weft.engine.messages import LogprobRow
+
+_SEED_MASK = (1 << 64) - 1
+
+
+class Status(Enum):
+    """Where a sequence is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One of the `n` answers of a request.
+
+    Computed tokens chase `num_tokens`: a token is planned when a step takes it up and computed when
+    that step is committed. `order` sorts sequences by (priority, arrival): the smallest runs first,
+    the largest gives way first.
+    """
+
+    request: Request
+    index: int
+    order: tuple[int, int]
+    token_ids: list[int] = field(default_factory=list)
+    block_ids: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+    num_registered_blocks: int = 0
+    num_planned_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_cached_tokens: int | None = None
+    num_preemptions: int = 0
+    status: Status = Status.WAITING
+    prompt_logprobs: list[LogprobRow] = field(default_factory=list)
+
+    @property
+    def params(self) -> SamplingParams:
+        """The request's sampling parameters."""
+        return self.request.params
+
+    @property
+    def seed(self) -> int:
+        """The n answers of one request differ in their seed, and in nothing else."""
+        return (self.request.seed + self.index) & _SEED_MASK
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens the caller gave."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.token_ids) - len(self.request.prompt_token_ids)
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """Tokens sampled so far."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it was ever scheduled; a preempted sequence has."""
+        return self.num_cached_tokens is not None
+
+    @property
+    def skips_cache_read(self) -> bool:
+        """Prompt log-probabilities need every prompt row computed, so none may come from the cache."""
+        params = self.params
+        return params.skip_reading_prefix_cache or self.wants_prompt_logprobs
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether some prompt position has still to be scored; they are never scored twice."""
+        is_asked = self.params.prompt_logprobs is not None
+        return is_asked and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
