@@ -1,0 +1,199 @@
+"""From what a caller gave to a checked `Request`: tokenise, truncate, validate, resolve."""
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.config import EngineConfig
+from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.types import PromptType, Request, SamplingParams
+from weft.core.validate import (
+    Limits,
+    resolve_params,
+    validate_cache_salt,
+    validate_params,
+    validate_priority,
+    validate_prompt,
+    validate_request_id,
+    validate_truncation,
+)
+from weft.text.tokenizer import Tokenizer
+
+_PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+_SIDES = ("left", "right")
+# A normaliser may shorten text before it is cut into tokens, but not by more than this.
+_SHRINKAGE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """One of `text` and `token_ids` is what to run; beside `token_ids`, `text` is only a label."""
+
+    text: str | None = None
+    token_ids: list[int] | None = None
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokenization:
+    """How to tokenise and cut; `truncate_prompt_tokens` None is no cut, `side` where it is made."""
+
+    add_special_tokens: bool
+    truncate_prompt_tokens: int | None
+    side: str
+
+
+class Processor:
+    """The `InputProcessor` of an engine with this config; safe to share between threads."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
+        self._limits = Limits.of(config)
+        self._eos_token_ids = config.model_config.eos_token_ids
+        self._tokenizer = tokenizer
+
+    def process(
+        self,
+        prompt: PromptType,
+        params: SamplingParams,
+        request_id: str,
+        *,
+        prompt_text: str | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+    ) -> Request:
+        """Tokenise, truncate and validate. Parameters are checked before the prompt is looked at.
+
+        A truncated prompt loses its start, unless the tokenizer or `truncation_side` says otherwise;
+        so does one that is given as token ids.
+        """
+        validate_request_id(request_id)
+        validate_priority(priority)
+        validate_params(params, self._limits)
+        how = self._read_kwargs(tokenization_kwargs or {}, params)
+        given = _read_prompt(prompt)
+        validate_cache_salt(given.cache_salt)
+        if params.stop_strings and self._tokenizer is None:
+            raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
+        token_ids = _truncated(self._token_ids(given, how), how, self._limits)
+        validate_prompt(token_ids, self._limits)
+        resolved = resolve_params(params, len(token_ids), self._limits)
+        return Request(
+            request_id=request_id,
+            engine_id=f"{request_id}-{secrets.token_hex(4)}",
+            prompt_token_ids=token_ids,
+            params=resolved,
+            eos_token_ids=self._eos_token_ids,
+            # Drawn here, once, so that a request that is computed again draws the same tokens.
+            seed=secrets.randbits(63) if resolved.seed is None else resolved.seed,
+            arrival_time=time.monotonic(),
+            prompt=given.text if prompt_text is None else prompt_text,
+            priority=priority,
+            cache_salt=given.cache_salt,
+        )
+
+    def _read_kwargs(self, kwargs: Mapping[str, Any], params: SamplingParams) -> _Tokenization:
+        rest = dict(kwargs)
+        add_special_tokens = rest.pop("add_special_tokens", True)
+        side = rest.pop("truncation_side", None)
+        num_kept = rest.pop("truncate_prompt_tokens", None)
+        if rest:
+            raise BadRequest(
+                "tokenization_kwargs",
+                f"unknown tokenization_kwargs {sorted(map(str, rest))[:5]}; allowed are "
+                "add_special_tokens, truncate_prompt_tokens and truncation_side",
+            )
+        if not isinstance(add_special_tokens, bool):
+            raise BadRequest("add_special_tokens", "add_special_tokens must be true or false")
+        if side is not None and side not in _SIDES:
+            raise BadRequest("truncation_side", 'truncation_side must be "left" or "right"')
+        validate_truncation(num_kept, self._limits)
+        if None not in (num_kept, params.truncate_prompt_tokens):
+            _check_same(num_kept, params.truncate_prompt_tokens)
+        if num_kept is None:
+            num_kept = params.truncate_prompt_tokens
+        default_side = "left" if self._tokenizer is None else self._tokenizer.truncation_side
+        return _Tokenization(add_special_tokens, num_kept, side or default_side)
+
+    def _token_ids(self, given: _Prompt, how: _Tokenization) -> list[int]:
+        if given.token_ids is not None:
+            return given.token_ids
+        text = given.text or ""
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            raise BadRequest(
+                "prompt", "this model has no tokenizer; give the prompt as prompt_token_ids"
+            )
+        most_chars = self._limits.max_model_len * tokenizer.max_token_chars * _SHRINKAGE
+        if how.truncate_prompt_tokens is None and len(text) > most_chars:
+            raise ContextLengthExceeded(
+                "prompt",
+                f"this model's maximum context length is {self._limits.max_model_len} tokens, and "
+                f"the prompt has {len(text)} characters, which cannot fit",
+                len(text),
+            )
+        return tokenizer.encode(text, add_special_tokens=how.add_special_tokens)
+
+
+def _read_prompt(prompt: object) -> _Prompt:
+    match prompt:
+        case str():
+            return _Prompt(text=prompt)
+        case list() | tuple():
+            return _Prompt(token_ids=_as_ids(prompt))
+        case dict():
+            return _read_prompt_dict(prompt)
+    raise BadRequest(
+        "prompt",
+        "the prompt must be text, a list of token ids, or a dict with prompt or prompt_token_ids, "
+        f"got a value of type {type(prompt).__name__}",
+    )
+
+
+def _read_prompt_dict(prompt: dict[Any, Any]) -> _Prompt:
+    unknown = [str(key) for key in prompt if key not in _PROMPT_KEYS]
+    if unknown:
+        raise BadRequest(
+            "prompt", f"unknown prompt keys {unknown[:5]}; allowed are {sorted(_PROMPT_KEYS)}"
+        )
+    text, token_ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+    if text is not None and not isinstance(text, str):
+        raise BadRequest(
+            "prompt", f"prompt must be text, got a value of type {type(text).__name__}"
+        )
+    if text is None and token_ids is None:
+        raise BadRequest("prompt", "the prompt has neither prompt nor prompt_token_ids")
+    return _Prompt(
+        text=text,
+        token_ids=None if token_ids is None else _as_ids(token_ids),
+        cache_salt=prompt.get("cache_salt"),
+    )
+
+
+def _as_ids(token_ids: object) -> list[int]:
+    if not isinstance(token_ids, list | tuple):
+        raise BadRequest(
+            "prompt_token_ids",
+            "prompt_token_ids must be a list of integers, "
+            f"got a value of type {type(token_ids).__name__}",
+        )
+    return list(token_ids)
+
+
+def _truncated(token_ids: list[int], how: _Tokenization, limits: Limits) -> list[int]:
+    num_kept = how.truncate_prompt_tokens
+    if num_kept is None:
+        return token_ids
+    if num_kept == -1:
+        num_kept = limits.max_model_len - 1
+    return token_ids[-num_kept:] if how.side == "left" else token_ids[:num_kept]
+
+
+def _check_same(from_kwargs: int, from_params: int | None) -> None:
+    if from_kwargs != from_params:
+        raise BadRequest(
+            "truncate_prompt_tokens",
+            f"truncate_prompt_tokens is {from_kwargs} in tokenization_kwargs and {from_params} in "
+            "sampling_params; give it once",
+        )

@@ -1,0 +1,67 @@
+"""Finds stop strings in text that arrives in pieces, and holds back what may be the start of one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What may be shown now, and the stop string that ended the text, if one did."""
+
+    text: str
+    stop: str | None = None
+
+
+class StopMatcher:
+    """Searches one answer's text for its stop strings.
+
+    Of several, the one that is complete first wins; of those complete at the same place, the one
+    listed first. State is the last `longest - 1` characters, however long the answer grows.
+    """
+
+    __slots__ = ("_is_included", "_num_kept", "_stops", "_tail")
+
+    def __init__(self, stops: Sequence[str], *, is_included: bool = False) -> None:
+        self._stops = tuple(stops)
+        self._is_included = is_included
+        self._num_kept = max((len(stop) for stop in stops), default=1) - 1
+        self._tail = ""
+
+    def push(self, text: str, *, is_searched: bool = True) -> Found:
+        """Take the next piece of text.
+
+        With `is_searched` False no stop string may end in this piece (`min_tokens` is not reached
+        yet); one that begins in it may still end in a later one.
+        """
+        if not self._stops:
+            return Found(text)
+        whole = self._tail + text
+        num_known = len(self._tail)
+        match = self._earliest(whole, num_known) if is_searched and text else None
+        if match is not None:
+            return self._end(whole, num_known, *match)
+        cut = max(0, len(whole) - self._num_kept)
+        self._tail = whole[cut:]
+        # With the stop string included nothing that was shown can ever be taken back.
+        return Found(text if self._is_included else whole[:cut])
+
+    def flush(self) -> str:
+        """The text held back, now that no more comes."""
+        held = "" if self._is_included else self._tail
+        self._tail = ""
+        return held
+
+    def _earliest(self, whole: str, num_known: int) -> tuple[int, str] | None:
+        """Where the stop string that completes first ends, and which it is."""
+        best: tuple[int, str] | None = None
+        for stop in self._stops:
+            start = whole.find(stop, max(0, num_known - len(stop) + 1))
+            if start >= 0 and (best is None or start + len(stop) < best[0]):
+                best = start + len(stop), stop
+        return best
+
+    def _end(self, whole: str, num_known: int, end: int, stop: str) -> Found:
+        self._tail = ""
+        if self._is_included:
+            return Found(whole[num_known:end], stop)
+        return Found(whole[: end - len(stop)], stop)

@@ -1,0 +1,289 @@
+"""The served model's tokenizer, read from the bytes of its files: text to token ids and back."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import tokenizers
+
+from weft.core.errors import BadRequest, ConfigError
+from weft.text.detokenizer import Detokenizer, decode_all, decode_bytes, make_detokenizer
+from weft.text.pieces import PieceRule, byte_by_char, read_rule
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+# Encoding holds one thread for the length of the text; nothing that fits a context comes near this.
+MAX_TEXT_CHARS = 16 * 1024 * 1024
+# What a token's bytes may need before them to make a whole character.
+_REPAIR_TOKENS = 4
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class Tokenizer:
+    """Encodes and decodes; safe to share between threads.
+
+    `skip_special_tokens` leaves out the tokens that tokenizer.json marks as special. Ids that the
+    tokenizer does not have (the logits are often wider) decode to nothing.
+    """
+
+    def __init__(
+        self, library: tokenizers.Tokenizer, rule: PieceRule | None, config: Mapping[str, Any]
+    ) -> None:
+        library.no_padding()
+        library.no_truncation()
+        self._library = library
+        self._rule = rule
+        self._alphabet = byte_by_char()
+        self._piece_by_id: dict[int, bytes] = {}
+        added = library.get_added_tokens_decoder()
+        self._added_text_by_id = {token_id: token.content for token_id, token in added.items()}
+        self._special_ids = frozenset(
+            token_id for token_id, token in added.items() if token.special
+        )
+        self._vocab_size = max(library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self._special_tokens = _special_tokens(config)
+        self._affixes = self._read_affixes(config)
+        self._truncation_side = _truncation_side(config)
+        self._max_token_chars = max(map(len, library.get_vocab(with_added_tokens=True)), default=1)
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes]) -> Self:
+        """Read tokenizer.json and, where there is one, tokenizer_config.json."""
+        if TOKENIZER_FILE not in files:
+            raise ConfigError(
+                f"{TOKENIZER_FILE} is missing; only tokenizers saved in that format can be used"
+            )
+        description = _read_object(files[TOKENIZER_FILE], TOKENIZER_FILE)
+        config = _read_object(files[CONFIG_FILE], CONFIG_FILE) if CONFIG_FILE in files else {}
+        try:
+            library = tokenizers.Tokenizer.from_str(files[TOKENIZER_FILE].decode())
+            rule = read_rule(description.get("decoder"))
+        except Exception as error:  # the library has no narrower class for a bad file
+            raise ConfigError(
+                f"{TOKENIZER_FILE} is not a usable tokenizer: {_line(error)}"
+            ) from error
+        return cls(library, rule, config)
+
+    # -- facts --------------------------------------------------------------------------------
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id, added tokens included."""
+        return self._vocab_size
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """The named special tokens of tokenizer_config.json (`bos_token`, `eos_token`, ...)."""
+        return self._special_tokens
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that `skip_special_tokens` leaves out."""
+        return self._special_ids
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id of `bos_token`, if it is named and known."""
+        return self._named_id("bos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id of `eos_token`, if it is named and known."""
+        return self._named_id("eos_token")
+
+    @property
+    def truncation_side(self) -> str:
+        """Where a too long prompt is cut when the caller does not say: "left" or "right"."""
+        return self._truncation_side
+
+    @property
+    def max_token_chars(self) -> int:
+        """Characters of the longest token's name."""
+        return self._max_token_chars
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token by its name."""
+        token_id: int | None = self._library.token_to_id(token)
+        return token_id
+
+    # -- text to ids --------------------------------------------------------------------------
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`, with the tokens that the model expects around it unless told not to."""
+        if len(text) > MAX_TEXT_CHARS:
+            raise BadRequest(
+                "prompt", f"the text has {len(text)} characters; at most {MAX_TEXT_CHARS} are taken"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequest(
+                "prompt",
+                f"the text is not valid Unicode: a lone surrogate U+{ord(text[error.start]):04X} "
+                f"at character {error.start}",
+            ) from error
+        has_own = add_special_tokens and self._affixes is None
+        ids: list[int] = self._library.encode(text, add_special_tokens=has_own).ids
+        if add_special_tokens and self._affixes is not None:
+            before, after = self._affixes
+            return [*before, *ids, *after]
+        return ids
+
+    # -- ids to text --------------------------------------------------------------------------
+
+    def decode(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str:
+        """Text of `token_ids`, as a text of its own."""
+        if self._rule is None and spaces_between_special_tokens:
+            text: str = self._library.decode(
+                list(token_ids), skip_special_tokens=skip_special_tokens
+            )
+            return text
+        detokenizer = make_detokenizer(
+            self,
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+        )
+        return decode_all(detokenizer, token_ids)
+
+    def detokenizer(
+        self,
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] = (),
+    ) -> Detokenizer:
+        """A fresh incremental detokeniser for text that continues `prompt_token_ids`."""
+        return make_detokenizer(
+            self,
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+            prompt_token_ids=prompt_token_ids,
+        )
+
+    def token_to_text(self, token_id: int, previous: Sequence[int] = ()) -> str:
+        """The text that one token adds, special or not.
+
+        A token that leaves a character open adds "", and the one that completes it, looking back at
+        up to four `previous` tokens, the whole character.
+        """
+        if self._rule is None:
+            return self.decode_window([token_id])
+        has_fallback = self._rule.has_byte_fallback
+        own = self.piece(token_id)
+        text, still_open = decode_bytes(own, has_fallback)
+        if "\ufffd" not in text and not still_open:
+            return text
+        before = b"".join(map(self.piece, previous[-_REPAIR_TOKENS:]))
+        _, open_bytes = decode_bytes(before, has_fallback)
+        return decode_bytes(open_bytes + own, has_fallback)[0]
+
+    def token_to_bytes(self, token_id: int) -> bytes:
+        """The bytes that one token adds; those of its text where the decoder has no bytes."""
+        if self._rule is None:
+            return self.decode_window([token_id]).encode()
+        return self.piece(token_id)
+
+    # -- what a detokeniser asks ----------------------------------------------------------------
+
+    @property
+    def piece_rule(self) -> PieceRule | None:
+        """How tokens become bytes; None when they depend on their neighbours."""
+        return self._rule
+
+    def piece(self, token_id: int) -> bytes:
+        """Bytes of one token under `piece_rule`; empty for an id that the tokenizer does not have."""
+        piece = self._piece_by_id.get(token_id)
+        if piece is None:
+            token = self._library.id_to_token(token_id)
+            piece = b""
+            if token is not None and self._rule is not None:
+                piece = self._rule.piece(token, self._alphabet)
+            # Bounded by the vocabulary: ids outside it are not remembered.
+            if token is not None:
+                self._piece_by_id[token_id] = piece
+        return piece
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether `skip_special_tokens` leaves the token out."""
+        return token_id in self._special_ids
+
+    def added_text(self, token_id: int) -> str | None:
+        """The text of an added token; None for any other."""
+        return self._added_text_by_id.get(token_id)
+
+    def has_token(self, token_id: int) -> bool:
+        """Whether the tokenizer has the id."""
+        return self._library.id_to_token(token_id) is not None
+
+    def decode_window(self, token_ids: Sequence[int]) -> str:
+        """The library's own decoding, special tokens included."""
+        text: str = self._library.decode(list(token_ids), skip_special_tokens=False)
+        return text
+
+    # -- construction -------------------------------------------------------------------------
+
+    def _named_id(self, name: str) -> int | None:
+        token = self._special_tokens.get(name)
+        return None if token is None else self.token_to_id(token)
+
+    def _read_affixes(self, config: Mapping[str, Any]) -> tuple[list[int], list[int]] | None:
+        """The ids around a text when tokenizer_config.json decides; None leaves it to tokenizer.json."""
+        flags = {name: config.get(name) for name in ("add_bos_token", "add_eos_token")}
+        if not any(isinstance(flag, bool) for flag in flags.values()):
+            return None
+        before = self._affix("bos_token") if flags["add_bos_token"] else []
+        after = self._affix("eos_token") if flags["add_eos_token"] else []
+        return before, after
+
+    def _affix(self, name: str) -> list[int]:
+        if name not in self._special_tokens:
+            return []
+        token_id = self._named_id(name)
+        if token_id is None:
+            raise ConfigError(
+                f"{CONFIG_FILE}: {name} {self._special_tokens[name]!r} is to be added to every text, "
+                f"but {TOKENIZER_FILE} has no such token"
+            )
+        return [token_id]
+
+
+def _read_object(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is not JSON: {_line(error)}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Named tokens are given as text, or as an object with the text in `content`."""
+    found: dict[str, str] = {}
+    for name in _NAMED_TOKENS:
+        value = config.get(name)
+        if isinstance(value, dict):
+            value = value.get("content")
+        if isinstance(value, str):
+            found[name] = value
+        elif value is not None:
+            raise ConfigError(f"{CONFIG_FILE}: {name} must be a string, got {type(value).__name__}")
+    return found
+
+
+def _truncation_side(config: Mapping[str, Any]) -> str:
+    # Without a word from the tokenizer the end of the prompt is kept: it is what the answer follows.
+    side = config.get("truncation_side", "left")
+    if side not in ("left", "right"):
+        raise ConfigError(f'{CONFIG_FILE}: truncation_side must be "left" or "right", got {side!r}')
+    return str(side)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
