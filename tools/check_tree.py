@@ -30,6 +30,10 @@ def check_module(path: str, text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             yield from _check_call(path, node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_test = path.startswith("tests/") and node.name.startswith("test_")
+            if is_test and ast.get_docstring(node) is None:
+                yield f"{path}:{node.lineno}: {node.name} has no docstring; say the rule it pins"
 
 
 def _check_call(path: str, call: ast.Call) -> Iterator[str]:

@@ -1,0 +1,19 @@
+"""Where logs go: standard error, one line an event, through the standard library's loggers."""
+
+import logging
+import sys
+from typing import TextIO
+
+_ROOT = "weft"
+
+
+def configure_logging(level: str | int, stream: TextIO | None = None) -> None:
+    """Send Weft's logs from `level` up, and the warnings of libraries, to `stream`."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger(_ROOT).setLevel(level.upper() if isinstance(level, str) else level)
+    # A full disk behind the log must not stop the service, nor print a traceback for each line.
+    logging.raiseExceptions = False

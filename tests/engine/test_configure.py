@@ -1,0 +1,216 @@
+"""weft.engine.configure"""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.core.config import EngineConfig, EngineOptions
+from weft.core.errors import ConfigError
+from weft.engine.configure import DEFAULT_POOL_BYTES, resolve
+from weft.model.card import ModelCard
+
+GIB = 1 << 30
+
+
+def card(
+    *,
+    max_position_embeddings: int = 4096,
+    kv_bytes_per_token: int = 1 << 16,
+    weight_bytes: int = GIB,
+) -> ModelCard:
+    return ModelCard(
+        name="a-model",
+        model_type="llama",
+        architectures=("LlamaForCausalLM",),
+        vocab_size=1000,
+        max_position_embeddings=max_position_embeddings,
+        eos_token_ids=(2,),
+        bos_token_id=1,
+        pad_token_id=None,
+        dtype="float32",
+        default_sampling_params={"temperature": 0.6},
+        num_parameters=10,
+        weight_bytes=weight_bytes,
+        kv_bytes_per_token=kv_bytes_per_token,
+        notice=None,
+    )
+
+
+def resolved(model_card: ModelCard | None = None, free: int = 16 * GIB, **flags) -> EngineConfig:
+    return resolve(EngineOptions(**flags), model_card or card(), free)
+
+
+def refusal(model_card: ModelCard | None = None, free: int = 16 * GIB, **flags) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolved(model_card, free, **flags)
+    return str(caught.value)
+
+
+def test_what_is_not_given_is_chosen():
+    """Nothing in an EngineConfig is left open; the length is the model's own."""
+    config = resolved()
+    assert config.model_config.max_model_len == 4096
+    assert config.model_config.served_model_names == ("embedded:tiny",)
+    assert config.model_config.default_sampling_params == {"temperature": 0.6}
+    assert config.cache_config.block_size == 16
+    assert config.cache_config.block_bytes == 16 << 16
+    assert config.scheduler_config.policy == "fcfs"
+
+
+def test_what_is_given_is_kept():
+    """Every option arrives in the configuration."""
+    config = resolved(
+        model="/models/one",
+        revision="main",
+        served_model_name=["one", "uno"],
+        max_model_len=2048,
+        max_num_seqs=3,
+        max_num_batched_tokens=64,
+        block_size=32,
+        num_gpu_blocks_override=100,
+        enable_prefix_caching=False,
+        scheduling_policy="priority",
+        max_num_queued_reqs=7,
+        max_num_queued_tokens=9000,
+        max_logprobs=5,
+    )
+    model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
+    assert (model.model, model.revision) == ("/models/one", "main")
+    assert model.served_model_names == ("one", "uno")
+    assert (model.max_model_len, model.max_logprobs) == (2048, 5)
+    assert (cache.block_size, cache.num_blocks, cache.enable_prefix_caching) == (32, 100, False)
+    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (3, 64)
+    assert (scheduler.max_num_queued_reqs, scheduler.max_num_queued_tokens) == (7, 9000)
+    assert scheduler.policy == "priority"
+
+
+def test_a_small_model_takes_no_more_than_its_sequences_can_fill():
+    """The default pool holds max_num_seqs sequences of full length, and not more."""
+    small = card(max_position_embeddings=512, kv_bytes_per_token=1024, weight_bytes=1 << 20)
+    assert resolved(small, max_num_seqs=4).cache_config.max_total_tokens == 4 * 512
+
+
+def test_the_default_pool_has_an_upper_bound():
+    """However much memory is free, a pool nobody asked for stays at a few gigabytes."""
+    cache = resolved(free=512 * GIB, max_num_seqs=1000).cache_config
+    assert cache.num_blocks * cache.block_bytes == DEFAULT_POOL_BYTES
+
+
+def test_the_default_pool_leaves_memory_for_the_rest():
+    """Weights and pool together take four fifths of the free memory at most."""
+    cache = resolved(free=3 * GIB).cache_config
+    taken = GIB + cache.num_blocks * cache.block_bytes
+    assert 0.79 * 3 * GIB < taken <= 0.8 * 3 * GIB
+
+
+def test_kv_cache_bytes_become_whole_blocks():
+    """--kv-cache-bytes is an upper bound."""
+    assert resolved(kv_cache_bytes=GIB + 5).cache_config.num_blocks == GIB // (16 << 16)
+
+
+def test_minus_one_logprobs_means_the_vocabulary():
+    """--max-logprobs -1 lifts the limit."""
+    assert resolved(max_logprobs=-1).model_config.max_logprobs == 1000
+
+
+def test_a_model_without_kv_gets_blocks_all_the_same():
+    """embedded:echo keeps no KV; its pool only counts."""
+    assert resolved(card(kv_bytes_per_token=0)).cache_config.num_blocks == 256 * 128
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "block_size",
+        "num_gpu_blocks_override",
+        "kv_cache_bytes",
+        "max_num_queued_reqs",
+        "max_num_queued_tokens",
+    ],
+)
+@pytest.mark.parametrize("value", [0, -1, 2**70])
+def test_a_number_out_of_range_is_refused_by_the_name_of_its_flag(name: str, value: int):
+    """The message names the flag, the value and what is allowed."""
+    flag = "--" + name.replace("_", "-")
+    assert re.match(rf"{flag} .*{value}|{flag} {value} ", refusal(**{name: value}))
+
+
+def test_a_length_beyond_the_models_positions_is_refused():
+    """A model computes nonsense past its positions."""
+    assert refusal(max_model_len=4097) == (
+        "--max-model-len 4097 is beyond the 4096 positions that a-model has"
+    )
+
+
+def test_a_pool_beyond_the_memory_is_refused():
+    """The message names a pool that would fit, and it does."""
+    message = refusal(free=4 * GIB, num_gpu_blocks_override=1_000_000)
+    advised = int(re.search(r"--num-gpu-blocks-override (\d+)", message).group(1))
+    assert resolved(free=4 * GIB, num_gpu_blocks_override=advised)
+
+
+def test_weights_beyond_the_memory_are_refused_with_the_numbers():
+    """No flag helps there, so none is named."""
+    message = refusal(card(weight_bytes=8 * GIB), free=4 * GIB)
+    assert "8.00 GiB" in message
+    assert "4.00 GiB" in message
+    assert "--" not in message
+
+
+def test_two_ways_to_size_the_pool_are_refused_together():
+    """One of them would have to be ignored."""
+    assert "not both" in refusal(kv_cache_bytes=GIB, num_gpu_blocks_override=5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"served_model_name": ["a", " "]}, "--served-model-name"),
+        ({"scheduling_policy": "lifo"}, '--scheduling-policy "lifo"'),
+        ({"max_logprobs": -2}, "--max-logprobs"),
+    ],
+)
+def test_other_bad_values_are_refused_by_the_name_of_their_flag(flags: dict, words: str):
+    """Nothing is quietly replaced."""
+    assert words in refusal(**flags)
+
+
+def parsed(flags: str) -> dict[str, int]:
+    pairs = re.findall(r"--([a-z-]+) (\d+)", flags)
+    return {name.replace("-", "_"): int(value) for name, value in pairs}
+
+
+def test_a_pool_too_small_for_one_sequence_is_refused_with_two_ways_out():
+    """Less length for the same pool, or a pool for the length; both work as written."""
+    message = refusal(num_gpu_blocks_override=10)
+    assert "needs 256 blocks" in message
+    shorter, larger = (parsed(flags) for flags in re.findall(r'"(--.*?)"', message))
+    assert shorter == {"max_model_len": 160, "num_gpu_blocks_override": 10}
+    assert larger == {"max_model_len": 4096, "num_gpu_blocks_override": 256}
+
+
+@given(
+    free=st.integers(GIB, 64 * GIB),
+    weights=st.integers(1, 64 * GIB),
+    kv=st.integers(1, 1 << 20),
+    length=st.integers(2, 1 << 20),
+    block_size=st.integers(1, 1024),
+    blocks=st.none() | st.integers(1, 1 << 16),
+)
+def test_every_advice_works(free, weights, kv, length, block_size, blocks):
+    """Whatever the numbers: flags that a refusal offers are accepted when given as written."""
+    model = card(max_position_embeddings=length, kv_bytes_per_token=kv, weight_bytes=weights)
+    try:
+        config = resolved(model, free, block_size=block_size, num_gpu_blocks_override=blocks)
+    except ConfigError as refused:
+        advice = [parsed(flags) for flags in re.findall(r'"(--.*?)"', str(refused))]
+        for flags in advice:
+            assert resolved(model, free, block_size=block_size, **flags)
+    else:
+        assert config.cache_config.max_total_tokens >= length
+        assert config.cache_config.num_blocks * block_size * kv + weights <= free
