@@ -1,0 +1,76 @@
+"""The root of every call: whatever a handler raises becomes one gRPC status, and nothing leaks."""
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf.message import Message
+from grpc import RpcMethodHandler, StatusCode, unary_stream_rpc_method_handler
+from grpc import unary_unary_rpc_method_handler as unary_rpc_method_handler
+from grpc.aio import ServicerContext
+
+from weft.core.errors import WeftError
+from weft.rpc.methods import Malformed
+from weft.rpc.status import to_detail, to_status
+
+log = logging.getLogger("weft.rpc")
+
+Context = ServicerContext[Any, Any]
+UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
+StreamHandler = Callable[[Any, Context], Awaitable[None]]
+Decode = Callable[[bytes], Message | Malformed]
+
+
+def unary(name: str, handler: UnaryHandler, decode: Decode) -> "RpcMethodHandler[Any, Any]":
+    """`handler` as a call with one answer."""
+
+    async def call(request: Message | Malformed, context: Context) -> Message:
+        try:
+            return await handler(_decoded(request), context)
+        except Exception as error:  # noqa: BLE001 - the root of a call
+            failure = _to_failure(name, error, context)
+        # Outside the try: `abort` works by raising, and must not be caught and called again.
+        return await context.abort(*failure)
+
+    return unary_rpc_method_handler(call, decode, _encode)
+
+
+def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandler[Any, Any]":
+    """`handler` as a call that writes its answers to the context.
+
+    Writing, unlike yielding, is where a cancelled call raises CancelledError and nothing else.
+    """
+
+    async def call(request: Message | Malformed, context: Context) -> None:
+        try:
+            # At once, so that the caller holds a stream it can cancel before the first answer.
+            await context.send_initial_metadata(())
+            await handler(_decoded(request), context)
+        except Exception as error:  # noqa: BLE001 - the root of a call
+            failure = _to_failure(name, error, context)
+        else:
+            return
+        await context.abort(*failure)
+
+    return unary_stream_rpc_method_handler(call, decode, _encode)
+
+
+def _encode(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _decoded(request: Message | Malformed) -> Message:
+    if isinstance(request, Malformed):
+        raise request.error()
+    return request
+
+
+def _to_failure(name: str, error: Exception, context: Context) -> tuple[StatusCode, str]:
+    if isinstance(error, WeftError):
+        return to_status(error.code), to_detail(error)
+    if context.cancelled():
+        return StatusCode.CANCELLED, "the caller went away"
+    incident = secrets.token_hex(8)
+    log.error("%s failed, id=%s", name, incident, exc_info=error)
+    return StatusCode.INTERNAL, f"internal error, id={incident}"

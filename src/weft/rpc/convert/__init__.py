@@ -1,0 +1,1 @@
+"""Protobuf messages to and from our values: pure functions, one module per direction and subject."""

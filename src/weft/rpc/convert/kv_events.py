@@ -1,0 +1,104 @@
+"""Changes of the prefix cache, and load records, to the wire."""
+
+from typing import assert_never
+
+from weft.core.types import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EngineLoad,
+    KvEvent,
+    KvEventBatch,
+)
+from weft.pb import common_pb2 as pb
+
+
+class KvEventWriter:
+    """Numbers the events and load records of one subscription."""
+
+    def __init__(self) -> None:
+        self._num_events = 0
+        self._num_samples = 0
+        self._last_sequence_number = 0
+
+    def batch(self, batch: KvEventBatch, load: EngineLoad | None) -> pb.KvEventBatch:
+        """The changes of one step, with the load of its rank."""
+        self._last_sequence_number = batch.sequence_number
+        return pb.KvEventBatch(
+            sequence_number=batch.sequence_number,
+            timestamp=batch.timestamp,
+            events=[self._event(event) for event in batch.events],
+            dp_rank=batch.data_parallel_rank,
+            load=self._load(load) if load else None,
+        )
+
+    def heartbeat(self, load: EngineLoad, now: float) -> pb.KvEventBatch:
+        """A load record: no events, and the sequence number of the last batch again."""
+        record = self._load(load)
+        record.load_only = True
+        record.cache_hit_rate = load.cache_hit_rate
+        record.num_used_tokens = load.num_used_tokens
+        record.max_total_num_tokens = load.max_total_tokens
+        return pb.KvEventBatch(
+            sequence_number=self._last_sequence_number,
+            timestamp=now,
+            dp_rank=load.data_parallel_rank,
+            load=record,
+        )
+
+    def _event(self, event: KvEvent) -> pb.KvCacheEvent:
+        self._num_events += 1
+        return to_event(event, self._num_events)
+
+    def _load(self, load: EngineLoad) -> pb.EngineLoad:
+        self._num_samples += 1
+        return pb.EngineLoad(
+            running_requests=load.num_running,
+            waiting_requests=load.num_waiting,
+            waiting_uncached_tokens=load.num_waiting_uncached_tokens,
+            token_usage=load.token_usage,
+            gen_throughput=load.gen_throughput,
+            max_running_requests=load.max_running,
+            sample=self._num_samples,
+        )
+
+
+def to_event(event: KvEvent, event_id: int) -> pb.KvCacheEvent:
+    """One change of the cache."""
+    match event:
+        case BlockStored():
+            return pb.KvCacheEvent(event_id=event_id, stored=_to_stored(event))
+        case BlockRemoved():
+            removed = pb.KvBlocksRemoved(
+                block_hashes=[to_int64(block_hash) for block_hash in event.block_hashes],
+                tier=pb.KV_CACHE_TIER_DEVICE,
+            )
+            return pb.KvCacheEvent(event_id=event_id, removed=removed)
+        case AllBlocksCleared():
+            return pb.KvCacheEvent(event_id=event_id, cleared=pb.KvCacheCleared())
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def to_int64(block_hash: bytes) -> int:
+    """The low 64 bits, as the signed number the wire carries."""
+    return int.from_bytes(block_hash[-8:], "big", signed=True)
+
+
+def _to_stored(event: BlockStored) -> pb.KvBlocksStored:
+    size = event.block_size
+    parent = event.parent_block_hash
+    return pb.KvBlocksStored(
+        blocks=[
+            pb.KvBlock(
+                block_hash=to_int64(block_hash),
+                token_ids=event.token_ids[i * size : (i + 1) * size],
+                block_size=size,
+            )
+            for i, block_hash in enumerate(event.block_hashes)
+        ],
+        parent_block_hash=None if parent is None else to_int64(parent),
+        tier=pb.KV_CACHE_TIER_DEVICE,
+        lora_name=event.lora_name,
+        cache_salt=event.cache_salt,
+    )

@@ -1,0 +1,172 @@
+"""What the engine answers, to the wire: chunks and completes, with aligned log-probabilities."""
+
+from collections.abc import Iterator, Sequence
+
+from weft.core.errors import GenerationError
+from weft.core.types import (
+    CompletionOutput,
+    Logprob,
+    PositionLogprobs,
+    RequestOutput,
+    SamplingParams,
+)
+from weft.pb import vllm_engine_pb2 as pb
+
+# Stands for a log-probability of minus infinity or none at all: JSON made of it must stay valid.
+LOWEST_LOGPROB = -9999.0
+
+PromptLogprobs = list[PositionLogprobs | None]
+
+
+class StreamedReply:
+    """Turns the news of one request into messages, and knows which answers have ended."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._params = params
+        self._open = set(range(params.n))
+        self._silent = set(range(params.n))  # answers whose first message is still to come
+
+    def messages(self, output: RequestOutput) -> Iterator[pb.GenerateResponse]:
+        """The chunk of every answer with news, and right after it the complete if it has ended."""
+        for answer in output.outputs:
+            if answer.index not in self._open:
+                continue
+            if answer.token_ids:
+                yield pb.GenerateResponse(chunk=self._to_chunk(output, answer))
+            if answer.is_finished:
+                self._open.remove(answer.index)
+                prompt_logprobs = self._take_prompt_logprobs(output, answer.index)
+                yield pb.GenerateResponse(
+                    complete=to_complete(output, answer, self._params, prompt_logprobs)
+                )
+
+    def end(self) -> None:
+        """Check that every answer has ended: a broken stream must not look complete."""
+        if self._open:
+            raise GenerationError("the engine ended the request before every answer was finished")
+
+    def _to_chunk(self, output: RequestOutput, answer: CompletionOutput) -> pb.GenerateStreamChunk:
+        prompt_logprobs = self._take_prompt_logprobs(output, answer.index)
+        return pb.GenerateStreamChunk(
+            index=answer.index,
+            token_ids=answer.token_ids,
+            prompt_tokens=len(output.prompt_token_ids),
+            completion_tokens=len(answer.token_ids),
+            cached_tokens=output.num_cached_tokens,
+            output_logprobs=to_output_logprobs(answer, self._params.logprobs),
+            input_logprobs=to_input_logprobs(
+                output.prompt_token_ids, prompt_logprobs, self._params.prompt_logprobs
+            ),
+        )
+
+    def _take_prompt_logprobs(self, output: RequestOutput, index: int) -> PromptLogprobs | None:
+        if index not in self._silent:
+            return None
+        self._silent.remove(index)
+        return output.prompt_logprobs
+
+
+class WholeReply:
+    """Gathers the finished answers of one request that is not streamed."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._params = params
+        self._complete_by_index: dict[int, pb.GenerateComplete] = {}
+
+    def add(self, output: RequestOutput) -> None:
+        """Keep the answers that have ended."""
+        for answer in output.outputs:
+            if answer.is_finished:
+                complete = to_complete(output, answer, self._params, output.prompt_logprobs)
+                self._complete_by_index[answer.index] = complete
+
+    def messages(self) -> list[pb.GenerateResponse]:
+        """One complete per answer, in order."""
+        if len(self._complete_by_index) != self._params.n:
+            raise GenerationError("the engine ended the request before every answer was finished")
+        ordered = sorted(self._complete_by_index.items())
+        return [pb.GenerateResponse(complete=complete) for _, complete in ordered]
+
+
+def to_complete(
+    output: RequestOutput,
+    answer: CompletionOutput,
+    params: SamplingParams,
+    prompt_logprobs: PromptLogprobs | None,
+) -> pb.GenerateComplete:
+    """The end of one answer; `answer.token_ids` is everything, or the last delta of a stream."""
+    complete = pb.GenerateComplete(
+        index=answer.index,
+        output_ids=answer.token_ids,
+        finish_reason=str(answer.finish_reason),
+        prompt_tokens=len(output.prompt_token_ids),
+        completion_tokens=len(answer.token_ids),
+        cached_tokens=output.num_cached_tokens,
+        output_logprobs=to_output_logprobs(answer, params.logprobs),
+        input_logprobs=to_input_logprobs(
+            output.prompt_token_ids, prompt_logprobs, params.prompt_logprobs
+        ),
+    )
+    match answer.stop_reason:
+        case int(token_id):
+            complete.matched_token_id = token_id
+        case str(text):
+            complete.matched_stop_str = text
+    return complete
+
+
+def to_output_logprobs(answer: CompletionOutput, num_top: int | None) -> pb.OutputLogProbs | None:
+    """One entry per token of `answer`, or None if none were asked for."""
+    if num_top is None or answer.logprobs is None:
+        return None
+    positions = _aligned(answer.logprobs, len(answer.token_ids))
+    return pb.OutputLogProbs(
+        token_ids=answer.token_ids,
+        token_logprobs=[
+            _value_of(position, token_id)
+            for position, token_id in zip(positions, answer.token_ids, strict=True)
+        ],
+        top_logprobs=[to_top_logprobs(position, num_top) for position in positions],
+    )
+
+
+def to_input_logprobs(
+    token_ids: Sequence[int], logprobs: PromptLogprobs | None, num_top: int | None
+) -> pb.InputLogProbs | None:
+    """One entry per prompt token, the first without a value, or None if none were asked for."""
+    if num_top is None or logprobs is None:
+        return None
+    positions = _aligned(logprobs, len(token_ids))
+    return pb.InputLogProbs(
+        token_ids=token_ids,
+        token_logprobs=[
+            pb.InputTokenLogProb(value=_value_of(position, token_id) if position else None)
+            for position, token_id in zip(positions, token_ids, strict=True)
+        ],
+        top_logprobs=[to_top_logprobs(position, num_top) for position in positions],
+    )
+
+
+def to_top_logprobs(position: PositionLogprobs | None, num_top: int) -> pb.TopLogProbs:
+    """The best `num_top` (all for -1), best first; the sampled token only if it is among them."""
+    ranked = sorted((position or {}).items(), key=_by_rank)
+    best = ranked if num_top == -1 else ranked[:num_top]
+    return pb.TopLogProbs(
+        values=[max(entry.logprob, LOWEST_LOGPROB) for _, entry in best],
+        token_ids=[token_id for token_id, _ in best],
+    )
+
+
+def _by_rank(item: tuple[int, Logprob]) -> tuple[float, int, int]:
+    token_id, entry = item
+    return -entry.logprob, entry.rank, token_id
+
+
+def _value_of(position: PositionLogprobs | None, token_id: int) -> float:
+    entry = position.get(token_id) if position else None
+    return max(entry.logprob, LOWEST_LOGPROB) if entry else LOWEST_LOGPROB
+
+
+def _aligned(positions: Sequence[PositionLogprobs | None], length: int) -> PromptLogprobs:
+    """Exactly `length` positions, so that the n-th entry always belongs to the n-th token."""
+    return [*positions[:length], *([None] * (length - len(positions)))]

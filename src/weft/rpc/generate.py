@@ -1,0 +1,124 @@
+"""The Generate call: checked request in, chunks and completes out, and no engine work left behind."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+
+from google.protobuf.message import Message
+
+from weft.core.client import EngineClient
+from weft.core.errors import DeadlineExceeded, Overloaded, Unavailable
+from weft.core.types import RequestOutput
+from weft.core.validate import Limits
+from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.boundary import Context
+from weft.rpc.convert.output import StreamedReply, WholeReply
+from weft.rpc.convert.request import Generation, to_generation
+from weft.rpc.open_requests import OpenRequests
+
+_TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+class GenerateCall:
+    """Serves Generate. One event loop owns it."""
+
+    def __init__(self, client: EngineClient, *, write_timeout_s: float) -> None:
+        self._client = client
+        self._limits = Limits.of(client.vllm_config)
+        self._write_timeout_s = write_timeout_s
+        self._is_closed = False
+        self.open_requests = OpenRequests()
+
+    def close(self) -> None:
+        """Refuse new requests from now on."""
+        self._is_closed = True
+
+    async def __call__(self, request: pb.GenerateRequest, context: Context) -> None:
+        """Serve one request."""
+        if self._is_closed:
+            raise Unavailable("the server is shutting down; send the request to another one")
+        size = self._client.vllm_config.data_parallel_size
+        generation = to_generation(request, self._limits, size)
+        request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
+        with self.open_requests.hold(request_id):
+            async with _until_deadline(context):
+                await self._serve(request_id, generation, context)
+
+    async def _serve(self, request_id: str, generation: Generation, context: Context) -> None:
+        outputs = await self._start(request_id, generation, context)
+        # Whatever ends this call, closing the generator ends the request in the engine.
+        async with aclosing(outputs):
+            if generation.is_streaming:
+                await self._reply_as_stream(outputs, generation, context)
+            else:
+                await self._reply_at_once(outputs, generation, context)
+
+    async def _start(
+        self, request_id: str, generation: Generation, context: Context
+    ) -> AsyncGenerator[RequestOutput, None]:
+        is_traced = await self._client.is_tracing_enabled()
+        return self._client.generate(
+            generation.prompt,
+            generation.params,
+            request_id,
+            prompt_text=generation.prompt_text,
+            trace_headers=_trace_headers(context) if is_traced else None,
+            data_parallel_rank=generation.data_parallel_rank,
+        )
+
+    async def _reply_as_stream(
+        self, outputs: AsyncIterator[RequestOutput], generation: Generation, context: Context
+    ) -> None:
+        reply = StreamedReply(generation.params)
+        async for output in outputs:
+            for message in reply.messages(output):
+                await self._write(message, context)
+        reply.end()
+
+    async def _reply_at_once(
+        self, outputs: AsyncIterator[RequestOutput], generation: Generation, context: Context
+    ) -> None:
+        reply = WholeReply(generation.params)
+        async for output in outputs:
+            reply.add(output)
+        for message in reply.messages():
+            await self._write(message, context)
+
+    async def _write(self, message: Message, context: Context) -> None:
+        """Write, unless the reader has stopped reading.
+
+        While a write waits, the engine's client merges what follows into one output, so a slow
+        reader costs memory only up to the length of its answer, and time only up to this limit.
+        """
+        scope = asyncio.timeout(self._write_timeout_s)
+        try:
+            async with scope:
+                await context.write(message)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise Overloaded(
+                f"the reader took nothing for {self._write_timeout_s:g} s; the request was aborted"
+            ) from None
+
+
+@asynccontextmanager
+async def _until_deadline(context: Context) -> AsyncIterator[None]:
+    """Run the block no longer than the caller waits."""
+    remaining_s: float | None = context.time_remaining()
+    if remaining_s is not None and remaining_s <= 0:
+        raise DeadlineExceeded("the deadline had passed when the request arrived")
+    scope = asyncio.timeout(remaining_s)
+    try:
+        async with scope:
+            yield
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        raise DeadlineExceeded("the deadline passed; the request was aborted") from None
+
+
+def _trace_headers(context: Context) -> Mapping[str, str]:
+    metadata = context.invocation_metadata() or ()
+    return {name: str(value) for name, value in metadata if name in _TRACE_HEADERS}

@@ -1,0 +1,68 @@
+"""The twelve calls of the service, read from its descriptor; server and client share this table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from weft.core.errors import BadRequest
+from weft.pb import vllm_engine_pb2
+
+SERVICE = "vllm.grpc.engine.VllmEngine"
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Stands for a request that could not be decoded, so that the handler can say so."""
+
+    message_name: str
+
+    def error(self) -> BadRequest:
+        """What the caller is told."""
+        return BadRequest(None, f"the request is not a valid {self.message_name} message")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One call: what it takes, what it gives, and whether it gives many."""
+
+    name: str
+    request_type: type[Message]
+    response_type: type[Message]
+    is_streaming: bool
+
+    @property
+    def path(self) -> str:
+        """The path on the wire."""
+        return f"/{SERVICE}/{self.name}"
+
+    def decode_request(self, data: bytes) -> Message | Malformed:
+        """Decode, or say that it cannot be decoded: grpc answers UNKNOWN to an exception here."""
+        return decode_or_malformed(self.request_type, data)
+
+
+def decode_or_malformed(message_type: type[Message], data: bytes) -> Message | Malformed:
+    """A `message_type`, or `Malformed`."""
+    try:
+        return message_type.FromString(data)
+    except DecodeError:
+        return Malformed(message_type.DESCRIPTOR.name)
+
+
+def _read_methods() -> Mapping[str, Method]:
+    service = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
+    methods = {
+        method.name: Method(
+            name=method.name,
+            request_type=GetMessageClass(method.input_type),
+            response_type=GetMessageClass(method.output_type),
+            is_streaming=method.server_streaming,
+        )
+        for method in service.methods
+    }
+    return MappingProxyType(methods)
+
+
+METHODS = _read_methods()

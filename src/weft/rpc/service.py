@@ -1,0 +1,204 @@
+"""The calls of `VllmEngine` other than Generate: thin handlers around an `EngineClient`."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+from grpc import GenericRpcHandler, method_handlers_generic_handler
+
+from weft import __version__
+from weft.core.client import EngineClient
+from weft.core.errors import Overloaded, Unsupported
+from weft.core.types import EngineLoad, KvEventBatch
+from weft.pb import common_pb2
+from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc import boundary
+from weft.rpc.boundary import Context
+from weft.rpc.convert.kv_events import KvEventWriter
+from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
+from weft.rpc.convert.state import to_loads_response, to_model_info, to_server_info
+from weft.rpc.generate import GenerateCall
+from weft.rpc.health import Health
+from weft.rpc.methods import METHODS, SERVICE
+from weft.rpc.ticks import with_ticks
+from weft.rpc.tokenizer_archive import TokenizerArchive, to_chunks
+
+MAX_ABORT_IDS = 10_000
+_FLUSH_RETRY_S = 0.05
+
+
+class Service:
+    """Everything `VllmEngine` answers. One event loop owns it."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        tokenizer_files: Mapping[str, bytes],
+        health: Health,
+        *,
+        write_timeout_s: float,
+        heartbeat_s: float,
+    ) -> None:
+        self._client = client
+        self._archive = TokenizerArchive(tokenizer_files)
+        self._health = health
+        self._heartbeat_s = heartbeat_s
+        self._started = time.monotonic()
+        self._last_receive_time = time.time()
+        self.generate = GenerateCall(client, write_timeout_s=write_timeout_s)
+
+    def handler(self) -> "GenericRpcHandler[Any, Any]":
+        """The service's calls; a test checks that none is missing."""
+        unary: dict[str, boundary.UnaryHandler] = {
+            "Embed": self._embed,
+            "HealthCheck": self._health_check,
+            "FlushCache": self._flush_cache,
+            "StartProfile": self._start_profile,
+            "StopProfile": self._stop_profile,
+            "Abort": self._abort,
+            "GetModelInfo": self._get_model_info,
+            "GetServerInfo": self._get_server_info,
+            "GetLoads": self._get_loads,
+        }
+        streams: dict[str, boundary.StreamHandler] = {
+            "Generate": self._generate,
+            "GetTokenizer": self._get_tokenizer,
+            "SubscribeKvEvents": self._subscribe_kv_events,
+        }
+        handlers = {
+            name: boundary.unary(name, handler, METHODS[name].decode_request)
+            for name, handler in unary.items()
+        } | {
+            name: boundary.stream(name, handler, METHODS[name].decode_request)
+            for name, handler in streams.items()
+        }
+        return method_handlers_generic_handler(SERVICE, handlers)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def _generate(self, request: pb.GenerateRequest, context: Context) -> None:
+        self._last_receive_time = time.time()
+        await self.generate(request, context)
+
+    async def _embed(self, _request: pb.EmbedRequest, _context: Context) -> pb.EmbedResponse:
+        raise Unsupported("Embed is not supported yet: this server generates text only")
+
+    async def _abort(self, request: pb.AbortRequest, _context: Context) -> pb.AbortResponse:
+        if len(request.request_ids) > MAX_ABORT_IDS:
+            raise Overloaded(
+                f"request_ids takes at most {MAX_ABORT_IDS} ids a call, "
+                f"got {len(request.request_ids)}"
+            )
+        if request.request_ids:
+            await self._client.abort(list(request.request_ids))
+        return pb.AbortResponse()
+
+    # -- state --------------------------------------------------------------------------------
+
+    async def _health_check(
+        self, _request: pb.HealthCheckRequest, _context: Context
+    ) -> pb.HealthCheckResponse:
+        if not await is_alive(self._client):
+            return pb.HealthCheckResponse(healthy=False, message="Engine is not alive")
+        if not self._health.is_serving:
+            return pb.HealthCheckResponse(healthy=False, message="Server is not serving")
+        return pb.HealthCheckResponse(healthy=True, message="Health")
+
+    async def _get_model_info(
+        self, _request: pb.GetModelInfoRequest, _context: Context
+    ) -> pb.GetModelInfoResponse:
+        return to_model_info(self._client.model_config)
+
+    async def _get_server_info(
+        self, _request: pb.GetServerInfoRequest, _context: Context
+    ) -> pb.GetServerInfoResponse:
+        return to_server_info(
+            self._client.vllm_config,
+            num_active_requests=self._client.num_active_requests,
+            is_paused=await self._client.is_paused(),
+            last_receive_time=self._last_receive_time,
+            uptime_s=time.monotonic() - self._started,
+        )
+
+    async def _get_loads(
+        self, request: pb.GetLoadsRequest, _context: Context
+    ) -> pb.GetLoadsResponse:
+        return to_loads_response(request, await self._client.get_loads(), __version__)
+
+    async def _get_tokenizer(
+        self, _request: common_pb2.GetTokenizerRequest, context: Context
+    ) -> None:
+        for chunk in to_chunks(await self._archive.packed()):
+            await context.write(chunk)
+
+    # -- control ------------------------------------------------------------------------------
+
+    async def _flush_cache(
+        self, request: common_pb2.FlushCacheRequest, _context: Context
+    ) -> common_pb2.FlushCacheResponse:
+        deadline = time.monotonic() + to_flush_timeout(request)
+        while not await self._client.reset_prefix_cache():
+            if time.monotonic() >= deadline:
+                return common_pb2.FlushCacheResponse(
+                    success=False,
+                    message="requests in flight hold cached blocks; nothing was dropped",
+                )
+            # The engine has no event for "no request holds a block", and asking is cheap.
+            await asyncio.sleep(_FLUSH_RETRY_S)
+        return common_pb2.FlushCacheResponse(success=True, message="the prefix cache is empty")
+
+    async def _start_profile(
+        self, request: common_pb2.StartProfileRequest, _context: Context
+    ) -> common_pb2.ProfileResponse:
+        refuse_profile_options(request)
+        await self._client.start_profile()
+        return common_pb2.ProfileResponse(success=True, message="profiling")
+
+    async def _stop_profile(
+        self, _request: common_pb2.StopProfileRequest, _context: Context
+    ) -> common_pb2.ProfileResponse:
+        await self._client.stop_profile()
+        return common_pb2.ProfileResponse(success=True, message="profile written")
+
+    # -- prefix-cache events ------------------------------------------------------------------
+
+    async def _subscribe_kv_events(
+        self, request: common_pb2.SubscribeKvEventsRequest, context: Context
+    ) -> None:
+        if not self._client.vllm_config.cache_config.enable_prefix_caching:
+            raise Unsupported("there are no prefix-cache events: prefix caching is off")
+        batches = self._client.subscribe_kv_events(request.start_sequence_number)
+        writer = KvEventWriter()
+        wants_heartbeats = request.load_records_before_first_batch
+        if wants_heartbeats:
+            await self._write_heartbeats(writer, context)
+        async with aclosing(with_ticks(batches, self._heartbeat_s)) as ticking:
+            async for batch in ticking:
+                if batch is not None:
+                    wants_heartbeats = True
+                    await context.write(writer.batch(batch, await self._load_of(batch)))
+                elif wants_heartbeats:
+                    await self._write_heartbeats(writer, context)
+
+    async def _write_heartbeats(self, writer: KvEventWriter, context: Context) -> None:
+        for load in await self._client.get_loads():
+            await context.write(writer.heartbeat(load, time.time()))
+
+    async def _load_of(self, batch: KvEventBatch) -> EngineLoad | None:
+        loads = await self._client.get_loads()
+        rank = batch.data_parallel_rank
+        return next((load for load in loads if load.data_parallel_rank == rank), None)
+
+
+async def is_alive(client: EngineClient) -> bool:
+    """Whether the engine answers for itself, within a second."""
+    if client.errored:
+        return False
+    try:
+        async with asyncio.timeout(1.0):
+            await client.check_health()
+    except Exception:  # noqa: BLE001 - any failure of a health check means "not healthy"
+        return False
+    return True
