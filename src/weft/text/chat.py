@@ -1,0 +1,310 @@
+"""Chat templates: messages in, prompt text out, within bounds of time, memory and length.
+
+The template runs in a child process (`weft.text.render_worker`), because neither a sandbox nor a
+thread can stop one that loops for ever.
+"""
+
+import json
+import secrets
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+import jinja2
+
+from weft.core.errors import BadRequest, ConfigError
+from weft.text.template import make_environment, reads_parts
+
+Message = Mapping[str, Any]
+
+# What a caller's `chat_template_kwargs` may not set: the arguments that have their own way in, the
+# functions templates rely on, and the options that other engines pass along beside them.
+RESERVED_NAMES = frozenset(
+    "messages conversation tools documents add_generation_prompt continue_final_message "
+    "chat_template tokenize tokenizer_kwargs padding truncation max_length return_tensors "
+    "return_dict return_assistant_tokens_mask raise_exception strftime_now namespace range dict "
+    "lipsum cycler joiner".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderLimits:
+    """What one rendering may take."""
+
+    time_limit_s: float = 2.0
+    max_chars: int = 8 * 1024 * 1024
+    max_input_chars: int = 16 * 1024 * 1024
+    max_memory_bytes: int = 1024 * 1024 * 1024
+
+
+class ChatTemplate:
+    """One model's chat template. Safe to share between threads; renderings take turns.
+
+    Its process starts with the first rendering, again after one that had to be killed, and ends with
+    `close` or when nothing refers to the template any more.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        *,
+        limits: RenderLimits | None = None,
+    ) -> None:
+        self._source = source
+        self._special_tokens = dict(special_tokens)
+        self._limits = limits or RenderLimits()
+        self._wants_parts = reads_parts(_parse(source))
+        self._turn = threading.Lock()
+        self._worker: _Worker | None = None
+
+    @property
+    def source(self) -> str:
+        """The template's text."""
+        return self._source
+
+    @property
+    def wants_parts(self) -> bool:
+        """Whether messages' contents reach the template as lists of parts, rather than as strings."""
+        return self._wants_parts
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """The prompt text of a conversation; `BadRequest` when the template does not take it.
+
+        With `continue_final_message` the prompt ends inside the last message, for the model to go on.
+        Other keywords reach the template as they are: JSON scalars, and none of `RESERVED_NAMES`.
+        """
+        self._check_kwargs(kwargs)
+        if add_generation_prompt and continue_final_message:
+            raise BadRequest(
+                "continue_final_message",
+                "continue_final_message and add_generation_prompt exclude each other",
+            )
+        conversation = normalise_messages(messages, wants_parts=self._wants_parts)
+        marker = secrets.token_hex(16) if continue_final_message else None
+        if marker is not None:
+            _mark_end(conversation, marker)
+        variables = {
+            **self._special_tokens,
+            **kwargs,
+            "messages": conversation,
+            "tools": None if tools is None else list(tools),
+            "documents": None if documents is None else list(documents),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._call(variables)
+        return text if marker is None else _cut_at(text, marker)
+
+    def close(self) -> None:
+        """End the child process; a later rendering starts another."""
+        with self._turn:
+            self._stop_worker()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
+        for name, value in kwargs.items():
+            if name in RESERVED_NAMES or name in self._special_tokens:
+                raise BadRequest("chat_template_kwargs", f"chat_template_kwargs may not set {name}")
+            if value is not None and not isinstance(value, str | bool | int | float):
+                raise BadRequest(
+                    "chat_template_kwargs",
+                    f"{name} must be a string, number, true, false or null, "
+                    f"got a value of type {type(value).__name__}",
+                )
+
+    def _call(self, variables: Mapping[str, Any]) -> str:
+        line = _to_line({"now": datetime.now().isoformat(), "variables": variables})
+        if len(line) > self._limits.max_input_chars:
+            raise BadRequest(
+                "messages",
+                f"the messages take {len(line)} characters as JSON; "
+                f"at most {self._limits.max_input_chars} are taken",
+            )
+        with self._turn:
+            if self._worker is None:
+                self._worker = _Worker(self._source, self._limits)
+            answer = self._worker.ask(line)
+            if answer is None:
+                self._stop_worker()
+        if answer is None:
+            raise BadRequest(
+                "messages",
+                f"the chat template did not finish within {self._limits.time_limit_s:g} s "
+                "and its memory limit",
+            )
+        if "error" in answer:
+            raise BadRequest("messages", f"the chat template failed: {answer['error']}")
+        return answer["text"]
+
+    def _stop_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+
+
+class _Worker:
+    """A running child; asked one thing at a time by the owner of the lock."""
+
+    def __init__(self, source: str, limits: RenderLimits) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "weft.text.render_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+        self._process = process
+        self._setup: str | None = _to_line({"source": source, **asdict(limits)})
+        self.stop = weakref.finalize(self, _stop, process)
+
+    def ask(self, line: str) -> dict[str, str] | None:
+        """The answer, or None when the child died over it."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if self._setup is not None:
+                process.stdin.write(self._setup)
+                self._setup = None
+            process.stdin.write(line)
+            process.stdin.flush()
+        except BrokenPipeError:
+            return None
+        reply = process.stdout.readline()
+        if not reply.endswith("\n"):
+            return None
+        answer: dict[str, str] = json.loads(reply)
+        return answer
+
+
+def normalise_messages(messages: object, *, wants_parts: bool) -> list[dict[str, Any]]:
+    """Messages in the form that a template expects.
+
+    Contents become strings (text parts joined by newlines) or lists of parts; null contents are
+    empty; arguments of past tool calls, JSON text on the wire, become objects.
+    """
+    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+        raise BadRequest("messages", "messages must be a list of at least one message")
+    return [_normalise(message, position, wants_parts) for position, message in enumerate(messages)]
+
+
+def _normalise(message: object, position: int, wants_parts: bool) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise BadRequest("messages", f"messages[{position}] must be an object with a role")
+    normal = dict(message)
+    parts = _parts(message.get("content"), position)
+    if wants_parts and not isinstance(message.get("content"), str):
+        normal["content"] = parts
+    else:
+        normal["content"] = "\n".join(part["text"] for part in parts)
+    calls = message.get("tool_calls")
+    if isinstance(calls, Sequence) and not isinstance(calls, str):
+        normal["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
+    return normal
+
+
+def _parts(content: object, position: int) -> list[dict[str, Any]]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    where = f"messages[{position}].content"
+    if not isinstance(content, Sequence):
+        raise BadRequest("messages", f"{where} must be a string, a list of parts or null")
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise BadRequest(
+                "messages", f"{where} may hold parts of type text, got {str(kind)[:40]!r}"
+            )
+        if not isinstance(part.get("text"), str):
+            raise BadRequest("messages", f"{where}: the text of a part must be a string")
+    return [dict(part) for part in content]
+
+
+def _with_parsed_arguments(call: object) -> object:
+    """The model may have written arguments that are no JSON object; those stay the text they are."""
+    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
+        return call
+    function = dict(call["function"])
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            parsed = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            parsed = None
+        if isinstance(parsed, dict):
+            function["arguments"] = parsed
+    return {**call, "function": function}
+
+
+def _mark_end(conversation: list[dict[str, Any]], marker: str) -> None:
+    """Put a mark after the last message's text. Its space shows later whether the template trims."""
+    last = conversation[-1]
+    if isinstance(last["content"], str):
+        last["content"] += marker + " "
+    elif last["content"]:
+        last["content"][-1]["text"] += marker + " "
+    else:
+        raise BadRequest("messages", "the final message has no text to continue")
+
+
+def _cut_at(text: str, marker: str) -> str:
+    before, found, after = text.rpartition(marker)
+    if not found:
+        raise BadRequest(
+            "continue_final_message", "the chat template leaves out the final message's text"
+        )
+    return before if after.startswith(" ") else before.rstrip()
+
+
+def _parse(source: str) -> jinja2.nodes.Template:
+    try:
+        return make_environment(datetime.now).parse(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(f"chat template, line {error.lineno}: {error.message}") from error
+    except RecursionError as error:
+        raise ConfigError("chat template: nested too deeply") from error
+
+
+def _to_line(value: object) -> str:
+    try:
+        return json.dumps(value, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest("messages", f"messages and tools must be plain JSON: {error}") from error
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        try:
+            pipe.close()
+        except BrokenPipeError:  # what was buffered for a child that is gone
+            pass

@@ -1,0 +1,151 @@
+"""Tokenizer files in, ids and text out."""
+
+import json
+
+import pytest
+import tokenizers
+from tokenizers import processors
+
+from tests.text.vocabularies import (
+    SENTENCES,
+    byte_level,
+    byte_level_library,
+    files_of,
+    llama_like,
+    llama_like_library,
+    metaspace_library,
+    word_library,
+)
+from weft.core.errors import BadRequest, ConfigError
+from weft.text.tokenizer import MAX_TEXT_CHARS, Tokenizer
+
+
+@pytest.mark.parametrize("text", [*SENTENCES, "", " leading", "\x00\u0301" * 50, "<|start|>hi"])
+def test_byte_level_text_survives_encoding_and_decoding(text):
+    """Encoding agrees with the library, and decoding gives the text back."""
+    ids = byte_level().encode(text)
+    assert ids == byte_level_library().encode(text).ids
+    assert byte_level().decode(ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("library", [llama_like_library, metaspace_library, word_library])
+def test_decoding_agrees_with_the_library(library):
+    """What other engines print for these ids is what we print."""
+    ids = library().encode("hello world play 你 Löwe").ids
+    ours = Tokenizer.from_files(files_of(library())).decode(ids, skip_special_tokens=False)
+    assert ours == library().decode(ids, skip_special_tokens=False)
+
+
+def test_special_tokens_are_left_out_unless_asked_for():
+    """Only tokens marked special are left out; other added tokens are text."""
+    ids = byte_level().encode("<|start|>a<think>b<|end|>")
+    assert byte_level().decode(ids) == "a<think>b"
+    assert byte_level().decode(ids, skip_special_tokens=False) == "<|start|>a<think>b<|end|>"
+
+
+def test_ids_beyond_the_tokenizer_decode_to_nothing():
+    """The logits are often wider than the tokenizer; such an id is no reason to fail."""
+    tokenizer = byte_level()
+    ids = [tokenizer.vocab_size, *tokenizer.encode("ok"), tokenizer.vocab_size + 5000]
+    assert tokenizer.decode(ids) == "ok"
+    assert tokenizer.token_to_text(tokenizer.vocab_size) == ""
+
+
+def test_config_adds_the_tokens_that_the_tokenizer_file_does_not():
+    """add_bos_token and add_eos_token put the named tokens around a text, once."""
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    flags = {"add_bos_token": True, "add_eos_token": True}
+    tokenizer = Tokenizer.from_files(files_of(llama_like_library(), **config, **flags))
+    plain = tokenizer.encode("hello", add_special_tokens=False)
+    assert tokenizer.encode("hello") == [1, *plain, 2]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
+
+
+def test_the_tokenizer_files_own_post_processor_is_used_when_the_config_is_silent():
+    """Without flags in the config, tokenizer.json decides what surrounds a text."""
+    library = tokenizers.Tokenizer.from_str(llama_like_library().to_str())
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    tokenizer = Tokenizer.from_files(files_of(library, bos_token="<s>"))
+    without = tokenizer.encode("hello", add_special_tokens=False)
+    assert tokenizer.encode("hello") == [1, *without]
+
+
+def test_a_false_flag_takes_the_post_processors_token_away():
+    """An explicit flag wins over tokenizer.json, in both directions."""
+    library = tokenizers.Tokenizer.from_str(llama_like_library().to_str())
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    tokenizer = Tokenizer.from_files(files_of(library, bos_token="<s>", add_bos_token=False))
+    assert 1 not in tokenizer.encode("hello")
+
+
+def test_saved_truncation_and_padding_are_ignored():
+    """Settings left in the file by a training script must not shorten or pad prompts."""
+    library = tokenizers.Tokenizer.from_str(byte_level_library().to_str())
+    library.enable_truncation(2)
+    library.enable_padding(length=64)
+    tokenizer = Tokenizer.from_files(files_of(library))
+    assert tokenizer.decode(tokenizer.encode("quite a long text")) == "quite a long text"
+
+
+def test_the_token_that_completes_a_character_shows_all_of_it():
+    """A log-probability entry is readable: "" while a character is open, the character at its end."""
+    tokenizer = llama_like()
+    ids = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in "🙂".encode()]
+    texts = [tokenizer.token_to_text(ids[i], ids[:i]) for i in range(4)]
+    assert texts == ["", "", "", "🙂"]
+    assert tokenizer.token_to_bytes(ids[0]) == b"\xf0"
+
+
+def test_a_tokens_text_keeps_its_space_and_shows_specials():
+    """Entries stand alone, so neither the start-of-text rule nor skipping applies to them."""
+    assert llama_like().token_to_text(llama_like().token_to_id("▁w")) == " w"
+    assert llama_like().token_to_text(2) == "</s>"
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "tokenizer.json is missing"),
+        ({"tokenizer.json": b"{"}, "tokenizer.json is not JSON"),
+        ({"tokenizer.json": b"\xff\xfe"}, "tokenizer.json is not JSON"),
+        ({"tokenizer.json": b"[" * 100_000}, "tokenizer.json is not JSON"),
+        ({"tokenizer.json": b"[]"}, "must hold a JSON object, got list"),
+        ({"tokenizer.json": b"{}"}, "is not a usable tokenizer"),
+    ],
+)
+def test_a_broken_tokenizer_file_is_one_line_for_the_user(files, words):
+    """The error names the file, says what is wrong, and fits a line."""
+    with pytest.raises(ConfigError, match=words) as caught:
+        Tokenizer.from_files(files)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"truncation_side": "middle"}, "truncation_side"),
+        ({"bos_token": 7}, "bos_token must be a string"),
+        ({"bos_token": "<none>", "add_bos_token": True}, "has no such token"),
+    ],
+)
+def test_a_broken_tokenizer_config_names_the_key(config, words):
+    """A setting that cannot be followed is refused, not dropped."""
+    with pytest.raises(ConfigError, match=words):
+        Tokenizer.from_files(files_of(byte_level_library(), **config))
+
+
+def test_a_lone_surrogate_is_a_bad_request():
+    """JSON can carry half of a surrogate pair; it has no bytes, so it cannot be encoded."""
+    with pytest.raises(BadRequest, match=r"lone surrogate U\+D83D at character 2") as caught:
+        byte_level().encode(json.loads('"ab\\ud83d"'))
+    assert caught.value.parameter == "prompt"
+
+
+def test_endless_text_is_refused_before_it_is_encoded():
+    """Encoding holds a thread for as long as the text is."""
+    with pytest.raises(BadRequest, match="at most"):
+        byte_level().encode("a" * (MAX_TEXT_CHARS + 1))
