@@ -1,1 +1,1 @@
-"""How a step is computed: one protocol, several implementations, one oracle (`reference`)."""
+"""How a step is computed: the `Runner` protocol and its implementations. Knows no scheduling."""

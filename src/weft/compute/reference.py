@@ -1,0 +1,218 @@
+"""`ReferenceRunner`: the decoder spec in full, in float32 numpy. The oracle for every other runner.
+
+One step is: embed, then in each layer attention and MLP around a residual stream, then the head.
+A row's logits are the same bits whatever else is in the step; `tiles` and `attention` say how.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compute import tiles
+from weft.compute.attention import AttentionPlan, attend, plan_attention
+from weft.compute.rope import inverse_frequencies, rotate, rotations
+from weft.compute.runner import Batch, FloatArray, IntArray
+from weft.model.spec import Activation, DecoderSpec, LayerSpec, QkNorm, RopeSpec
+from weft.model.weights import Weights
+
+Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """x @ matrix + bias; the matrix is [in, out]."""
+
+    matrix: FloatArray
+    bias: FloatArray | None
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        result = tiles.matmul(rows, self.matrix)
+        return result if self.bias is None else result + self.bias
+
+
+@dataclass(frozen=True, slots=True)
+class _RmsNorm:
+    """Scale the last axis to mean square 1, then by `weight`."""
+
+    weight: FloatArray
+    eps: np.float32
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        mean_square = np.mean(rows * rows, axis=-1, keepdims=True)
+        return rows / np.sqrt(mean_square + self.eps) * self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The weights of one layer; a norm that the spec does not have is None."""
+
+    spec: LayerSpec
+    qkv: _Linear
+    o: _Linear
+    gate_up: _Linear
+    down: _Linear
+    q_norm: _RmsNorm | None
+    k_norm: _RmsNorm | None
+    attention_norm_before: _RmsNorm | None
+    attention_norm_after: _RmsNorm | None
+    mlp_norm_before: _RmsNorm | None
+    mlp_norm_after: _RmsNorm | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What every layer of one step needs."""
+
+    slots: IntArray
+    rotations: Rotations
+    plans: dict[int | None, AttentionPlan]  # by window
+
+
+class ReferenceRunner:
+    """Loaded weights and a float32 KV pool. `max_model_len` matters to two-range rope only."""
+
+    def __init__(self, spec: DecoderSpec, weights: Weights, *, max_model_len: int) -> None:
+        self.vocab_size = spec.vocab_size
+        self._spec = spec
+        reader = _Reader(spec, weights)
+        self._embed = weights["embed"].float32()
+        self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
+        self._norm = reader.norm("norm")
+        head = self._embed if spec.tied_head else weights["head"].float32()
+        self._head = _Linear(np.ascontiguousarray(head.T), None)
+        ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
+        self._frequencies = {rope: inverse_frequencies(rope, max_model_len) for rope in ropes}
+        self._block_size = 0
+        self._pool = np.zeros(0, np.float32)
+
+    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+        """Make the pool: [layers, keys and values, slots, kv heads, head_dim]."""
+        spec = self._spec
+        shape = (len(spec.layers), 2, num_blocks * block_size, spec.num_kv_heads, spec.head_dim)
+        self._block_size = block_size
+        self._pool = np.zeros(shape, np.float32)
+
+    def forward(self, batch: Batch) -> FloatArray:
+        """Logits of the wanted rows, [wanted, vocab]."""
+        with np.errstate(all="ignore"):  # what overflows shows up as NaN, in its own row
+            hidden = self._run_layers(batch)
+            return self._logits(hidden[batch.logit_rows])
+
+    def _run_layers(self, batch: Batch) -> FloatArray:
+        spec = self._spec
+        windows = {layer.window for layer in spec.layers}
+        step = _Step(
+            slots=batch.slots,
+            rotations={
+                rope: rotations(rope, frequencies, batch.positions)
+                for rope, frequencies in self._frequencies.items()
+            },
+            plans={w: plan_attention(batch, self._block_size, w) for w in windows},
+        )
+        hidden = tiles.pad_rows(self._embed[batch.token_ids])  # [whole tiles of rows, hidden]
+        hidden *= np.float32(spec.embedding_multiplier)
+        residual_scale = np.float32(spec.residual_multiplier)
+        for index, layer in enumerate(self._layers):
+            rows = _normed(layer.attention_norm_before, hidden)
+            rows = self._attention(layer, self._pool[index], rows, step)
+            hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
+            rows = _normed(layer.mlp_norm_before, hidden)
+            rows = self._mlp(layer, rows)
+            hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
+        return hidden
+
+    def _attention(
+        self, layer: _Layer, pool: FloatArray, rows: FloatArray, step: _Step
+    ) -> FloatArray:
+        spec, num_rows = self._spec, len(step.slots)
+        q_size, kv_size = spec.num_heads * spec.head_dim, spec.kv_size
+        qkv = layer.qkv(rows)[:num_rows]
+        q = self._heads(layer.q_norm, qkv[:, :q_size])
+        k = self._heads(layer.k_norm, qkv[:, q_size : q_size + kv_size])
+        v = qkv[:, q_size + kv_size :].reshape(num_rows, -1, spec.head_dim)
+        if layer.spec.rope is not None:
+            cosine, sine = step.rotations[layer.spec.rope]
+            rotate(q, cosine, sine)
+            rotate(k, cosine, sine)
+        # All rows are written before any reads: a row may attend to others of the same step.
+        pool[0, step.slots], pool[1, step.slots] = k, v
+        output = attend(spec, step.plans[layer.spec.window], q, pool[0], pool[1])
+        return layer.o(tiles.pad_rows(output))
+
+    def _heads(self, norm: _RmsNorm | None, rows: FloatArray) -> FloatArray:
+        """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
+        rows = np.ascontiguousarray(rows)
+        if norm is not None and self._spec.qk_norm is QkNorm.FULL:
+            rows = norm(rows)
+        heads = rows.reshape(len(rows), -1, self._spec.head_dim)
+        return norm(heads) if norm is not None and self._spec.qk_norm is QkNorm.HEAD else heads
+
+    def _mlp(self, layer: _Layer, rows: FloatArray) -> FloatArray:
+        gate_up = layer.gate_up(rows)
+        inner = self._spec.intermediate_size
+        gate, up = gate_up[:, :inner], gate_up[:, inner:]
+        return layer.down(_activate(self._spec.activation, gate) * up)
+
+    def _logits(self, rows: FloatArray) -> FloatArray:
+        logits = self._head(tiles.pad_rows(self._norm(rows)))[: len(rows)]
+        logits /= np.float32(self._spec.logits_divisor)
+        if self._spec.final_soft_cap is not None:
+            cap = np.float32(self._spec.final_soft_cap)
+            logits = np.tanh(logits / cap) * cap
+        return logits
+
+
+def _normed(norm: _RmsNorm | None, rows: FloatArray) -> FloatArray:
+    return rows if norm is None else norm(rows)
+
+
+def _activate(activation: Activation, x: FloatArray) -> FloatArray:
+    match activation:
+        case Activation.SILU:
+            return x / (1 + np.exp(-x))
+        case Activation.GELU_TANH:
+            inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
+            return np.float32(0.5) * x * (1 + np.tanh(inner))
+        case Activation.RELU:
+            return np.maximum(x, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Weights as the runner wants them: float32, [in, out], products of the same input joined."""
+
+    spec: DecoderSpec
+    weights: Weights
+
+    def layer(self, index: int, spec: LayerSpec) -> _Layer:
+        """Everything of one layer."""
+        prefix = f"layers.{index}."
+        return _Layer(
+            spec=spec,
+            qkv=self._linear(prefix, "q", "k", "v"),
+            o=self._linear(prefix, "o"),
+            gate_up=self._linear(prefix, "gate", "up"),
+            down=self._linear(prefix, "down"),
+            q_norm=self._optional_norm(prefix + "q_norm"),
+            k_norm=self._optional_norm(prefix + "k_norm"),
+            attention_norm_before=self._optional_norm(prefix + "attention_norm_before"),
+            attention_norm_after=self._optional_norm(prefix + "attention_norm_after"),
+            mlp_norm_before=self._optional_norm(prefix + "mlp_norm_before"),
+            mlp_norm_after=self._optional_norm(prefix + "mlp_norm_after"),
+        )
+
+    def norm(self, name: str) -> _RmsNorm:
+        """A norm that every decoder has."""
+        weight = self.weights[name].float32() + np.float32(self.spec.norm_offset)
+        return _RmsNorm(weight, np.float32(self.spec.norm_eps))
+
+    def _optional_norm(self, name: str) -> _RmsNorm | None:
+        return self.norm(name) if name in self.weights else None
+
+    def _linear(self, prefix: str, *names: str) -> _Linear:
+        parts = [self.weights[prefix + name].float32() for name in names]
+        biases = [f"{prefix}{name}.bias" for name in names]
+        bias = None
+        if biases[0] in self.weights:
+            bias = np.concatenate([self.weights[name].float32() for name in biases])
+        return _Linear(np.ascontiguousarray(np.concatenate(parts).T), bias)

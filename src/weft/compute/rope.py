@@ -1,0 +1,71 @@
+"""Rotary position embedding: the frequencies of every `RopeKind`, and their application."""
+
+import math
+
+import numpy as np
+
+from weft.compute.runner import FloatArray, IntArray
+from weft.model.spec import RopeKind, RopeSpec
+
+
+def inverse_frequencies(rope: RopeSpec, max_model_len: int) -> FloatArray:
+    """Radians per position of each pair of elements, [dim / 2]."""
+    exponents = np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim
+    plain = rope.theta**-exponents
+    match rope.kind:
+        case RopeKind.DEFAULT:
+            result = plain
+        case RopeKind.LINEAR:
+            result = plain / rope.factor
+        case RopeKind.LLAMA3:
+            result = _llama3(rope, plain)
+        case RopeKind.YARN:
+            result = _yarn(rope, plain)
+        case RopeKind.LONGROPE:
+            # One set for all sequences: cached keys are shared between short and long ones.
+            is_long = max_model_len > rope.original_max_position
+            result = plain / np.asarray(rope.long_factors if is_long else rope.short_factors)
+    return result.astype(np.float32)
+
+
+def _llama3(rope: RopeSpec, plain: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """Slow turns are stretched by the factor, fast ones kept, those between blended."""
+    turns = rope.original_max_position * plain / (2 * math.pi)  # over the trained length
+    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    kept = np.clip(blend, 0.0, 1.0)
+    return (1 - kept) * plain / rope.factor + kept * plain
+
+
+def _yarn(rope: RopeSpec, plain: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """Like llama3, but the blend is linear in the element, between two numbers of turns."""
+
+    def element(turns: float) -> float:
+        wavelength = rope.original_max_position / (turns * 2 * math.pi)
+        return rope.dim * math.log(wavelength) / (2 * math.log(rope.theta))
+
+    low, high = element(rope.beta_fast), element(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    high += 0.001 if low == high else 0
+    stretched = np.clip((np.arange(rope.dim // 2) - low) / (high - low), 0.0, 1.0)
+    return stretched * plain / rope.factor + (1 - stretched) * plain
+
+
+def rotations(
+    rope: RopeSpec, frequencies: FloatArray, positions: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Cosine and sine for each row, [rows, 1, dim / 2]: the same for every head."""
+    angles = positions[:, None].astype(np.float32) * frequencies  # float32, as models are trained
+    wide = angles.astype(np.float64)
+    cosine = (np.cos(wide) * rope.attention_factor).astype(np.float32)
+    sine = (np.sin(wide) * rope.attention_factor).astype(np.float32)
+    return cosine[:, None], sine[:, None]
+
+
+def rotate(heads: FloatArray, cosine: FloatArray, sine: FloatArray) -> None:
+    """Turn [rows, heads, head_dim] in place: element i pairs with i + dim / 2; the rest stays."""
+    half = cosine.shape[-1]
+    first, second = heads[..., :half].copy(), heads[..., half : 2 * half].copy()
+    heads[..., :half] = first * cosine - second * sine
+    heads[..., half : 2 * half] = second * cosine + first * sine

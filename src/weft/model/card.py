@@ -1,0 +1,24 @@
+"""`ModelCard`: the facts of a checkpoint that other parts size, validate and report by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """`eos_token_ids[0]` is the primary end-of-sequence id; `dtype` is that of the weights as served."""
+
+    name: str
+    model_type: str
+    architectures: tuple[str, ...]
+    vocab_size: int  # width of the logits
+    max_position_embeddings: int  # after the rope scaling rules
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    pad_token_id: int | None
+    dtype: str  # float32, bfloat16 or float16
+    default_sampling_params: Mapping[str, float | int]
+    num_parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int  # of the runner that will serve it
+    notice: str | None  # one sentence that the start banner shows

@@ -1,0 +1,162 @@
+"""A Hugging Face directory as a `Checkpoint`: configs, tokenizer and headers are read and checked here."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.core.errors import ConfigError
+from weft.model.card import ModelCard
+from weft.model.checkpoint import Checkpoint
+from weft.model.families import ModelConfigFile, read_config, read_spec
+from weft.model.fields import Fields, parse_object, read_bytes
+from weft.model.generation import default_sampling_params, eos_token_ids, optional_id
+from weft.model.layout import TensorPlan, decoder_layout
+from weft.model.safetensors_files import MappedFiles, StoredTensor, find_tensors
+from weft.model.spec import DecoderSpec
+from weft.model.tokenizer import TokenizerFacts, read_tokenizer, read_tokenizer_files
+from weft.model.weights import BYTES_PER_ELEMENT, DTYPES, Tensor, Weights
+
+# Saved by old versions of transformers; computed from the config instead.
+_COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What a directory holds, before weights."""
+
+    config: ModelConfigFile
+    spec: DecoderSpec
+    layout: tuple[TensorPlan, ...]
+    stored: Mapping[str, StoredTensor]
+
+
+def open_directory(
+    path: Path, *, name: str, dtype: str = "auto", notice: str | None = None
+) -> Checkpoint:
+    """Read and check everything of the checkpoint at `path` but the weights themselves."""
+    where = str(path / "config.json")
+    config = read_config(parse_object(read_bytes(path / "config.json"), where), where)
+    spec = read_spec(config)
+    files = read_tokenizer_files(path)
+    facts = read_tokenizer(files, str(path), spec.vocab_size, config.family.ignored_tokens)
+    generation_path = f"{path}/generation_config.json"
+    data = files.get("generation_config.json")
+    generation = Fields(parse_object(data, generation_path) if data else {}, generation_path)
+    opened = _match_tensors(path, config, spec)
+    served = _served_dtype(opened.stored, opened.layout, dtype)
+    card = describe(name, config, spec, facts, generation, dtype=served, notice=notice)
+    return Checkpoint(
+        card,
+        spec,
+        facts.chat_template,
+        files,
+        lambda: _load(opened, None if dtype == "auto" else dtype),
+    )
+
+
+def describe(
+    name: str,
+    config: ModelConfigFile,
+    spec: DecoderSpec,
+    facts: TokenizerFacts,
+    generation: Fields,
+    *,
+    dtype: str,
+    notice: str | None,
+) -> ModelCard:
+    """The card of a decoder."""
+    fields, vocab_size = config.fields, spec.vocab_size
+    num_parameters = sum(_size(plan.shape) for plan in decoder_layout(spec))
+    return ModelCard(
+        name=name,
+        model_type=config.model_type,
+        architectures=config.architectures,
+        vocab_size=vocab_size,
+        max_position_embeddings=spec.max_position_embeddings,
+        eos_token_ids=eos_token_ids(facts.eos_token_id, fields, generation, vocab_size),
+        bos_token_id=optional_id(facts.bos_token_id, fields, "bos_token_id", vocab_size),
+        pad_token_id=optional_id(facts.pad_token_id, fields, "pad_token_id", vocab_size),
+        dtype=dtype,
+        default_sampling_params=default_sampling_params(generation),
+        num_parameters=num_parameters,
+        weight_bytes=num_parameters * BYTES_PER_ELEMENT[dtype],
+        kv_bytes_per_token=len(spec.layers) * 2 * spec.kv_size * BYTES_PER_ELEMENT["float32"],
+        notice=notice,
+    )
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    product = 1
+    for length in shape:
+        product *= length
+    return product
+
+
+def _match_tensors(path: Path, config: ModelConfigFile, spec: DecoderSpec) -> _Opened:
+    """Exactly the tensors that the config asks for must be there, in the shapes it asks for."""
+    family, stored = config.family, find_tensors(path)
+    prefixes = [p for p in family.prefixes if f"{p}embed_tokens.weight" in stored]
+    layout = decoder_layout(
+        spec,
+        prefix=(prefixes or list(family.prefixes))[0],
+        fused_projections=family.fused_projections,
+    )
+    wanted = {plan.source: plan.source_shape for plan in layout}
+    for source, shape in wanted.items():
+        if source not in stored:
+            raise ConfigError(f"{path}: tensor {source} is missing; config.json asks for it")
+        if stored[source].shape != shape:
+            raise ConfigError(
+                f"{stored[source].path}: tensor {source} has shape {list(stored[source].shape)}; "
+                f"config.json asks for {list(shape)}"
+            )
+    ignored = (*family.ignored_tensors, *(("lm_head.",) if spec.tied_head else ()))
+    for source in sorted(stored.keys() - wanted.keys()):
+        if not source.startswith(ignored) and not source.endswith(_COMPUTED_SUFFIXES):
+            raise ConfigError(
+                f"{stored[source].path}: tensor {source} has no place in the model that config.json "
+                "describes"
+            )
+    return _Opened(config, spec, layout, stored)
+
+
+def _served_dtype(
+    stored: Mapping[str, StoredTensor], layout: tuple[TensorPlan, ...], dtype: str
+) -> str:
+    if dtype in DTYPES:
+        return dtype
+    num_bytes: Counter[str] = Counter()
+    for source in {plan.source for plan in layout}:
+        num_bytes[stored[source].dtype] += stored[source].num_bytes
+    return num_bytes.most_common(1)[0][0]
+
+
+def _load(opened: _Opened, dtype: str | None) -> Weights:
+    files = MappedFiles()
+    whole: dict[str, Tensor] = {}
+    for source in {plan.source: None for plan in opened.layout}:
+        whole[source] = _checked(files, source, opened.stored[source], dtype)
+    return Weights(
+        {
+            plan.name: Tensor(
+                whole[plan.source].dtype,
+                whole[plan.source].data[plan.start : plan.start + plan.shape[0]],
+            )
+            for plan in opened.layout
+        }
+    )
+
+
+def _checked(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:
+    tensor = files.read(stored)
+    if not tensor.is_finite():
+        raise ConfigError(f"{stored.path}: tensor {name} holds NaN or infinity")
+    if dtype is None or dtype == tensor.dtype:
+        return tensor
+    rounded = tensor.rounded_to(dtype)
+    if not rounded.is_finite():
+        raise ConfigError(
+            f"{stored.path}: tensor {name} does not fit {dtype}; serve it as bfloat16"
+        )
+    return rounded

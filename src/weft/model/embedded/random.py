@@ -1,0 +1,118 @@
+"""`embedded:random?…`: a decoder of any size whose weights are drawn from a seed, name by name."""
+
+import hashlib
+import json
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import ConfigError
+from weft.model.checkpoint import Checkpoint
+from weft.model.directory import describe
+from weft.model.embedded.byte_tokenizer import (
+    ENDOFTEXT_ID,
+    IM_END_ID,
+    MIN_VOCAB,
+    SPECIALS,
+    tokenizer_files,
+)
+from weft.model.embedded.parameters import Parameters, parse_parameters
+from weft.model.families import read_config, read_spec
+from weft.model.fields import Fields
+from weft.model.layout import TensorPlan, decoder_layout
+from weft.model.spec import DecoderSpec
+from weft.model.tokenizer import read_tokenizer
+from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
+
+_KEYS = tuple(
+    "layers hidden heads kv_heads head_dim intermediate vocab qk_norm dtype seed max_len".split()
+)
+_HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on one token
+
+
+def open_random(name: str, query: str, dtype: str) -> Checkpoint:
+    """The model that `query` asks for; `dtype` other than auto rounds further."""
+    parameters = parse_parameters("random", query, _KEYS)
+    values = _config(parameters)
+    config = read_config(values, name)
+    spec = read_spec(config)
+    drawn = parameters.choice("dtype", "float32", DTYPES)
+    files = {
+        **tokenizer_files(spec.vocab_size, SPECIALS[2]),
+        "config.json": json.dumps({**values, "dtype": drawn}, indent=1).encode(),
+        "generation_config.json": json.dumps({"eos_token_id": [IM_END_ID, ENDOFTEXT_ID]}).encode(),
+    }
+    facts = read_tokenizer(files, name, spec.vocab_size, frozenset())
+    served = drawn if dtype == "auto" else dtype
+    generation = Fields(json.loads(files["generation_config.json"]), name)
+    card = describe(name, config, spec, facts, generation, dtype=served, notice=None)
+    seed = parameters.integer("seed", 0, low=0, high=2**63 - 1)
+    return Checkpoint(
+        card, spec, facts.chat_template, files, lambda: _draw_all(spec, seed, drawn, served)
+    )
+
+
+def _config(parameters: Parameters) -> dict[str, object]:
+    hidden = parameters.integer("hidden", 64, low=2, high=2**16)
+    heads = parameters.integer("heads", max(4, hidden // 64), high=2**12)
+    kv_heads = parameters.integer("kv_heads", heads // 2 if heads % 2 == 0 else heads, high=2**12)
+    if heads % kv_heads:
+        raise ConfigError(
+            f"embedded:random: heads ({heads}) must be a multiple of kv_heads ({kv_heads})"
+        )
+    if "head_dim" not in parameters.values and hidden % heads:
+        raise ConfigError(
+            f"embedded:random: hidden ({hidden}) must be a multiple of heads ({heads}), or head_dim given"
+        )
+    head_dim = parameters.integer("head_dim", hidden // heads, low=2, high=2**12)
+    if head_dim % 2:
+        raise ConfigError(f"embedded:random: head_dim ({head_dim}) must be even")
+    qk_norm = parameters.flag("qk_norm")
+    return {
+        "model_type": "qwen3" if qk_norm else "llama",
+        "architectures": ["Qwen3ForCausalLM" if qk_norm else "LlamaForCausalLM"],
+        "num_hidden_layers": parameters.integer("layers", 2, high=1024),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": parameters.integer("intermediate", 3 * hidden, high=2**18),
+        "vocab_size": parameters.integer("vocab", 512, low=MIN_VOCAB, high=2**20),
+        "max_position_embeddings": parameters.integer("max_len", 4096, low=2, high=2**20),
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "eos_token_id": IM_END_ID,
+        "pad_token_id": ENDOFTEXT_ID,
+        "bos_token_id": None,
+    }
+
+
+def _draw_all(spec: DecoderSpec, seed: int, drawn: str, served: str) -> Weights:
+    plans = decoder_layout(spec)
+    return Weights({plan.name: _draw(plan, seed, drawn).rounded_to(served) for plan in plans})
+
+
+def _draw(plan: TensorPlan, seed: int, dtype: str) -> Tensor:
+    size = int(np.prod(plan.shape))
+    uniform = _uniform(f"{seed}:{plan.name}", size).reshape(plan.shape)
+    if len(plan.shape) == 1:  # norm weights, around one
+        values = 1.0 + 0.1 * uniform
+    else:
+        # Uniform on [-1, 1) has variance 1/3; matrices keep the size of what they are applied to.
+        deviation = 1.0 if plan.name == "embed" else plan.shape[1] ** -0.5
+        spread = _HEAD_SPREAD if plan.name == "head" else 1.0
+        values = uniform * np.float32(deviation * spread * 3**0.5)
+    if dtype == "bfloat16":
+        return Tensor(dtype, bfloat16_bits(values))
+    return Tensor(dtype, values.astype(dtype, copy=False))
+
+
+def _uniform(key: str, size: int) -> NDArray[np.float32]:
+    """`size` multiples of 2^-15 in [-1, 1). Raw generator bits, so no release of numpy changes them."""
+    state = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
+    words = np.random.SFC64(state).random_raw((size + 3) // 4)
+    steps = np.asarray(words, "<u8").view("<i2")[:size]
+    return steps * np.float32(2**-15)

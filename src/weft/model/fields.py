@@ -1,0 +1,163 @@
+"""JSON objects from outside, read strictly: every complaint names the file, the key and what is allowed."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from weft.core.errors import ConfigError
+
+_MAX_SHOWN = 60
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's content; a `ConfigError` that says why it cannot be had."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: the file does not exist") from None
+    except OSError as err:
+        raise ConfigError(f"{path}: cannot be read ({err.strerror or err})") from err
+
+
+def parse_object(data: bytes, where: str) -> dict[str, object]:
+    """`data` as one JSON object; duplicate keys, NaN and anything but an object are refused."""
+    try:
+        value = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+        )
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"{where}: not UTF-8 text (byte {err.start})") from err
+    except RecursionError:
+        raise ConfigError(f"{where}: JSON is nested too deeply") from None
+    except ValueError as err:  # covers JSONDecodeError, our own complaints and over-long integers
+        raise ConfigError(f"{where}: not valid JSON ({err})") from err
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: must hold one JSON object, not {_kind(value)}")
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"key {shown(twice)} appears twice")
+    return result
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+    return "null" if value is None else names.get(type(value), "a number")
+
+
+def shown(value: object) -> str:
+    """`value` as a message shows it: quoted, and cut when long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int with more digits than Python prints
+        return "a huge number"
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Typed access to one JSON object; null counts as absent. `where` leads every message."""
+
+    values: Mapping[str, object]
+    where: str
+
+    def refuse(self, key: str, allowed: str) -> NoReturn:
+        """Raise the `ConfigError` for `key`."""
+        if self.values.get(key) is None:
+            raise ConfigError(f"{self.where}: {key} is missing; it must be {allowed}")
+        raise ConfigError(f"{self.where}: {key} is {shown(self.values[key])}; it must be {allowed}")
+
+    def has(self, key: str) -> bool:
+        """Whether `key` holds something."""
+        return self.values.get(key) is not None
+
+    def integer(self, key: str, *, low: int = 1, high: int = 2**31 - 1) -> int:
+        """A whole number in [low, high]."""
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            self.refuse(key, f"a whole number from {low} to {high}")
+        return value
+
+    def integer_or(self, key: str, default: int, *, low: int = 1, high: int = 2**31 - 1) -> int:
+        """Like `integer`; `default` when absent."""
+        return self.integer(key, low=low, high=high) if self.has(key) else default
+
+    def number(self, key: str, *, low: float = 0.0, high: float = math.inf) -> float:
+        """A finite number in [low, high]; above 0 when `low` is 0."""
+        value = self.values.get(key)
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if good and _is_finite(value) and low <= value <= high and (value > 0 or low < 0):
+            return float(value)
+        bounds = "above 0" if low == 0 else f"of at least {low:g}"
+        self.refuse(
+            key, f"a finite number {bounds}" + (f" and at most {high:g}" if high < math.inf else "")
+        )
+
+    def number_or(self, key: str, default: float, *, low: float = 0.0) -> float:
+        """Like `number`; `default` when absent."""
+        return self.number(key, low=low) if self.has(key) else default
+
+    def flag_or(self, key: str, default: bool) -> bool:
+        """true or false; `default` when absent."""
+        value = self.values.get(key, default)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.refuse(key, "true or false")
+        return value
+
+    def text(self, key: str) -> str:
+        """Text that is not empty."""
+        value = self.values.get(key)
+        if not isinstance(value, str) or not value:
+            self.refuse(key, "text")
+        return value
+
+    def object(self, key: str) -> "Fields | None":
+        """A nested object, or None when absent."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self.refuse(key, "an object")
+        return Fields(value, f"{self.where}: {key}")
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; empty when absent."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.refuse(key, "a list of texts")
+        return tuple(value)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of finite numbers above 0."""
+        value = self.values.get(key)
+        if not isinstance(value, list) or not all(_is_positive(item) for item in value):
+            self.refuse(key, "a list of finite numbers above 0")
+        return tuple(float(item) for item in value)
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # an int beyond the range of a float
+        return False
+
+
+def _is_positive(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and _is_finite(value) and value > 0  # type: ignore[operator]

@@ -1,0 +1,92 @@
+"""Models by Hub id: from the local cache when complete, else downloaded, else one sentence why not."""
+
+import re
+from pathlib import Path
+
+import httpx2
+import huggingface_hub
+from huggingface_hub import errors
+
+from weft.core.errors import ConfigError
+from weft.model.fields import Fields, parse_object, read_bytes
+from weft.model.safetensors_files import INDEX, SINGLE
+from weft.model.tokenizer import FILE_NAMES, TOKENIZER
+
+_PATTERNS = [*FILE_NAMES, SINGLE, INDEX, "model-*.safetensors"]
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_ANSWER_TIMEOUT_S = 5.0
+_FAILURES = (OSError, httpx2.HTTPError, errors.HFValidationError)
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether `name` reads as owner/name."""
+    return _ID.fullmatch(name) is not None and ".." not in name and "--" not in name
+
+
+def fetch(repo_id: str, revision: str | None) -> Path:
+    """The local snapshot of a model, downloaded (with progress) when it is not in the cache."""
+    cached = _cached(repo_id, revision)
+    if cached is not None:
+        return cached
+    _ask_hub(repo_id, revision)
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(repo_id, revision=revision, allow_patterns=_PATTERNS)
+        )
+    except _FAILURES as err:
+        raise ConfigError(f"{repo_id}: the download failed ({_short(err)}); try again") from err
+
+
+def _cached(repo_id: str, revision: str | None) -> Path | None:
+    try:
+        path = Path(
+            huggingface_hub.snapshot_download(
+                repo_id, revision=revision, allow_patterns=_PATTERNS, local_files_only=True
+            )
+        )
+    except _FAILURES:
+        return None
+    return path if _is_complete(path) else None
+
+
+def _is_complete(path: Path) -> bool:
+    """An interrupted download leaves a snapshot with some of the files."""
+    if not all((path / name).exists() for name in ("config.json", TOKENIZER)):
+        return False
+    if (path / SINGLE).exists():
+        return True
+    if not (path / INDEX).exists():
+        return False
+    weight_map = Fields(parse_object(read_bytes(path / INDEX), INDEX), INDEX).object("weight_map")
+    shards = set(weight_map.values.values()) if weight_map is not None else set()
+    return all(isinstance(shard, str) and (path / shard).exists() for shard in shards)
+
+
+def _ask_hub(repo_id: str, revision: str | None) -> None:
+    """One question with a short timeout, so that a machine without network is told so at once."""
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        raise ConfigError(
+            f"{repo_id}: not in the local cache, and HF_HUB_OFFLINE is set; unset it to download, or "
+            "give the directory of a local copy"
+        )
+    try:
+        huggingface_hub.model_info(repo_id, revision=revision, timeout=_ANSWER_TIMEOUT_S)
+    except errors.GatedRepoError:
+        raise ConfigError(
+            f"{repo_id}: the model is gated; accept its terms on the Hub and set HF_TOKEN"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise ConfigError(f"{repo_id}: there is no revision {revision!r}") from None
+    except errors.RepositoryNotFoundError:
+        raise ConfigError(
+            f"{repo_id}: neither a directory nor a model on the Hub (if it is private, set HF_TOKEN)"
+        ) from None
+    except _FAILURES as err:
+        raise ConfigError(
+            f"{repo_id}: not in the local cache, and the Hub cannot be reached ({_short(err)}); "
+            "connect to the network, or give the directory of a local copy"
+        ) from err
+
+
+def _short(err: BaseException) -> str:
+    return (" ".join(str(err).split()) or type(err).__name__)[:120]

@@ -1,0 +1,70 @@
+"""`open_model`: a name from the command line to a checked `Checkpoint`."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from weft.core.errors import ConfigError
+from weft.model.checkpoint import Checkpoint
+from weft.model.directory import open_directory
+from weft.model.embedded.echo import open_echo
+from weft.model.embedded.parameters import parse_parameters
+from weft.model.embedded.random import open_random
+from weft.model.fields import shown
+from weft.model.hub import fetch, is_hub_id
+from weft.model.weights import DTYPES
+
+__all__ = ["Checkpoint", "open_model"]
+
+_EMBEDDED = "embedded:"
+_TOY_NOTICE = (
+    "embedded:tiny is a toy of a few million parameters: it chats about a few dozen topics and is "
+    "often wrong."
+)
+
+
+def open_model(name: str, *, revision: str | None = None, dtype: str = "auto") -> Checkpoint:
+    """Find a model by directory, Hub id or `embedded:…`; a `ConfigError` says why it cannot be served.
+
+    `dtype` other than "auto" rounds the weights to that type. `revision` is for Hub ids only.
+    """
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ConfigError(f"dtype is {shown(dtype)}; it must be one of auto, {', '.join(DTYPES)}")
+    if name.startswith(_EMBEDDED):
+        _refuse_revision(name, revision)
+        return _open_embedded(name, dtype)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        _refuse_revision(name, revision)
+        return open_directory(path, name=name, dtype=dtype)
+    if path.exists():
+        raise ConfigError(f"{name}: is a file; give the directory that holds config.json")
+    if not is_hub_id(name):
+        raise ConfigError(
+            f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
+            "embedded:random, embedded:echo"
+        )
+    return open_directory(fetch(name, revision), name=name, dtype=dtype)
+
+
+def _refuse_revision(name: str, revision: str | None) -> None:
+    if revision is not None:
+        raise ConfigError(
+            f"revision is {shown(revision)}; only a Hub id has revisions, not {shown(name)}"
+        )
+
+
+def _open_embedded(name: str, dtype: str) -> Checkpoint:
+    model, _, query = name.removeprefix(_EMBEDDED).partition("?")
+    match model:
+        case "tiny":
+            parse_parameters("tiny", query, ())
+            path = Path(str(files("weft.model.embedded"))) / "tiny"
+            return open_directory(path, name=name, dtype=dtype, notice=_TOY_NOTICE)
+        case "random":
+            return open_random(name, query, dtype)
+        case "echo":
+            return open_echo(name, query)
+        case _:
+            raise ConfigError(
+                f"embedded:{model}: unknown; there are embedded:tiny, embedded:random, embedded:echo"
+            )

@@ -1,0 +1,142 @@
+"""Safetensors on disk: headers checked by the safetensors library, data memory-mapped by name."""
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from weft.core.errors import ConfigError
+from weft.model.fields import Fields, parse_object, read_bytes, shown
+from weft.model.weights import BYTES_PER_ELEMENT, Tensor
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_STORAGE = {"float32": "<f4", "bfloat16": "<u2", "float16": "<f2"}
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies: `offset` bytes into `path`."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def num_elements(self) -> int:
+        """How many numbers it holds."""
+        return int(np.prod(self.shape, dtype=object)) if self.shape else 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size on disk."""
+        return self.num_elements * BYTES_PER_ELEMENT[self.dtype]
+
+
+def find_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the checkpoint in `directory`, by name; headers only."""
+    if (directory / SINGLE).exists():
+        return _read_header(directory / SINGLE)
+    if (directory / INDEX).exists():
+        return _read_shards(directory)
+    pickles = sorted(p.name for p in directory.iterdir() if p.suffix in _PICKLES)
+    if pickles:
+        raise ConfigError(
+            f"{directory}: only {pickles[0]} holds weights, and pickled weights are never loaded; "
+            f"convert them to {SINGLE}"
+        )
+    raise ConfigError(f"{directory}: no weights; {SINGLE} or {INDEX} with its shards must be there")
+
+
+def _read_shards(directory: Path) -> dict[str, StoredTensor]:
+    where = str(directory / INDEX)
+    index = Fields(parse_object(read_bytes(directory / INDEX), where), where)
+    weight_map = index.object("weight_map")
+    if weight_map is None or not weight_map.values:
+        index.refuse("weight_map", "an object from tensor name to file name")
+    tensors: dict[str, StoredTensor] = {}
+    for shard in _shard_names(weight_map):
+        for name, tensor in _read_header(directory / shard).items():
+            if name in tensors:
+                raise ConfigError(
+                    f"{directory / shard}: tensor {shown(name)} is also in {tensors[name].path.name}"
+                )
+            tensors[name] = tensor
+    _check_index(weight_map, tensors)
+    return tensors
+
+
+def _shard_names(weight_map: Fields) -> list[str]:
+    names: set[str] = set()
+    for tensor, shard in weight_map.values.items():
+        plain = isinstance(shard, str) and Path(shard).name == shard and "\\" not in shard
+        if not plain or not str(shard).endswith(".safetensors"):
+            raise ConfigError(
+                f"{weight_map.where}: tensor {shown(tensor)} is in {shown(shard)}; "
+                "it must be a .safetensors file beside the index, without a path"
+            )
+        names.add(str(shard))
+    return sorted(names)
+
+
+def _check_index(weight_map: Fields, tensors: Mapping[str, StoredTensor]) -> None:
+    for name, shard in weight_map.values.items():
+        if name not in tensors or tensors[name].path.name != shard:
+            raise ConfigError(f"{weight_map.where}: tensor {shown(name)} is not in {shard}")
+    extra = tensors.keys() - weight_map.values.keys()
+    if extra:
+        raise ConfigError(
+            f"{weight_map.where}: tensor {shown(min(extra))} is in a shard but not listed"
+        )
+
+
+def _read_header(path: Path) -> dict[str, StoredTensor]:
+    """The library refuses truncation, overlap, overflow and trailing bytes; we refuse duplicates."""
+    try:
+        with safe_open(path, framework="numpy"), path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = parse_object(file.read(length), f"{path}: header")
+    except SafetensorError as err:
+        raise ConfigError(f"{path}: not a valid safetensors file ({err})") from err
+    except OSError as err:
+        raise ConfigError(f"{path}: cannot be read ({err.strerror or err})") from err
+    header.pop("__metadata__", None)
+    return {name: _stored(path, name, entry, 8 + length) for name, entry in header.items()}
+
+
+def _stored(path: Path, name: str, entry: object, start: int) -> StoredTensor:
+    fields = Fields(entry if isinstance(entry, dict) else {}, f"{path}: tensor {shown(name)}")
+    dtype = _DTYPES.get(fields.text("dtype"))
+    if dtype is None:
+        fields.refuse("dtype", "one of " + ", ".join(_DTYPES))
+    shape, offsets = fields.values["shape"], fields.values["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list):
+        fields.refuse("shape", "a list")
+    return StoredTensor(path, dtype, tuple(shape), start + offsets[0])
+
+
+class MappedFiles:
+    """Open memory maps, one a file, for as long as this object or any array of it lives."""
+
+    def __init__(self) -> None:
+        self._maps: dict[Path, mmap.mmap] = {}
+
+    def read(self, stored: StoredTensor) -> Tensor:
+        """The tensor's data, mapped and read-only."""
+        buffer = self._maps.get(stored.path)
+        if buffer is None:
+            with stored.path.open("rb") as file:
+                buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._maps[stored.path] = buffer
+        flat: NDArray[Any] = np.frombuffer(
+            buffer, _STORAGE[stored.dtype], stored.num_elements, stored.offset
+        )
+        return Tensor(stored.dtype, flat.reshape(stored.shape))

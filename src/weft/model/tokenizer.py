@@ -1,0 +1,155 @@
+"""Tokenizer files of a checkpoint: read, checked against the model, special ids and template found."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from weft.core.errors import ConfigError
+from weft.model.fields import Fields, parse_object, read_bytes, shown
+
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+FILE_NAMES = (
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    TEMPLATE,
+    "config.json",
+    "generation_config.json",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFacts:
+    """Ids of the special tokens that tokenizer_config.json names, and the chat template."""
+
+    eos_token_id: int | None
+    bos_token_id: int | None
+    pad_token_id: int | None
+    chat_template: str | None
+
+
+def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
+    """The files of `FILE_NAMES` that are there."""
+    if not (directory / TOKENIZER).exists():
+        raise ConfigError(
+            f"{directory / TOKENIZER}: the file does not exist; a fast tokenizer in that format is "
+            "needed (transformers' save_pretrained writes it)"
+        )
+    return {
+        name: read_bytes(directory / name) for name in FILE_NAMES if (directory / name).exists()
+    }
+
+
+def read_tokenizer(
+    files: Mapping[str, bytes], where: str, vocab_size: int, ignored_tokens: frozenset[str]
+) -> TokenizerFacts:
+    """Check that the tokenizer loads, fits `vocab_size`, and that the chat template parses."""
+    tokenizer = _load(files[TOKENIZER], f"{where}/{TOKENIZER}")
+    _check_size(tokenizer, f"{where}/{TOKENIZER}", vocab_size, ignored_tokens)
+    path = f"{where}/{TOKENIZER_CONFIG}"
+    config = Fields(
+        parse_object(files[TOKENIZER_CONFIG], path) if TOKENIZER_CONFIG in files else {}, path
+    )
+    return TokenizerFacts(
+        eos_token_id=_special_id(tokenizer, config, "eos_token"),
+        bos_token_id=_special_id(tokenizer, config, "bos_token"),
+        pad_token_id=_special_id(tokenizer, config, "pad_token"),
+        chat_template=_chat_template(files, where, config),
+    )
+
+
+def _load(data: bytes, where: str) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(data.decode("utf-8"))
+    except Exception as err:  # noqa: BLE001 - the library raises bare Exception for every defect
+        raise ConfigError(f"{where}: not a valid tokenizer ({_one_line(err)})") from err
+
+
+def _check_size(
+    tokenizer: Tokenizer, where: str, vocab_size: int, ignored_tokens: frozenset[str]
+) -> None:
+    if tokenizer.get_vocab_size(with_added_tokens=True) == 0:
+        raise ConfigError(f"{where}: the vocabulary is empty")
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    beyond = {t: i for t, i in vocab.items() if i >= vocab_size and t not in ignored_tokens}
+    if beyond:
+        token = min(beyond, key=lambda t: beyond[t])
+        raise ConfigError(
+            f"{where}: token {shown(token)} has id {beyond[token]}; the model's vocab_size "
+            f"({vocab_size}) allows ids up to {vocab_size - 1}"
+        )
+
+
+def _special_id(tokenizer: Tokenizer, config: Fields, key: str) -> int | None:
+    value = config.values.get(key)
+    if isinstance(value, dict):  # an AddedToken written out
+        value = value.get("content")
+    return tokenizer.token_to_id(value) if isinstance(value, str) else None
+
+
+def _chat_template(files: Mapping[str, bytes], where: str, config: Fields) -> str | None:
+    if TEMPLATE in files:
+        path = f"{where}/{TEMPLATE}"
+        try:
+            template: str | None = files[TEMPLATE].decode("utf-8")
+        except UnicodeDecodeError as err:
+            raise ConfigError(f"{path}: not UTF-8 text (byte {err.start})") from err
+    else:
+        path = f"{config.where}: chat_template"
+        template = _default_template(config)
+    if template is not None:
+        check_template(template, path)
+    return template
+
+
+def _default_template(config: Fields) -> str | None:
+    """The template itself, or the entry named "default" of a list of named ones."""
+    value = config.values.get("chat_template")
+    if value is None or isinstance(value, str):
+        return value
+    entries = value if isinstance(value, list) else [None]
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("template"), str):
+            config.refuse("chat_template", "text, or a list of objects with name and template")
+        if entry.get("name") == "default":
+            return str(entry["template"])
+    return None
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}` marks text for training masks; it only has to parse."""
+
+    tags = {"generation"}  # noqa: RUF012 - the attribute's form is jinja2's
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        """The block's body."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def check_template(template: str, where: str) -> None:
+    """Refuse a chat template that does not parse."""
+    environment = ImmutableSandboxedEnvironment(
+        extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    try:
+        environment.parse(template)
+    except jinja2.TemplateSyntaxError as err:
+        raise ConfigError(f"{where}: line {err.lineno}: {_one_line(err)}") from err
+    except RecursionError:
+        raise ConfigError(f"{where}: the template is nested too deeply") from None
+
+
+def _one_line(err: Exception) -> str:
+    return " ".join(str(err).split())[:200]

@@ -1,0 +1,77 @@
+"""Tensors of a checkpoint: bits as stored or as rounded, and their exact widening to float32."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+DTYPES = ("float32", "bfloat16", "float16")
+BYTES_PER_ELEMENT: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+_STORAGE = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16}
+_CHUNK = 1 << 22  # elements looked at in one go, to bound temporary memory
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor. numpy has no bfloat16, so `data` holds its bits as uint16 then."""
+
+    dtype: str
+    data: NDArray[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+        return self.data.shape
+
+    def float32(self) -> NDArray[np.float32]:
+        """A float32 array of the same values; exact. May share memory with the checkpoint."""
+        if self.dtype == "bfloat16":
+            return (self.data.astype(np.uint32) << 16).view(np.float32)
+        return self.data.astype(np.float32, copy=False)
+
+    def is_finite(self) -> bool:
+        """Whether no element is NaN or infinite."""
+        flat = self.data.reshape(-1)
+        chunks = (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
+        if self.dtype == "bfloat16":  # an exponent of all ones
+            return all(bool(((chunk & 0x7F80) != 0x7F80).all()) for chunk in chunks)
+        return all(bool(np.isfinite(chunk).all()) for chunk in chunks)
+
+    def rounded_to(self, dtype: str) -> "Tensor":
+        """The nearest values of `dtype`, ties to even; self when it has that type already."""
+        if dtype == self.dtype:
+            return self
+        wide = self.float32()
+        if dtype == "bfloat16":
+            return Tensor(dtype, bfloat16_bits(wide))
+        with np.errstate(over="ignore"):  # the caller checks for infinities and names the tensor
+            return Tensor(dtype, wide.astype(_STORAGE[dtype]))
+
+
+def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The upper half of finite float32 values, rounded to nearest even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Every tensor of a decoder under Weft's own names, the same for all families.
+
+    `embed`, `norm`, `head` (absent when tied) and, for layer i, `layers.i.` followed by q, k, v, o,
+    gate, up or down (`.bias` where the spec has one), q_norm, k_norm, attention_norm_before,
+    attention_norm_after, mlp_norm_before, mlp_norm_after. A matrix is [out, in].
+    """
+
+    tensors: Mapping[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+
+LoadWeights = Callable[[], Weights]
