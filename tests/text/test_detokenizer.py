@@ -54,7 +54,8 @@ NO_BYTES = [i for i in range(llama_like().vocab_size) if not 3 <= i < 259]
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "library"), [(llama_like(), llama_like_library()), (METASPACE, metaspace_library())]
+    ("tokenizer", "library"),
+    [(llama_like(), llama_like_library()), (METASPACE, metaspace_library())],
 )
 @given(ids=st.lists(st.sampled_from(NO_BYTES), max_size=30), skips=st.booleans())
 def test_sentencepiece_ids_stream_as_the_library_decodes_them(tokenizer, library, ids, skips):
@@ -93,7 +94,9 @@ def test_an_open_character_shows_only_when_complete():
     assert texts == [""] * (len(ids) - 1) + ["🦉"]
 
 
-@pytest.mark.parametrize(("tokenizer", "text"), [(byte_level(), "\ufffd"), (llama_like(), "\ufffd" * 3)])
+@pytest.mark.parametrize(
+    ("tokenizer", "text"), [(byte_level(), "\ufffd"), (llama_like(), "\ufffd" * 3)]
+)
 def test_an_unfinished_character_is_replaced_at_the_end(tokenizer, text):
     """As decoding the whole does: one mark a character, or one a byte where bytes are tokens."""
     ids = tokenizer.encode("🦉", add_special_tokens=False)[:-1]

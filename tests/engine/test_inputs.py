@@ -1,0 +1,240 @@
+"""From prompts in every form to checked requests."""
+
+import time
+
+import pytest
+
+from tests.text.vocabularies import byte_level, byte_level_library, files_of
+from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.types import SamplingParams
+from weft.engine.inputs import Processor
+from weft.text.tokenizer import Tokenizer
+
+LEN = 64
+TOKENIZER = byte_level()
+IDS = list(range(10, 30))
+
+
+def config(max_model_len=LEN, num_blocks=16):
+    return EngineConfig(
+        model_config=ModelConfig(
+            model="m",
+            served_model_names=("m",),
+            model_type="llama",
+            architectures=("A",),
+            dtype="float32",
+            vocab_size=400,
+            max_model_len=max_model_len,
+            eos_token_ids=(1, 7),
+            bos_token_id=0,
+            pad_token_id=None,
+            default_sampling_params={},
+            max_logprobs=20,
+        ),
+        cache_config=CacheConfig(
+            block_size=4,
+            num_blocks=num_blocks,
+            block_bytes=1,
+            kv_cache_dtype="float32",
+            enable_prefix_caching=True,
+        ),
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=4,
+            max_num_batched_tokens=64,
+            policy="fcfs",
+            max_num_queued_reqs=4,
+            max_num_queued_tokens=1000,
+        ),
+    )
+
+
+def process(prompt, params=None, tokenizer=TOKENIZER, **options):
+    return Processor(config(), tokenizer).process(
+        prompt, params or SamplingParams(), "r", **options
+    )
+
+
+TEXT_IDS = byte_level().encode("hello")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "token_ids", "text", "salt"),
+    [
+        ("hello", TEXT_IDS, "hello", None),
+        ({"prompt": "hello"}, TEXT_IDS, "hello", None),
+        ({"prompt": "hello", "cache_salt": "s"}, TEXT_IDS, "hello", "s"),
+        ([5, 6], [5, 6], None, None),
+        ((5, 6), [5, 6], None, None),
+        ({"prompt_token_ids": [5, 6]}, [5, 6], None, None),
+        ({"prompt_token_ids": [5, 6], "prompt": "label", "cache_salt": "s"}, [5, 6], "label", "s"),
+    ],
+)
+def test_every_form_of_prompt_becomes_token_ids(prompt, token_ids, text, salt):
+    """Ids win over text, which then is a label."""
+    request = process(prompt)
+    assert (request.prompt_token_ids, request.prompt, request.cache_salt) == (token_ids, text, salt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "parameter", "words"),
+    [
+        (None, "prompt", "type NoneType"),
+        (7, "prompt", "type int"),
+        (b"x", "prompt", "type bytes"),
+        ({}, "prompt", "neither"),
+        ({"prompt": 7}, "prompt", "must be text"),
+        ({"promt": "x"}, "prompt", "unknown prompt keys"),
+        ({"prompt_token_ids": "abc"}, "prompt_token_ids", "list of integers"),
+        ({"prompt_embeds": [1.0]}, "prompt", "prompt_embeds"),
+        ("", "prompt", "empty"),
+        ([], "prompt", "empty"),
+        ([400], "prompt_token_ids", "vocabulary"),
+        ([-1], "prompt_token_ids", "vocabulary"),
+        ([2**70], "prompt_token_ids", "a huge integer|vocabulary"),
+        ([True], "prompt_token_ids", "integers"),
+        ([1.0], "prompt_token_ids", "integers"),
+        ({"prompt": "x", "cache_salt": ""}, "cache_salt", "1 to 256"),
+        ({"prompt": "x", "cache_salt": "\n"}, "cache_salt", "printable"),
+        ({"prompt": "x", "cache_salt": 5}, "cache_salt", "string"),
+    ],
+)
+def test_a_malformed_prompt_names_what_is_wrong(prompt, parameter, words):
+    """The error says which field, what it was, and what is allowed."""
+    with pytest.raises(BadRequest, match=words) as caught:
+        process(prompt)
+    assert caught.value.parameter == parameter
+
+
+def test_parameters_are_checked_before_the_prompt():
+    """Clients test their parameters with an empty prompt."""
+    with pytest.raises(BadRequest, match=r"top_p must be in \(0, 1\], got -33\.0"):
+        process("", SamplingParams(top_p=-33.0))
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_with_the_numbers():
+    """Prompt plus one output token must fit the context."""
+    assert len(process([5] * (LEN - 1)).prompt_token_ids) == LEN - 1
+    with pytest.raises(ContextLengthExceeded, match="64 tokens, and the prompt has 64"):
+        process([5] * LEN)
+
+
+def test_a_text_too_long_to_fit_is_refused_before_it_is_encoded():
+    """Encoding megabytes only to refuse them would hold a thread."""
+    with pytest.raises(ContextLengthExceeded, match="characters, which cannot fit"):
+        process("a" * 1_000_000)
+    with pytest.raises(ContextLengthExceeded, match="and the prompt has"):
+        process("a" * 400)
+
+
+@pytest.mark.parametrize(
+    ("kept", "kwargs", "expected"),
+    [
+        (5, {}, IDS[-5:]),
+        (5, {"truncation_side": "left"}, IDS[-5:]),
+        (5, {"truncation_side": "right"}, IDS[:5]),
+        (None, {"truncate_prompt_tokens": 3}, IDS[-3:]),
+        (3, {"truncate_prompt_tokens": 3}, IDS[-3:]),
+        (-1, {}, IDS),
+        (50, {}, IDS),
+    ],
+)
+def test_token_prompts_are_truncated_too(kept, kwargs, expected):
+    """The end is kept, being what the answer follows, unless the caller says otherwise."""
+    params = SamplingParams(truncate_prompt_tokens=kept)
+    request = process(IDS, params, tokenization_kwargs=kwargs)
+    assert request.prompt_token_ids == expected
+
+
+def test_minus_one_truncates_to_what_the_context_takes():
+    """One place is left for the answer."""
+    request = process([5] * 1000, SamplingParams(truncate_prompt_tokens=-1))
+    assert len(request.prompt_token_ids) == LEN - 1
+
+
+def test_the_tokenizers_own_truncation_side_is_the_default():
+    """Some models want their prompts cut at the end."""
+    tokenizer = Tokenizer.from_files(files_of(byte_level_library(), truncation_side="right"))
+    request = process(IDS, SamplingParams(truncate_prompt_tokens=2), tokenizer)
+    assert request.prompt_token_ids == IDS[:2]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"padding": True}, "unknown tokenization_kwargs"),
+        ({"add_special_tokens": 1}, "add_special_tokens must be true or false"),
+        ({"truncation_side": "up"}, "truncation_side"),
+        ({"truncate_prompt_tokens": LEN + 1}, "at most 64"),
+        ({"truncate_prompt_tokens": 0}, "got 0"),
+        ({"truncate_prompt_tokens": 4}, "give it once"),
+    ],
+)
+def test_bad_tokenization_options_are_refused(kwargs, words):
+    """No option is accepted and ignored."""
+    with pytest.raises(BadRequest, match=words):
+        process("hi", SamplingParams(truncate_prompt_tokens=5), tokenization_kwargs=kwargs)
+
+
+def test_special_tokens_are_added_unless_told_not_to():
+    """A chat template writes them itself."""
+    tokenizer = Tokenizer.from_files(
+        files_of(byte_level_library(), bos_token="<|start|>", add_bos_token=True)
+    )
+    with_bos = process("hello", tokenizer=tokenizer)
+    without = process(
+        "hello", tokenizer=tokenizer, tokenization_kwargs={"add_special_tokens": False}
+    )
+    assert with_bos.prompt_token_ids == [0, *without.prompt_token_ids]
+
+
+def test_without_a_tokenizer_only_token_ids_work():
+    """And nothing that needs text."""
+    assert process([5], tokenizer=None).prompt_token_ids == [5]
+    with pytest.raises(BadRequest, match="no tokenizer"):
+        process("hi", tokenizer=None)
+    with pytest.raises(BadRequest, match="stop strings need a tokenizer"):
+        process([5], SamplingParams(stop="x"), None)
+
+
+def test_a_request_is_complete():
+    """Ids differ between two requests with one label; what was left open is filled in."""
+    before = time.monotonic()
+    first, second = (process([5], SamplingParams(max_tokens=None), priority=-3) for _ in range(2))
+    assert first.request_id == second.request_id == "r"
+    assert first.engine_id != second.engine_id
+    assert len(first.engine_id) == len("r-") + 8
+    assert first.params.max_tokens == LEN - 1
+    assert first.eos_token_ids == (1, 7)
+    assert first.seed != second.seed
+    assert 0 <= first.seed < 2**63
+    assert first.priority == -3
+    assert before <= first.arrival_time <= time.monotonic()
+
+
+def test_a_given_seed_is_used():
+    """-1 means that none was given."""
+    assert process([5], SamplingParams(seed=42)).seed == 42
+    assert process([5], SamplingParams(seed=-1)).seed != -1
+
+
+def test_prompt_text_only_labels():
+    """It fills the output's prompt and changes nothing else."""
+    request = process([5], prompt_text="label")
+    assert (request.prompt, request.prompt_token_ids) == ("label", [5])
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * 257, "a\nb", "\ud800", 7])
+def test_request_ids_are_short_and_printable(request_id):
+    """They go into logs and headers."""
+    with pytest.raises(BadRequest) as caught:
+        Processor(config(), None).process([5], SamplingParams(), request_id)
+    assert caught.value.parameter == "request_id"
+
+
+def test_an_answer_never_outgrows_the_pool():
+    """A sequence that needs more than every block could never finish."""
+    processor = Processor(config(num_blocks=4), None)
+    assert processor.process([5] * 10, SamplingParams(max_tokens=50), "r").params.max_tokens == 6
+    with pytest.raises(ContextLengthExceeded, match="whole KV cache holds 16"):
+        processor.process([5] * 16, SamplingParams(), "r")
