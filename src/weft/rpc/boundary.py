@@ -1,5 +1,6 @@
 """The root of every call: whatever a handler raises becomes one gRPC status, and nothing leaks."""
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ from grpc import RpcMethodHandler, StatusCode, unary_stream_rpc_method_handler
 from grpc import unary_unary_rpc_method_handler as unary_rpc_method_handler
 from grpc.aio import ServicerContext
 
-from weft.core.errors import WeftError
+from weft.core.errors import Overloaded, WeftError
 from weft.rpc.methods import Malformed
 from weft.rpc.status import to_detail, to_status
 
@@ -44,8 +45,6 @@ def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandl
 
     async def call(request: Message | Malformed, context: Context) -> None:
         try:
-            # At once, so that the caller holds a stream it can cancel before the first answer.
-            await context.send_initial_metadata(())
             await handler(_decoded(request), context)
         except Exception as error:  # noqa: BLE001 - the root of a call
             failure = _to_failure(name, error, context)
@@ -54,6 +53,20 @@ def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandl
         await context.abort(*failure)
 
     return unary_stream_rpc_method_handler(call, decode, _encode)
+
+
+async def write_within(context: Context, message: Message, timeout_s: float) -> None:
+    """Write, unless the reader takes nothing for `timeout_s`: then `Overloaded`."""
+    scope = asyncio.timeout(timeout_s)
+    try:
+        async with scope:
+            await context.write(message)
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        raise Overloaded(
+            f"the reader took nothing for {timeout_s:g} s; the call was ended"
+        ) from None
 
 
 def _encode(message: Message) -> bytes:

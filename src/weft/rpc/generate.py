@@ -8,11 +8,11 @@ from contextlib import aclosing, asynccontextmanager
 from google.protobuf.message import Message
 
 from weft.core.client import EngineClient
-from weft.core.errors import DeadlineExceeded, Overloaded, Unavailable
+from weft.core.errors import DeadlineExceeded, Unavailable
 from weft.core.types import RequestOutput
 from weft.core.validate import Limits
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.boundary import Context
+from weft.rpc.boundary import Context, write_within
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.open_requests import OpenRequests
@@ -42,6 +42,9 @@ class GenerateCall:
         generation = to_generation(request, self._limits, size)
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
         with self.open_requests.hold(request_id):
+            # At once, so that the caller holds a stream that it can cancel before the first answer;
+            # but after the checks, because a refusal with nothing before it may be retried elsewhere.
+            await context.send_initial_metadata(())
             async with _until_deadline(context):
                 await self._serve(request_id, generation, context)
 
@@ -86,21 +89,9 @@ class GenerateCall:
             await self._write(message, context)
 
     async def _write(self, message: Message, context: Context) -> None:
-        """Write, unless the reader has stopped reading.
-
-        While a write waits, the engine's client merges what follows into one output, so a slow
-        reader costs memory only up to the length of its answer, and time only up to this limit.
-        """
-        scope = asyncio.timeout(self._write_timeout_s)
-        try:
-            async with scope:
-                await context.write(message)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise Overloaded(
-                f"the reader took nothing for {self._write_timeout_s:g} s; the request was aborted"
-            ) from None
+        # While a write waits, the engine's client merges what follows into one output: a slow
+        # reader costs memory only up to the length of its answer, and time only up to this limit.
+        await write_within(context, message, self._write_timeout_s)
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import aclosing
 from typing import Any
 
 from grpc import GenericRpcHandler, method_handlers_generic_handler
@@ -11,18 +10,16 @@ from grpc import GenericRpcHandler, method_handlers_generic_handler
 from weft import __version__
 from weft.core.client import EngineClient
 from weft.core.errors import Overloaded, Unsupported
-from weft.core.types import EngineLoad, KvEventBatch
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc import boundary
-from weft.rpc.boundary import Context
-from weft.rpc.convert.kv_events import KvEventWriter
+from weft.rpc.boundary import Context, write_within
 from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
 from weft.rpc.convert.state import to_loads_response, to_model_info, to_server_info
 from weft.rpc.generate import GenerateCall
 from weft.rpc.health import Health
+from weft.rpc.kv_events import KvEventsCall
 from weft.rpc.methods import METHODS, SERVICE
-from weft.rpc.ticks import with_ticks
 from weft.rpc.tokenizer_archive import TokenizerArchive, to_chunks
 
 MAX_ABORT_IDS = 10_000
@@ -44,7 +41,10 @@ class Service:
         self._client = client
         self._archive = TokenizerArchive(tokenizer_files)
         self._health = health
-        self._heartbeat_s = heartbeat_s
+        self._write_timeout_s = write_timeout_s
+        self._kv_events = KvEventsCall(
+            client, heartbeat_s=heartbeat_s, write_timeout_s=write_timeout_s
+        )
         self._started = time.monotonic()
         self._last_receive_time = time.time()
         self.generate = GenerateCall(client, write_timeout_s=write_timeout_s)
@@ -65,7 +65,7 @@ class Service:
         streams: dict[str, boundary.StreamHandler] = {
             "Generate": self._generate,
             "GetTokenizer": self._get_tokenizer,
-            "SubscribeKvEvents": self._subscribe_kv_events,
+            "SubscribeKvEvents": self._kv_events,
         }
         handlers = {
             name: boundary.unary(name, handler, METHODS[name].decode_request)
@@ -131,7 +131,7 @@ class Service:
         self, _request: common_pb2.GetTokenizerRequest, context: Context
     ) -> None:
         for chunk in to_chunks(await self._archive.packed()):
-            await context.write(chunk)
+            await write_within(context, chunk, self._write_timeout_s)
 
     # -- control ------------------------------------------------------------------------------
 
@@ -161,35 +161,6 @@ class Service:
     ) -> common_pb2.ProfileResponse:
         await self._client.stop_profile()
         return common_pb2.ProfileResponse(success=True, message="profile written")
-
-    # -- prefix-cache events ------------------------------------------------------------------
-
-    async def _subscribe_kv_events(
-        self, request: common_pb2.SubscribeKvEventsRequest, context: Context
-    ) -> None:
-        if not self._client.vllm_config.cache_config.enable_prefix_caching:
-            raise Unsupported("there are no prefix-cache events: prefix caching is off")
-        batches = self._client.subscribe_kv_events(request.start_sequence_number)
-        writer = KvEventWriter()
-        wants_heartbeats = request.load_records_before_first_batch
-        if wants_heartbeats:
-            await self._write_heartbeats(writer, context)
-        async with aclosing(with_ticks(batches, self._heartbeat_s)) as ticking:
-            async for batch in ticking:
-                if batch is not None:
-                    wants_heartbeats = True
-                    await context.write(writer.batch(batch, await self._load_of(batch)))
-                elif wants_heartbeats:
-                    await self._write_heartbeats(writer, context)
-
-    async def _write_heartbeats(self, writer: KvEventWriter, context: Context) -> None:
-        for load in await self._client.get_loads():
-            await context.write(writer.heartbeat(load, time.time()))
-
-    async def _load_of(self, batch: KvEventBatch) -> EngineLoad | None:
-        loads = await self._client.get_loads()
-        rank = batch.data_parallel_rank
-        return next((load for load in loads if load.data_parallel_rank == rank), None)
 
 
 async def is_alive(client: EngineClient) -> bool:

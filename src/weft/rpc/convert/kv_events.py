@@ -21,20 +21,22 @@ class KvEventWriter:
         self._num_samples = 0
         self._last_sequence_number = 0
 
-    def batch(self, batch: KvEventBatch, load: EngineLoad | None) -> pb.KvEventBatch:
-        """The changes of one step, with the load of its rank."""
+    def batch(
+        self, batch: KvEventBatch, load: EngineLoad | None, *, age_s: float
+    ) -> pb.KvEventBatch:
+        """The changes of one step, with the load of its rank as it was `age_s` ago."""
         self._last_sequence_number = batch.sequence_number
         return pb.KvEventBatch(
             sequence_number=batch.sequence_number,
             timestamp=batch.timestamp,
             events=[self._event(event) for event in batch.events],
             dp_rank=batch.data_parallel_rank,
-            load=self._load(load) if load else None,
+            load=self._load(load, age_s) if load else None,
         )
 
     def heartbeat(self, load: EngineLoad, now: float) -> pb.KvEventBatch:
         """A load record: no events, and the sequence number of the last batch again."""
-        record = self._load(load)
+        record = self._load(load, age_s=0.0)
         record.load_only = True
         record.cache_hit_rate = load.cache_hit_rate
         record.num_used_tokens = load.num_used_tokens
@@ -50,7 +52,7 @@ class KvEventWriter:
         self._num_events += 1
         return to_event(event, self._num_events)
 
-    def _load(self, load: EngineLoad) -> pb.EngineLoad:
+    def _load(self, load: EngineLoad, age_s: float) -> pb.EngineLoad:
         self._num_samples += 1
         return pb.EngineLoad(
             running_requests=load.num_running,
@@ -59,6 +61,7 @@ class KvEventWriter:
             token_usage=load.token_usage,
             gen_throughput=load.gen_throughput,
             max_running_requests=load.max_running,
+            age_ms=int(age_s * 1000),
             sample=self._num_samples,
         )
 

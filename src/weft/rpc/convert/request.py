@@ -10,6 +10,7 @@ from weft.core.validate import Limits, validate_params, validate_prompt, validat
 from weft.pb import common_pb2, vllm_engine_pb2
 
 MAX_FLUSH_TIMEOUT_S = 3600.0
+MAX_TRUNCATED_TOKENS = 1_000_000
 
 _FLOAT32 = struct.Struct("<f")
 
@@ -127,11 +128,18 @@ def _to_token_ids(
     tokenized: vllm_engine_pb2.TokenizedInput, params: SamplingParams, limits: Limits
 ) -> list[int]:
     token_ids = tokenized.input_ids
+    # Refuse by length before millions of ids are copied.
     if params.truncate_prompt_tokens is not None:
-        # The engine truncates and checks what is left; it never keeps more than this.
-        return token_ids[-limits.max_model_len :]
+        # The engine truncates, on the side its tokenizer says, and checks what is left.
+        max_given = max(MAX_TRUNCATED_TOKENS, limits.max_model_len)
+        if len(token_ids) > max_given:
+            raise BadRequest(
+                "input_ids",
+                f"input_ids takes at most {max_given} ids to truncate, got {len(token_ids)}",
+            )
+        return list(token_ids)
     if len(token_ids) >= limits.max_model_len:
-        validate_prompt(token_ids, limits)  # refuses by length, before millions of ids are copied
+        validate_prompt(token_ids, limits)
     copied = list(token_ids)
     validate_prompt(copied, limits)
     return copied

@@ -1,0 +1,155 @@
+"""What a server says of itself, its load and its cache, from the wire."""
+
+import json
+from dataclasses import dataclass
+
+from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.errors import GenerationError
+from weft.core.types import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EngineLoad,
+    KvEvent,
+    KvEventBatch,
+)
+from weft.pb import common_pb2
+from weft.pb import vllm_engine_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """What a server says of itself; times are Unix time and seconds."""
+
+    server_type: str
+    num_active_requests: int
+    is_paused: bool
+    last_receive_time: float
+    uptime_s: float
+    data_parallel_size: int
+    block_size: int
+    max_num_seqs: int
+    kv_cache_dtype: str
+    model_dtype: str
+
+
+def to_server_info(info: pb.GetServerInfoResponse) -> ServerInfo:
+    """Translate."""
+    return ServerInfo(
+        server_type=info.server_type,
+        num_active_requests=info.active_requests,
+        is_paused=info.is_paused,
+        last_receive_time=info.last_receive_timestamp,
+        uptime_s=info.uptime_seconds,
+        data_parallel_size=max(info.data_parallel_size, 1),
+        block_size=info.block_size,
+        max_num_seqs=info.max_num_seqs,
+        kv_cache_dtype=info.kv_cache_dtype,
+        model_dtype=info.model_dtype,
+    )
+
+
+def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
+    """Translate. The wire does not say the limit on logprobs: the server checks that one."""
+    defaults = info.default_sampling_params_json
+    return ModelConfig(
+        model=info.model_path,
+        served_model_names=(info.served_model_name or info.model_path,),
+        model_type=info.model_type,
+        architectures=tuple(info.architectures),
+        dtype=dtype,
+        vocab_size=info.vocab_size,
+        max_model_len=info.max_context_length,
+        eos_token_ids=tuple(info.eos_token_ids),
+        bos_token_id=info.bos_token_id or None,
+        pad_token_id=info.pad_token_id or None,
+        default_sampling_params=_to_numbers(defaults) if defaults else {},
+        max_logprobs=-1,
+        runner_type="generate" if info.is_generation else "pooling",
+        is_multimodal_model=info.supports_vision,
+    )
+
+
+def to_engine_config(model: ModelConfig, server: ServerInfo, load: EngineLoad) -> EngineConfig:
+    """What can be known from outside; limits of the queue cannot, and stand at 0."""
+    return EngineConfig(
+        model_config=model,
+        cache_config=CacheConfig(
+            block_size=server.block_size,
+            num_blocks=load.max_total_tokens // max(server.block_size, 1),
+            block_bytes=0,
+            kv_cache_dtype=server.kv_cache_dtype,
+            enable_prefix_caching=True,
+        ),
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=server.max_num_seqs,
+            max_num_batched_tokens=0,
+            policy="fcfs",
+            max_num_queued_reqs=0,
+            max_num_queued_tokens=0,
+        ),
+        data_parallel_size=server.data_parallel_size,
+    )
+
+
+def to_engine_load(load: pb.SchedulerLoad) -> EngineLoad:
+    """Translate; what the wire does not carry stands at 0."""
+    return EngineLoad(
+        data_parallel_rank=load.dp_rank,
+        num_running=load.num_running_reqs,
+        num_waiting=load.num_waiting_reqs,
+        num_used_tokens=load.num_used_tokens,
+        max_total_tokens=load.max_total_num_tokens,
+        max_running=load.max_running_requests,
+        num_waiting_uncached_tokens=load.num_waiting_uncached_tokens,
+        gen_throughput=load.gen_throughput,
+        cache_hit_rate=load.cache_hit_rate,
+    )
+
+
+def to_kv_event_batch(batch: common_pb2.KvEventBatch) -> KvEventBatch:
+    """Translate. Hashes come back as the 8 bytes that travelled."""
+    return KvEventBatch(
+        sequence_number=batch.sequence_number,
+        timestamp=batch.timestamp,
+        events=[_to_kv_event(event) for event in batch.events],
+        data_parallel_rank=batch.dp_rank,
+    )
+
+
+def _to_kv_event(event: common_pb2.KvCacheEvent) -> KvEvent:
+    match event.WhichOneof("data"):
+        case "stored":
+            return _to_stored(event.stored)
+        case "removed":
+            return BlockRemoved(block_hashes=[_to_bytes(h) for h in event.removed.block_hashes])
+        case "cleared":
+            return AllBlocksCleared()
+        case _:
+            raise GenerationError("the server sent a prefix-cache event of an unknown kind")
+
+
+def _to_stored(stored: common_pb2.KvBlocksStored) -> BlockStored:
+    has_parent = stored.HasField("parent_block_hash")
+    return BlockStored(
+        block_hashes=[_to_bytes(block.block_hash) for block in stored.blocks],
+        parent_block_hash=_to_bytes(stored.parent_block_hash) if has_parent else None,
+        token_ids=[token_id for block in stored.blocks for token_id in block.token_ids],
+        block_size=stored.blocks[0].block_size if stored.blocks else 0,
+        lora_name=stored.lora_name if stored.HasField("lora_name") else None,
+        cache_salt=stored.cache_salt if stored.HasField("cache_salt") else None,
+    )
+
+
+def _to_bytes(block_hash: int) -> bytes:
+    return block_hash.to_bytes(8, "big", signed=True)
+
+
+def _to_numbers(text: str) -> dict[str, float | int]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise GenerationError("the server sent default_sampling_params_json that is not an object")
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}

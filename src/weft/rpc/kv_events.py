@@ -1,0 +1,75 @@
+"""The SubscribeKvEvents call: the prefix cache's changes as they happen, and load while there are none."""
+
+import time
+from contextlib import aclosing
+
+from weft.core.client import EngineClient
+from weft.core.errors import Unsupported
+from weft.core.types import EngineLoad, KvEventBatch
+from weft.pb import common_pb2
+from weft.rpc.boundary import Context, write_within
+from weft.rpc.convert.kv_events import KvEventWriter
+from weft.rpc.ticks import with_ticks
+
+
+class KvEventsCall:
+    """Serves SubscribeKvEvents."""
+
+    def __init__(self, client: EngineClient, *, heartbeat_s: float, write_timeout_s: float) -> None:
+        self._client = client
+        self._heartbeat_s = heartbeat_s
+        self._write_timeout_s = write_timeout_s
+
+    async def __call__(
+        self, request: common_pb2.SubscribeKvEventsRequest, context: Context
+    ) -> None:
+        """Serve one subscriber until it leaves or the engine ends."""
+        if not self._client.vllm_config.cache_config.enable_prefix_caching:
+            raise Unsupported("there are no prefix-cache events: prefix caching is off")
+        batches = self._client.subscribe_kv_events(request.start_sequence_number)
+        subscriber = _Subscriber(self._client, max_load_age_s=self._heartbeat_s)
+        # An older subscriber would take a load record before the first batch for a repeated batch.
+        wants_heartbeats = request.load_records_before_first_batch
+        await context.send_initial_metadata(())
+        async with aclosing(with_ticks(batches, self._heartbeat_s)) as ticking:
+            if wants_heartbeats:
+                await self._write(await subscriber.heartbeats(), context)
+            async for batch in ticking:
+                if batch is not None:
+                    wants_heartbeats = True
+                    await self._write([await subscriber.batch(batch)], context)
+                elif wants_heartbeats:
+                    await self._write(await subscriber.heartbeats(), context)
+
+    async def _write(self, messages: list[common_pb2.KvEventBatch], context: Context) -> None:
+        for message in messages:
+            await write_within(context, message, self._write_timeout_s)
+
+
+class _Subscriber:
+    """What one subscriber is told; asks for the load at most once per heartbeat."""
+
+    def __init__(self, client: EngineClient, *, max_load_age_s: float) -> None:
+        self._client = client
+        self._max_load_age_s = max_load_age_s
+        self._writer = KvEventWriter()
+        self._loads: list[EngineLoad] = []
+        self._loaded_at = float("-inf")
+
+    async def batch(self, batch: KvEventBatch) -> common_pb2.KvEventBatch:
+        """The changes of one step, with a load that is not older than a heartbeat."""
+        # Asking goes through the engine's mailbox, and so waits for the end of a step.
+        if time.monotonic() - self._loaded_at >= self._max_load_age_s:
+            await self._ask()
+        rank = batch.data_parallel_rank
+        load = next((load for load in self._loads if load.data_parallel_rank == rank), None)
+        return self._writer.batch(batch, load, age_s=time.monotonic() - self._loaded_at)
+
+    async def heartbeats(self) -> list[common_pb2.KvEventBatch]:
+        """One load record per rank."""
+        await self._ask()
+        return [self._writer.heartbeat(load, time.time()) for load in self._loads]
+
+    async def _ask(self) -> None:
+        self._loads = await self._client.get_loads()
+        self._loaded_at = time.monotonic()
