@@ -4,6 +4,8 @@ import asyncio
 import logging
 import queue
 import threading
+from collections.abc import Callable
+from functools import partial
 
 from weft.compute import load_runner
 from weft.compute.runner import Runner
@@ -92,11 +94,11 @@ class LocalClient(FrontClient):
         self._to_event_loop(self._on_closed)
 
     def _emit(self, event: Event) -> None:
-        self._to_event_loop(self._on_event, event)
+        self._to_event_loop(partial(self._on_event, event))
 
-    def _to_event_loop[*Ts](self, callback: Callable[[*Ts], None], *args: *Ts) -> None:
+    def _to_event_loop(self, callback: Callable[[], None]) -> None:
         try:
-            self._event_loop.call_soon_threadsafe(callback, *args)
+            self._event_loop.call_soon_threadsafe(callback)
         except RuntimeError:
             log.debug("the event loop is closed: nobody is left to tell")
 

@@ -153,7 +153,7 @@ class ProcessClient(FrontClient):
 
 async def _spawn(launch: Launch) -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "weft.engine.process", stdin=asyncio.subprocess.PIPE
+        sys.executable, "-P", "-m", "weft.engine.process", stdin=asyncio.subprocess.PIPE
     )
     assert process.stdin is not None
     process.stdin.write(launch.to_frame())

@@ -1,0 +1,58 @@
+"""`FakeRunner`: a `Runner` whose logits are a pure function of the tokens a row can see.
+
+It finds those tokens the way a real runner finds K/V, through slots and block tables, so that a wrong
+block, a block shared too early or one reused too soon changes what comes out.
+"""
+
+import hashlib
+
+import numpy as np
+
+from weft.compute.runner import Batch, FloatArray
+
+
+class FakeRunner:
+    """`nan_after`: a token id after which the logits are NaN."""
+
+    def __init__(self, vocab_size: int = 64, nan_after: int | None = None) -> None:
+        self.vocab_size = vocab_size
+        self.num_rows: list[int] = []  # rows of each step
+        self._nan_after = nan_after
+        self._slots = np.zeros(0, np.int64)
+        self._block_size = 0
+
+    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+        """See `Runner`."""
+        self._slots = np.full(num_blocks * block_size, -1, np.int64)
+        self._block_size = block_size
+
+    def forward(self, batch: Batch) -> FloatArray:
+        """See `Runner`."""
+        self.num_rows.append(len(batch.token_ids))
+        self._slots[batch.slots] = batch.token_ids
+        rows = [self._row(batch, row) for row in batch.logit_rows]
+        return np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
+
+    def _row(self, batch: Batch, row: int) -> FloatArray:
+        owner = int(np.searchsorted(batch.query_starts, row, side="right")) - 1
+        positions = np.arange(batch.positions[row] + 1)
+        blocks = batch.block_tables[owner][positions // self._block_size]
+        seen = self._slots[blocks * self._block_size + positions % self._block_size]
+        if seen[-1] == self._nan_after:
+            return np.full(self.vocab_size, np.nan, np.float32)
+        return logits_after(seen.tolist(), self.vocab_size)
+
+
+def logits_after(token_ids: list[int], vocab_size: int) -> FloatArray:
+    """The logits that follow these tokens."""
+    digest = hashlib.sha256(np.array(token_ids, np.int64).tobytes()).digest()
+    generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
+    return (generator.normal(size=vocab_size) * 2).astype(np.float32)
+
+
+def greedy_after(token_ids: list[int], num_tokens: int, vocab_size: int = 64) -> list[int]:
+    """What greedy decoding must give, worked out without an engine."""
+    tokens = list(token_ids)
+    for _ in range(num_tokens):
+        tokens.append(int(logits_after(tokens, vocab_size).argmax()))
+    return tokens[len(token_ids) :]

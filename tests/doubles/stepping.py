@@ -1,0 +1,155 @@
+"""`SteppingEngine`: scheduler, runner and sampler without threads, one step at a time."""
+
+from dataclasses import dataclass, field
+
+from tests.doubles.fake_runner import FakeRunner
+from weft.compute.runner import Runner
+from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.types import FinishReason, Request, SamplingParams
+from weft.engine.messages import LogprobRow, SequenceOutput
+from weft.engine.plan import Plan
+from weft.engine.sampler import sample
+from weft.engine.scheduler import Scheduler
+
+EOS = 1
+
+
+@dataclass
+class Answer:
+    """All that the engine said of one sequence."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[LogprobRow] = field(default_factory=list)
+    prompt_logprobs: list[LogprobRow] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+    num_endings: int = 0
+
+    def take(self, output: SequenceOutput) -> None:
+        """Add one step's news."""
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs or []
+        if output.prompt_logprobs is not None:
+            assert self.prompt_logprobs is None, "prompt log-probabilities came twice"
+            self.prompt_logprobs = output.prompt_logprobs
+        self.num_cached_tokens = output.num_cached_tokens
+        if output.finish_reason is not None:
+            self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
+            self.error = output.error
+            self.num_endings += 1
+
+
+class SteppingEngine:
+    """Steps when told to. `answers[request id][index]` holds what came out."""
+
+    def __init__(self, config: EngineConfig, runner: Runner) -> None:
+        self.config = config
+        self.runner = runner
+        self.scheduler = Scheduler(
+            config.scheduler_config, config.cache_config, config.model_config.max_model_len
+        )
+        self.answers: dict[str, list[Answer]] = {}
+        cache = config.cache_config
+        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+
+    @property
+    def pool(self):
+        """The block pool."""
+        return self.scheduler.cache.pool
+
+    def submit(self, request_id: str, prompt: list[int], *, salt=None, priority=0, **params) -> None:
+        """Queue a request."""
+        sampling = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})
+        self.scheduler.add(make_request(request_id, prompt, sampling, salt, priority))
+        self.answers[request_id] = [Answer() for _ in range(sampling.n)]
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """End a request or one answer."""
+        self._take(self.scheduler.abort(request_id, index))
+
+    def step(self) -> Plan | None:
+        """Run one step."""
+        plan = self.scheduler.plan()
+        if plan is not None:
+            logits = self.runner.forward(plan.to_batch(self.config.cache_config.block_size))
+            self._take(self.scheduler.commit(plan, sample(logits, plan)))
+        return plan
+
+    def run(self, max_steps: int = 10_000) -> None:
+        """Step until nothing is left; fails if that does not come."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_work:
+                return
+            self.step()
+        raise AssertionError(f"still at work after {max_steps} steps")
+
+    def _take(self, outputs: list[SequenceOutput]) -> None:
+        for output in outputs:
+            self.answers[output.engine_id][output.index].take(output)
+
+
+def make_request(
+    request_id: str,
+    prompt: list[int],
+    params: SamplingParams,
+    salt: str | None = None,
+    priority: int = 0,
+) -> Request:
+    """A request as the front would make it."""
+    return Request(
+        request_id=request_id,
+        engine_id=request_id,
+        prompt_token_ids=list(prompt),
+        params=params,
+        eos_token_ids=(EOS, 2),
+        seed=params.seed if params.seed is not None else 7,
+        arrival_time=0.0,
+        priority=priority,
+        cache_salt=salt,
+    )
+
+
+def make_config(**overrides) -> EngineConfig:
+    """A small configuration; any field of the nested configs can be set by name."""
+    values = {
+        "block_size": 4,
+        "num_blocks": 64,
+        "block_bytes": 1,
+        "kv_cache_dtype": "float32",
+        "enable_prefix_caching": True,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 64,
+        "policy": "fcfs",
+        "max_num_queued_reqs": 1000,
+        "max_num_queued_tokens": 100_000,
+        "vocab_size": 64,
+        "max_model_len": 128,
+        "eos_token_ids": (EOS, 2),
+        "model": "fake",
+        "served_model_names": ("fake",),
+        "model_type": "fake",
+        "architectures": ("Fake",),
+        "dtype": "float32",
+        "bos_token_id": None,
+        "pad_token_id": None,
+        "default_sampling_params": {},
+        "max_logprobs": 20,
+        **overrides,
+    }
+
+    def pick(cls):
+        return cls(**{name: values[name] for name in cls.__struct_fields__ if name in values})
+
+    return EngineConfig(
+        model_config=pick(ModelConfig),
+        cache_config=pick(CacheConfig),
+        scheduler_config=pick(SchedulerConfig),
+    )
+
+
+def make_engine(runner: Runner | None = None, **overrides) -> SteppingEngine:
+    """An engine on a `FakeRunner`, or on the runner given."""
+    config = make_config(**overrides)
+    return SteppingEngine(config, runner or FakeRunner(config.model_config.vocab_size))
