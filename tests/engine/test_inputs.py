@@ -146,6 +146,19 @@ def test_token_prompts_are_truncated_too(kept, kwargs, expected):
     assert request.prompt_token_ids == expected
 
 
+@pytest.mark.parametrize(("side", "expected"), [("left", TEXT_IDS[-1]), ("right", TEXT_IDS[0])])
+def test_a_text_far_beyond_the_context_is_truncated_at_once(side, expected):
+    """Only the kept end of a huge text is encoded."""
+    started = time.perf_counter()
+    request = process(
+        "hello" + " " * 5_000_000 + "hello",
+        SamplingParams(truncate_prompt_tokens=1),
+        tokenization_kwargs={"truncation_side": side},
+    )
+    assert time.perf_counter() - started < 1
+    assert request.prompt_token_ids == [expected]
+
+
 def test_minus_one_truncates_to_what_the_context_takes():
     """One place is left for the answer."""
     request = process([5] * 1000, SamplingParams(truncate_prompt_tokens=-1))

@@ -110,10 +110,10 @@ def test_a_tokens_text_keeps_its_space_and_shows_specials():
     ("files", "words"),
     [
         ({}, "tokenizer.json is missing"),
-        ({"tokenizer.json": b"{"}, "tokenizer.json is not JSON"),
-        ({"tokenizer.json": b"\xff\xfe"}, "tokenizer.json is not JSON"),
-        ({"tokenizer.json": b"[" * 100_000}, "tokenizer.json is not JSON"),
-        ({"tokenizer.json": b"[]"}, "must hold a JSON object, got list"),
+        ({"tokenizer.json": b"{"}, "is not a usable tokenizer"),
+        ({"tokenizer.json": b"\xff\xfe"}, "is not a usable tokenizer"),
+        ({"tokenizer.json": b"[" * 100_000}, "is not a usable tokenizer"),
+        ({"tokenizer.json": b"[]"}, "is not a usable tokenizer"),
         ({"tokenizer.json": b"{}"}, "is not a usable tokenizer"),
     ],
 )
@@ -136,6 +136,17 @@ def test_a_broken_tokenizer_config_names_the_key(config, words):
     """A setting that cannot be followed is refused, not dropped."""
     with pytest.raises(ConfigError, match=words):
         Tokenizer.from_files(files_of(byte_level_library(), **config))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(b"{", "not JSON"), (b"[" * 100_000, "not JSON"), (b"[]", "JSON object, got list")],
+)
+def test_a_tokenizer_config_must_be_a_json_object(data, words):
+    """Also when it is nested without end."""
+    files = {**files_of(byte_level_library()), "tokenizer_config.json": data}
+    with pytest.raises(ConfigError, match=f"tokenizer_config.json.* {words}"):
+        Tokenizer.from_files(files)
 
 
 def test_a_lone_surrogate_is_a_bad_request():

@@ -126,7 +126,10 @@ class Processor:
                 "prompt", "this model has no tokenizer; give the prompt as prompt_token_ids"
             )
         most_chars = self._limits.max_model_len * tokenizer.max_token_chars * _SHRINKAGE
-        if how.truncate_prompt_tokens is None and len(text) > most_chars:
+        if how.truncate_prompt_tokens is not None:
+            # What lies so far from the kept end has no part in its tokens, and would cost time.
+            text = text[-most_chars:] if how.side == "left" else text[:most_chars]
+        elif len(text) > most_chars:
             raise ContextLengthExceeded(
                 "prompt",
                 f"this model's maximum context length is {self._limits.max_model_len} tokens, and "

@@ -40,11 +40,13 @@ class Tokenizer:
         self._special_ids = frozenset(
             token_id for token_id, token in added.items() if token.special
         )
-        self._vocab_size = max(library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        # One walk: a large vocabulary takes a tenth of a second to fetch.
+        vocab: dict[str, int] = library.get_vocab(with_added_tokens=True)
+        self._vocab_size = max(vocab.values(), default=-1) + 1
+        self._max_token_chars = max(map(len, vocab), default=1)
         self._special_tokens = _special_tokens(config)
         self._affixes = self._read_affixes(config)
         self._truncation_side = _truncation_side(config)
-        self._max_token_chars = max(map(len, library.get_vocab(with_added_tokens=True)), default=1)
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Self:
@@ -53,11 +55,11 @@ class Tokenizer:
             raise ConfigError(
                 f"{TOKENIZER_FILE} is missing; only tokenizers saved in that format can be used"
             )
-        description = _read_object(files[TOKENIZER_FILE], TOKENIZER_FILE)
         config = _read_object(files[CONFIG_FILE], CONFIG_FILE) if CONFIG_FILE in files else {}
         try:
             library = tokenizers.Tokenizer.from_str(files[TOKENIZER_FILE].decode())
-            rule = read_rule(description.get("decoder"))
+            # The library's own JSON of the decoder; the file can be many megabytes.
+            rule = read_rule(library.decoder and json.loads(library.decoder.__getstate__()))
         except Exception as error:  # the library has no narrower class for a bad file
             raise ConfigError(
                 f"{TOKENIZER_FILE} is not a usable tokenizer: {_line(error)}"
