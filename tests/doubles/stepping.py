@@ -59,7 +59,9 @@ class SteppingEngine:
         """The block pool."""
         return self.scheduler.cache.pool
 
-    def submit(self, request_id: str, prompt: list[int], *, salt=None, priority=0, **params) -> None:
+    def submit(
+        self, request_id: str, prompt: list[int], *, salt=None, priority=0, **params
+    ) -> None:
         """Queue a request."""
         sampling = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})
         self.scheduler.add(make_request(request_id, prompt, sampling, salt, priority))

@@ -262,7 +262,9 @@ def test_end_of_sequence_has_no_stop_reason_and_other_end_tokens_do():
 def test_min_tokens_holds_through_preemption():
     """Output counts survive a preemption: no stop token before the minimum (trap 4)."""
     engine = make_engine()
-    engine.submit("a", PROMPT, ignore_eos=False, min_tokens=6, max_tokens=12, logit_bias={EOS: 50.0})
+    engine.submit(
+        "a", PROMPT, ignore_eos=False, min_tokens=6, max_tokens=12, logit_bias={EOS: 50.0}
+    )
     for _ in range(3):
         engine.step()
     engine.scheduler.reset_cache(preempt_running=True)

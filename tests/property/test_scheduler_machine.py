@@ -87,7 +87,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def reset_cache(self, preempt):
         """The cache is dropped, or refuses."""
         is_held = self.engine.pool.num_held > 0
-        assert self.engine.scheduler.reset_cache(preempt_running=preempt) is (preempt or not is_held)
+        assert self.engine.scheduler.reset_cache(preempt_running=preempt) is (
+            preempt or not is_held
+        )
 
     @rule()
     def drain(self):
@@ -125,7 +127,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case BlockStored():
                     self.cached |= set(event.block_hashes)
                     for digest in event.block_hashes:
-                        assert self.salt_by_hash.setdefault(digest, event.cache_salt) == event.cache_salt
+                        assert (
+                            self.salt_by_hash.setdefault(digest, event.cache_salt)
+                            == event.cache_salt
+                        )
                 case BlockRemoved():
                     self.cached -= set(event.block_hashes)
                 case AllBlocksCleared():
@@ -139,7 +144,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.engine.pool.num_held == 0
         for request_id, (prompt, params, _) in self.submitted.items():
             alone = make_engine(
-                num_blocks=100, block_size=2, max_model_len=24, vocab_size=VOCAB,
+                num_blocks=100,
+                block_size=2,
+                max_model_len=24,
+                vocab_size=VOCAB,
                 enable_prefix_caching=False,
             )
             alone.submit("alone", prompt, **params)

@@ -221,8 +221,8 @@ class FrontClient(EngineClient):
 
     @property
     def errored(self) -> bool:
-        """See `EngineClient`."""
-        return self._dead_error is not None
+        """See `EngineClient`. An engine that was told to stop is not in error."""
+        return self._dead_error is not None and not self._is_closing
 
     @property
     def dead_error(self) -> BaseException:
@@ -316,13 +316,13 @@ class FrontClient(EngineClient):
         reply = await self._call(ResetPrefixCache(next(self._call_ids), reset_running_requests))
         return reply.is_done
 
-    async def _call(
-        self, command: Pause | Resume | ResetPrefixCache | Ping
-    ) -> Reply:
+    async def _call(self, command: Pause | Resume | ResetPrefixCache | Ping) -> Reply:
         self._check_alive()
         return await self._call_soon(command)
 
-    def _call_soon(self, command: Pause | Resume | ResetPrefixCache | Ping) -> asyncio.Future[Reply]:
+    def _call_soon(
+        self, command: Pause | Resume | ResetPrefixCache | Ping
+    ) -> asyncio.Future[Reply]:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._calls[command.call_id] = future
         self._send(command)
@@ -356,7 +356,7 @@ class FrontClient(EngineClient):
         if opened is None:
             return  # ended here before the engine knew
         self._start_prefilled(opened)
-        if opened.stream.push(output) and output.finish_reason is None:
+        if opened.stream.push(output):  # a stop string, of which the engine knows nothing
             self._send(Abort([output.engine_id], output.index, is_silent=True))
         if opened.stream.error is not None:
             opened.fail(GenerationError(opened.stream.error))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from weft.compute import load_runner
+from weft.compute.load import load_runner
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead
@@ -54,7 +54,8 @@ class LocalClient(FrontClient):
     @classmethod
     async def start(cls, checkpoint: Checkpoint, config: EngineConfig) -> "LocalClient":
         """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
-        runner = await asyncio.to_thread(load_runner, checkpoint)
+        max_model_len = config.model_config.max_model_len
+        runner = await asyncio.to_thread(load_runner, checkpoint, max_model_len=max_model_len)
         tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
         return await cls.start_with(runner, tokenizer, config)
 
@@ -88,7 +89,7 @@ class LocalClient(FrontClient):
         try:
             runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
             EngineLoop(self.vllm_config, runner, self._mailbox, self._emit).run()
-        except Exception as error:  # noqa: BLE001 - the root of the engine thread
+        except Exception as error:
             log.exception("the engine has stopped")
             self._emit(Failed(type(error).__name__))
         self._to_event_loop(self._on_closed)

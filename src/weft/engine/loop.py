@@ -124,7 +124,9 @@ class EngineLoop:
                 self._resume()
                 self._emit(Reply(command.call_id))
             case ResetPrefixCache():
-                is_done = self._scheduler.reset_cache(preempt_running=command.reset_running_requests)
+                is_done = self._scheduler.reset_cache(
+                    preempt_running=command.reset_running_requests
+                )
                 self._emit(Reply(command.call_id, is_done=is_done))
             case Ping():
                 self._emit(Reply(command.call_id, load=self._meter.read(self._scheduler)))

@@ -15,9 +15,10 @@ from typing import BinaryIO
 import msgspec
 import zmq
 
-from weft.compute import load_runner
+from weft.compute.load import load_runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
+from weft.core.log import configure_logging
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Command, Event, Failed
 from weft.model.open import open_model
@@ -71,7 +72,7 @@ def main() -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     launch = Launch.read(sys.stdin.buffer)
-    logging.basicConfig(level=launch.log_level, format="%(levelname)s %(name)s: %(message)s")
+    configure_logging(launch.log_level)
     threading.Thread(target=_end_with_parent, name="weft-parent", daemon=True).start()
     context = zmq.Context()
     commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
@@ -96,13 +97,14 @@ def main() -> int:
 def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
     model, cache = config.model_config, config.cache_config
     try:
-        runner = load_runner(open_model(model.model, revision=model.revision, dtype=model.dtype))
+        checkpoint = open_model(model.model, revision=model.revision, dtype=model.dtype)
+        runner = load_runner(checkpoint, max_model_len=model.max_model_len)
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
         EngineLoop(config, runner, mailbox, emit).run()
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
-    except Exception as error:  # noqa: BLE001 - the root of the engine process
+    except Exception as error:
         log.exception("the engine has stopped")
         emit(Failed(f"{type(error).__name__} in the engine; its log has the details"))
         return 1
@@ -110,7 +112,8 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()  # returns when the front is gone: it writes nothing more
+    while os.read(sys.stdin.fileno(), 1):  # empty when the front is gone: it writes nothing more
+        pass
     os._exit(1)
 
 

@@ -26,6 +26,7 @@ from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
+_LAST_EVENTS_MS = 50
 _KILL_GRACE_S = 5.0  # beyond the drain: an engine stuck in a step is killed after it
 
 
@@ -36,7 +37,7 @@ class ProcessClient(FrontClient):
         super().__init__(config, tokenizer)
         self._directory = directory
         self._context = zmq.asyncio.Context()
-        self._commands = zmq.Context.shadow(self._context).socket(zmq.PUSH)
+        self._commands: zmq.Socket[bytes] = zmq.Context.shadow(self._context).socket(zmq.PUSH)
         self._events = self._context.socket(zmq.PULL)
         for socket in (self._commands, self._events):
             socket.set(zmq.LINGER, 0)
@@ -60,7 +61,7 @@ class ProcessClient(FrontClient):
         """
         directory = Path(tempfile.mkdtemp(prefix="weft-"))
         try:
-            process = await _spawn(Launch(directory=str(directory), config=config))
+            process = await _spawn(_launch(directory, config))
             client = cls(config, Tokenizer.from_files(checkpoint.tokenizer_files), directory)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -84,7 +85,9 @@ class ProcessClient(FrontClient):
     def shutdown(self, timeout: float | None = None) -> None:
         """See `EngineClient`."""
         if self._begin_shutdown(timeout):
-            self._tasks.append(asyncio.create_task(self._kill_after((timeout or 0) + _KILL_GRACE_S)))
+            self._tasks.append(
+                asyncio.create_task(self._kill_after((timeout or 0) + _KILL_GRACE_S))
+            )
 
     async def wait_closed(self) -> None:
         """See `EngineClient`."""
@@ -100,7 +103,16 @@ class ProcessClient(FrontClient):
 
     async def _read_events(self) -> None:
         while True:
-            frame = await self._events.recv(copy=True)
+            await self._events.poll()
+            await self._take_events()
+
+    async def _take_events(self) -> None:
+        """Handle all that has arrived. Never waits, so a cancelled reader loses nothing."""
+        while True:
+            try:
+                frame = await self._events.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
             event = self._decoder.decode(frame)
             if isinstance(event, Failed):
                 self._failure = event
@@ -108,19 +120,11 @@ class ProcessClient(FrontClient):
 
     async def _await_exit(self, process: asyncio.subprocess.Process) -> None:
         status = await process.wait()
-        await self._read_last_events()
+        while await self._events.poll(_LAST_EVENTS_MS):  # what it said just before it left
+            await self._take_events()
         self._die(self._death(status))
         self._close_sockets()
         self._closed.set()
-
-    async def _read_last_events(self) -> None:
-        """What the engine said just before it left is still to be read."""
-        reader = self._tasks[0]
-        while await self._events.poll(timeout=50):
-            await asyncio.sleep(0)
-        reader.cancel()
-        with suppress(asyncio.CancelledError):
-            await reader
 
     def _death(self, status: int) -> WeftError:
         if self._is_closing:
@@ -149,6 +153,11 @@ class ProcessClient(FrontClient):
         self._events.close()
         self._context.term()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _launch(directory: Path, config: EngineConfig) -> Launch:
+    """The child logs at our level."""
+    return Launch(directory=str(directory), config=config, log_level=log.getEffectiveLevel())
 
 
 async def _spawn(launch: Launch) -> asyncio.subprocess.Process:

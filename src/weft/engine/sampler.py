@@ -41,7 +41,9 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows) -> SampledRow:
         if not np.isfinite(logits.max(axis=-1)).all():  # NaN spreads through max
             return SampledRow(error="the model produced logits that are not numbers")
         prompt_logprobs = [
-            logprob_row(row, sequence.token_ids[entry.start + i + 1], sequence.params.prompt_logprobs)
+            logprob_row(
+                row, sequence.token_ids[entry.start + i + 1], sequence.params.prompt_logprobs
+            )
             for i, row in enumerate(logits[: entry.num_scored])
         ]
         if not entry.samples:
@@ -54,7 +56,7 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows) -> SampledRow:
             logprobs=None if wanted is None else logprob_row(row, token_id, wanted),
             prompt_logprobs=prompt_logprobs,
         )
-    except Exception:  # noqa: BLE001 - one request's failure must not end the others
+    except Exception:
         log.exception("sampling failed: request_id=%s", sequence.request.request_id)
         return SampledRow(error="internal error while sampling")
 

@@ -1,0 +1,143 @@
+"""`LLM`: an engine inside a Python program, without servers and without `async`."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from weft.core.config import EngineOptions
+from weft.core.errors import BadRequest
+from weft.core.types import OutputKind, PromptType, RequestOutput, SamplingParams
+from weft.engine.configure import resolve
+from weft.engine.local_client import LocalClient
+from weft.engine.memory import free_memory_bytes
+from weft.model.open import open_model
+
+T = TypeVar("T")
+
+
+class LLM:
+    """A model, ready to generate. Settings are those of `EngineOptions`, by name.
+
+    The engine and its event loop have threads of their own, so this works in scripts, notebooks and
+    inside running event loops alike. `close` (or leaving a `with` block) gives everything back.
+    """
+
+    def __init__(self, model: str = "embedded:tiny", **options: Any) -> None:
+        unknown = sorted(set(options) - set(EngineOptions.__struct_fields__))
+        if unknown:
+            allowed = ", ".join(EngineOptions.__struct_fields__)
+            raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
+        settings = EngineOptions(model=model, **options)
+        checkpoint = open_model(model, revision=settings.revision, dtype=settings.dtype)
+        config = resolve(settings, checkpoint.card, free_memory_bytes())
+        self._request_ids = itertools.count()
+        self._default_params = config.model_config.default_sampling_params
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="weft-offline", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._client = self._wait(LocalClient.start(checkpoint, config))
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def generate(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """The finished output of each prompt, in their order.
+
+        A prompt is a text, `{"prompt": text}`, `{"prompt_token_ids": ids}` or a list of ids; one
+        alone counts as a list of one. One `SamplingParams` serves all prompts; None takes the
+        model's own defaults. The first prompt that is refused raises, and the others are aborted.
+        """
+        all_prompts = _as_list(prompts)
+        all_params = self._as_params(sampling_params, len(all_prompts))
+        return self._wait(self._generate_all(all_prompts, all_params))
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What `generate` uses when it is given none."""
+        return msgspec.convert(dict(self._default_params), SamplingParams)
+
+    def close(self) -> None:
+        """Stop the engine; idempotent."""
+        if self._loop.is_closed():
+            return
+        self._client.shutdown()
+        self._wait(self._client.wait_closed())
+        self._end_loop()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _as_params(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+    ) -> list[SamplingParams]:
+        if given is None:
+            given = self.get_default_sampling_params()
+        if isinstance(given, SamplingParams):
+            return [given] * num_prompts
+        if len(given) != num_prompts:
+            message = f"{len(given)} sampling_params were given for {num_prompts} prompts"
+            raise BadRequest("sampling_params", message)
+        return list(given)
+
+    async def _generate_all(
+        self, prompts: list[PromptType], all_params: list[SamplingParams]
+    ) -> list[RequestOutput]:
+        tasks = [
+            asyncio.create_task(self._generate_one(prompt, params))
+            for prompt, params in zip(prompts, all_params, strict=True)
+        ]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _generate_one(self, prompt: PromptType, params: SamplingParams) -> RequestOutput:
+        params = msgspec.structs.replace(params, output_kind=OutputKind.FINAL_ONLY)
+        request_id = str(next(self._request_ids))
+        async with aclosing(self._client.generate(prompt, params, request_id)) as outputs:
+            async for output in outputs:
+                return output
+        raise AssertionError("generate ended without an output")
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the event loop's thread; interrupting the wait cancels the work."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
+    is_one = isinstance(prompts, str | dict) or (
+        isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int)
+    )
+    return [cast(PromptType, prompts)] if is_one else list(cast("Sequence[PromptType]", prompts))
