@@ -1,13 +1,176 @@
 """Write docs/reference/ from the code: `make docs`. With --check, only say what is out of date."""
 
 import argparse
+import dataclasses
 import sys
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+from cyclopts import Parameter
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
+from weft.core.errors import Code, WeftError
+from weft.pb import common_pb2, vllm_engine_pb2
+from weft.rpc.status import to_status
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
-PAGES: dict[str, Callable[[], str]] = {}
+COMMANDS = {
+    "weft serve [MODEL]": (ServeOptions,),
+    "weft complete [PROMPT]": (ConnectOptions, SampleOptions),
+    "weft chat [MESSAGE]": (ChatOptions, ConnectOptions, SampleOptions),
+}
+NOTE = "<!-- Written by `make docs` from the code; do not edit. -->"
+
+
+def command_line() -> str:
+    """Every flag of every command."""
+    lines = [
+        NOTE,
+        "",
+        "# Command line",
+        "",
+        (
+            "A flag may be spelled with `-` or `_`, and set in the environment as `WEFT_` and its name in "
+            "capitals (`--max-model-len`: `WEFT_MAX_MODEL_LEN`). `weft serve --config FILE` reads the same "
+            "names from TOML, YAML or JSON. A flag wins over the environment, that over the file, and that "
+            "over the default. A SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB."
+        ),
+    ]
+    for command, options in COMMANDS.items():
+        lines += [
+            "",
+            f"## {command}",
+            "",
+            "| flag | value | default | meaning |",
+            "| --- | --- | --- | --- |",
+        ]
+        lines += [row for option in options for row in _flag_rows(option)]
+    return "\n".join(lines) + "\n"
+
+
+def _flag_rows(options: type[Any]) -> Iterator[str]:
+    hints = typing.get_type_hints(options, include_extras=True)
+    for field in dataclasses.fields(options):
+        parameters = [
+            extra for extra in hints[field.name].__metadata__ if isinstance(extra, Parameter)
+        ]
+        text = next(parameter.help for parameter in parameters if parameter.help)
+        metavar = next((p.metavar for p in parameters if p.metavar), None)
+        value = metavar or _value(typing.get_args(hints[field.name])[0])
+        name = field.name.replace("_", "-")
+        flag = f"`--{name}`" + (f", `--no-{name}`" if value == "" else "")
+        default = "" if field.default is None else f"`{field.default}`"
+        yield f"| {flag} | {value} | {default} | {text} |"
+
+
+def _value(hint: Any) -> str:
+    """How a type is written on the command line; a switch has no value."""
+    if typing.get_origin(hint) is typing.Literal:
+        return ", ".join(f"`{choice}`" for choice in typing.get_args(hint))
+    options = [option for option in typing.get_args(hint) or (hint,) if option is not type(None)]
+    if typing.get_origin(options[0]) is list or typing.get_origin(hint) is list:
+        return "TEXT, repeatable"
+    names = {int: "INT", float: "NUMBER", str: "TEXT", Path: "FILE", bool: ""}
+    return names[options[0]]
+
+
+def errors() -> str:
+    """The code of each error class, and its gRPC status."""
+    lines = [
+        NOTE,
+        "",
+        "# Errors",
+        "",
+        (
+            "Every failure of a call is a gRPC status with a sentence that says what was wrong and what is "
+            "allowed. From Python the same failures are exceptions of `weft.core.errors`."
+        ),
+        "",
+        "| code | gRPC status | raised as | when |",
+        "| --- | --- | --- | --- |",
+    ]
+    for code in Code:
+        classes = [error for error in _subclasses(WeftError) if error.code is code]
+        for error in sorted(classes, key=lambda error: error.__name__):
+            when = (error.__doc__ or "").strip().splitlines()[0]
+            lines.append(f"| {code.value} | {to_status(code).name} | `{error.__name__}` | {when} |")
+    return "\n".join(lines) + "\n"
+
+
+def _subclasses(error: type[WeftError]) -> Iterator[type[WeftError]]:
+    yield error
+    for subclass in error.__subclasses__():
+        if subclass.__module__ == WeftError.__module__:
+            yield from _subclasses(subclass)
+
+
+def grpc() -> str:
+    """Every method, message, field and number of the protocol."""
+    lines = [NOTE, "", "# gRPC", "", "What the fields mean is said beside them in `proto/`."]
+    service = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
+    lines += [
+        "",
+        f"## {service.full_name}",
+        "",
+        "| method | request | response |",
+        "| --- | --- | --- |",
+    ]
+    for method in service.methods:
+        stream = "stream of " if method.server_streaming else ""
+        lines.append(
+            f"| {method.name} | {method.input_type.name} | {stream}{method.output_type.name} |"
+        )
+    for module in (vllm_engine_pb2, common_pb2):
+        for message in module.DESCRIPTOR.message_types_by_name.values():
+            lines += _message_lines(message)
+    return "\n".join(lines) + "\n"
+
+
+def _message_lines(message: Descriptor) -> Iterator[str]:
+    if message.GetOptions().map_entry:
+        return
+    yield from ("", f"### {message.full_name}", "")
+    if not message.fields:
+        yield "No fields."
+        return
+    yield from ("| no. | field | type |", "| --- | --- | --- |")
+    for field in sorted(message.fields, key=lambda field: field.number):
+        yield f"| {field.number} | {field.name} | {_field_type(field)} |"
+    for nested in message.nested_types:
+        yield from _message_lines(nested)
+
+
+def _field_type(field: FieldDescriptor) -> str:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, value = (
+            field.message_type.fields_by_name["key"],
+            field.message_type.fields_by_name["value"],
+        )
+        return f"map from {_field_type(key)} to {_field_type(value)}"
+    kind = field.message_type or field.enum_type
+    name = kind.name if kind is not None else _SCALARS[field.type]
+    if field.is_repeated:
+        return f"repeated {name}"
+    oneof = field.containing_oneof
+    if oneof is not None and not oneof.name.startswith("_"):
+        return f"{name}, one of `{oneof.name}`"
+    return f"optional {name}" if oneof is not None else name
+
+
+_SCALARS = {
+    number: name.removeprefix("TYPE_").lower()
+    for name, number in vars(FieldDescriptor).items()
+    if name.startswith("TYPE_")
+}
+PAGES: dict[str, Callable[[], str]] = {
+    "command-line.md": command_line,
+    "errors.md": errors,
+    "grpc.md": grpc,
+}
 
 
 def out_of_date() -> list[str]:

@@ -1,3 +1,29 @@
 """Weft: an LLM inference engine and its serving stack."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.core.types import RequestOutput as RequestOutput
+    from weft.core.types import SamplingParams as SamplingParams
+    from weft.engine.offline import LLM as LLM
+
 __version__ = "0.1.0"
+__all__ = ["LLM", "RequestOutput", "SamplingParams"]
+
+# Loaded when asked for: `import weft` costs nothing, and no server pays for what it does not use.
+_MODULES = {
+    "LLM": "weft.engine.offline",
+    "RequestOutput": "weft.core.types",
+    "SamplingParams": "weft.core.types",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

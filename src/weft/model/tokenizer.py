@@ -55,16 +55,24 @@ def read_tokenizer(
     """Check that the tokenizer loads, fits `vocab_size`, and that the chat template parses."""
     tokenizer = _load(files[TOKENIZER], f"{where}/{TOKENIZER}")
     _check_size(tokenizer, f"{where}/{TOKENIZER}", vocab_size, ignored_tokens)
-    path = f"{where}/{TOKENIZER_CONFIG}"
-    config = Fields(
-        parse_object(files[TOKENIZER_CONFIG], path) if TOKENIZER_CONFIG in files else {}, path
-    )
+    config = _config(files, where)
     return TokenizerFacts(
         eos_token_id=_special_id(tokenizer, config, "eos_token"),
         bos_token_id=_special_id(tokenizer, config, "bos_token"),
         pad_token_id=_special_id(tokenizer, config, "pad_token"),
         chat_template=_chat_template(files, where, config),
     )
+
+
+def read_chat_template(files: Mapping[str, bytes], where: str) -> str | None:
+    """The chat template among a tokenizer's files, checked to parse."""
+    return _chat_template(files, where, _config(files, where))
+
+
+def _config(files: Mapping[str, bytes], where: str) -> Fields:
+    path = f"{where}/{TOKENIZER_CONFIG}"
+    given = parse_object(files[TOKENIZER_CONFIG], path) if TOKENIZER_CONFIG in files else {}
+    return Fields(given, path)
 
 
 def _load(data: bytes, where: str) -> Tokenizer:

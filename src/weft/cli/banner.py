@@ -1,0 +1,102 @@
+"""The ready block: the last thing on the screen of a server that has started."""
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+
+from weft import __version__
+from weft.cli.sizes import format_bytes
+from weft.compute.native import Cpu
+from weft.core.config import EngineConfig
+from weft.model.card import ModelCard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What there is to say about a server."""
+
+    card: ModelCard
+    config: EngineConfig
+    cpu: Cpu
+    free_bytes: int
+    address: str
+    has_tls: bool
+    has_keys: bool
+    start_s: float
+
+
+def ready_block(ready: Ready) -> str:
+    """Model, memory, limits, address and a command to copy."""
+    rows = [
+        ("model", _model(ready)),
+        *([("", ready.card.notice)] if ready.card.notice else []),
+        ("memory", _memory(ready)),
+        ("limits", _limits(ready)),
+        ("CPU", f"{ready.cpu.describe()}; computed with numpy"),
+        ("gRPC", _endpoint(ready)),
+        ("try", _command(ready)),
+    ]
+    lines = [f"  {name:<8}{text}".rstrip() for name, text in rows]
+    name = ready.config.model_config.served_model_name
+    return "\n".join(
+        [f"Weft {__version__} serves {name}, ready after {ready.start_s:.1f} s", *lines]
+    )
+
+
+def _model(ready: Ready) -> str:
+    card, model = ready.card, ready.config.model_config
+    return (
+        f"{model.model}: {card.model_type}, {_count(card.num_parameters)} parameters, "
+        f"{card.dtype}, context {model.max_model_len:,} tokens"
+    )
+
+
+def _memory(ready: Ready) -> str:
+    cache = ready.config.cache_config
+    return (
+        f"KV pool {format_bytes(cache.num_blocks * cache.block_bytes)} = {cache.num_blocks:,} "
+        f"blocks of {cache.block_size} = {cache.max_total_tokens:,} tokens, weights "
+        f"{format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
+    )
+
+
+def _limits(ready: Ready) -> str:
+    scheduler = ready.config.scheduler_config
+    return (
+        f"{scheduler.max_num_seqs:,} sequences at once, {scheduler.max_num_batched_tokens:,} "
+        f"tokens a step, {scheduler.max_num_queued_reqs:,} requests waiting"
+    )
+
+
+def _endpoint(ready: Ready) -> str:
+    lock = "TLS" if ready.has_tls else "no TLS"
+    key = "key needed" if ready.has_keys else "no key"
+    return f"{ready.address} (vllm.grpc.engine.VllmEngine; {lock}, {key})"
+
+
+def _command(ready: Ready) -> str:
+    words = [program(), "complete"]
+    if ready.address != "127.0.0.1:50051":
+        words += ["--address", ready.address]
+    if ready.has_tls:
+        words += ["--grpc-tls-ca", "CA.pem"]
+    if ready.has_keys:
+        words += ["--api-key", "KEY"]
+    return " ".join([*words, '"The capital of France is"'])
+
+
+def program() -> str:
+    """`weft` as the reader can type it: by its name if that finds it, else by its path."""
+    called = sys.argv[0]
+    found = shutil.which("weft")
+    if not called.endswith("weft") or (found and os.path.samefile(found, called)):
+        return "weft"
+    return os.path.relpath(called)
+
+
+def _count(number: int) -> str:
+    for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= limit:
+            return f"{number / limit:.3g} {unit}"
+    return str(number)

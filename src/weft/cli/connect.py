@@ -1,0 +1,64 @@
+"""What the terminal clients share: reaching the server, sampling parameters, streaming text."""
+
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from weft.cli.options import ConnectOptions, SampleOptions
+from weft.core.client import EngineClient
+from weft.core.errors import ConfigError
+from weft.core.types import OutputKind, PromptType, SamplingParams
+from weft.rpc.client import RpcClient
+
+
+@asynccontextmanager
+async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
+    """A client of the server at `options.address`."""
+    if not options.connect_timeout > 0:
+        raise ConfigError(f"--connect-timeout must be above 0, not {options.connect_timeout}")
+    client = await RpcClient.connect(
+        options.address,
+        api_key=options.api_key,
+        tls_ca=options.grpc_tls_ca,
+        timeout_s=options.connect_timeout,
+    )
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def to_sampling_params(
+    options: SampleOptions, defaults: dict[str, Any], *, max_tokens: int | None
+) -> SamplingParams:
+    """What was asked for, over the model's own defaults; text comes in deltas."""
+    given = {
+        "max_tokens": options.max_tokens,
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "top_k": options.top_k,
+        "min_p": options.min_p,
+        "seed": options.seed,
+        "stop": options.stop,
+    }
+    known = {
+        name: value for name, value in defaults.items() if name in SamplingParams.__struct_fields__
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    merged = {"max_tokens": max_tokens, **known, **chosen, "output_kind": OutputKind.DELTA}
+    return msgspec.convert(merged, SamplingParams)
+
+
+async def stream_text(
+    client: EngineClient, prompt: PromptType, params: SamplingParams
+) -> AsyncGenerator[str, None]:
+    """The pieces of one answer as they come. Closing the generator aborts the request."""
+    outputs = client.generate(prompt, params, f"cli-{uuid.uuid4().hex}")
+    async with aclosing(outputs):
+        async for output in outputs:
+            for answer in output.outputs:
+                if answer.text:
+                    yield answer.text

@@ -1,0 +1,53 @@
+"""What the operating system must grant before anything slow is started: a port and open files."""
+
+import logging
+import resource
+import socket
+
+from weft.core.errors import ConfigError
+
+log = logging.getLogger("weft.cli")
+
+MIN_OPEN_FILES = 256  # the two processes need about 60; the rest are connections
+WANTED_OPEN_FILES = 65536
+LOW_OPEN_FILES = 1024
+
+
+def raise_open_files() -> None:
+    """Take as many open files as the hard limit allows; refuse to start with hopelessly few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft == resource.RLIM_INFINITY or soft >= LOW_OPEN_FILES:
+        return
+    if soft < MIN_OPEN_FILES:
+        raise ConfigError(
+            f"only {soft} open files are allowed; at least {MIN_OPEN_FILES} are needed: "
+            f"raise the hard limit (ulimit -Hn)"
+        )
+    log.warning("only %d open files are allowed: as many connections fail beyond that", soft)
+
+
+def check_port(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened on, before the model is loaded."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--grpc-port must be between 0 and 65535, not {port}")
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as err:
+        raise ConfigError(f"--host {host}: no such address ({err})") from err
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        # As the server does it: a port whose last connections still linger is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as err:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {err.strerror}; "
+                "choose another with --grpc-port or --host"
+            ) from err

@@ -1,0 +1,65 @@
+"""The `weft` command. Commands are loaded when they are called, so that `weft --help` is quick."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.config import Env
+
+from weft import __version__
+from weft.cli.settings import apply_config_file, refuse_empty_key
+from weft.core.errors import BadRequest, ConfigError, WeftError
+
+log = logging.getLogger("weft.cli")
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def make_app() -> App:
+    """The commands, each by the name of its function."""
+    app = App(
+        name="weft",
+        help="Serve a language model over gRPC, and talk to it.",
+        version=__version__,
+        config=(Env("WEFT_", command=False), refuse_empty_key, apply_config_file),
+        default_parameter=Parameter(show_env_var=False),
+        help_format="plaintext",
+        result_action="return_value",
+    )
+    app.command("weft.cli.serve:serve", name="serve", help="Serve a model over gRPC.")
+    app.command("weft.cli.complete:complete", name="complete", help="Continue a text.")
+    app.command("weft.cli.chat:chat", name="chat", help="Talk with the served model.")
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the result is the exit status. Mistakes of the user end in one line."""
+    try:
+        status = make_app()(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as err:
+        print(f"error: {_describe(err)}", file=sys.stderr)
+        return EXIT_USAGE
+    except WeftError as err:
+        log.debug("where this came from", exc_info=True)  # with --log-level debug
+        print(f"error: {err}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(err, ConfigError | BadRequest) else EXIT_FAILED
+    return status if isinstance(status, int) else 0
+
+
+def _describe(error: CycloptsError) -> str:
+    """The parser's sentence on one line, with the file that a bad value came from."""
+    text = " ".join(str(error).split())
+    source = getattr(getattr(error, "token", None), "source", "")
+    return f"{source}: {text}" if source.startswith("--config") and source not in text else text
+
+
+def main() -> NoReturn:
+    """Entry point of the `weft` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

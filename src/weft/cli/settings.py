@@ -1,0 +1,84 @@
+"""Settings from a file, for what neither the command line nor the environment gave.
+
+One flat table; a key is a flag's name, with "-" or "_". Unknown keys are refused by name.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from cyclopts import App, ArgumentCollection
+from cyclopts.config import Dict
+
+from weft.core.errors import ConfigError
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    ".json": msgspec.json.decode,
+    ".toml": tomllib.loads,
+    ".yaml": yaml.safe_load,
+    ".yml": yaml.safe_load,
+}
+# A file that names another file would be a chain; one is enough.
+_NOT_IN_A_FILE = {"--config", "*"}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The table in `path`. Raises ConfigError, naming the file and what is wrong with it."""
+    read = _READERS.get(path.suffix.lower())
+    if read is None:
+        raise ConfigError(f"--config {path}: the name must end in {', '.join(_READERS)}")
+    try:
+        settings = read(path.read_text(encoding="utf-8"))
+    except OSError as err:
+        raise ConfigError(f"--config {path}: {err.strerror}") from err
+    except (ValueError, RecursionError, yaml.YAMLError) as err:
+        raise ConfigError(f"--config {path}: {' '.join(str(err).split())}") from err
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"--config {path}: must be a table of settings, one key a flag")
+    return {str(key): value for key, value in settings.items()}
+
+
+def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fill the arguments that are still empty from the file that --config names, if it does.
+
+    The command line's parser calls this after argv and the environment, which thus win.
+    """
+    path = next((a.tokens[0].value for a in arguments if a.name == "--config" and a.tokens), None)
+    if path is None:
+        return
+    settings = {_flag(key): value for key, value in read_settings(Path(path)).items()}
+    known = sorted({argument.name for argument in arguments} - _NOT_IN_A_FILE)
+    for flag, value in settings.items():
+        _check(path, flag, value, known)
+    table = {flag.removeprefix("--"): value for flag, value in settings.items()}
+    Dict(table, source=f"--config {path}", use_commands_as_keys=False)(app, commands, arguments)
+
+
+def refuse_empty_key(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """An empty WEFT_API_KEY is a mistake in a deployment, and must not turn the check off."""
+    del app, commands
+    value = os.environ.get("WEFT_API_KEY")
+    is_wanted = any(argument.name == "--api-key" and not argument.tokens for argument in arguments)
+    if is_wanted and value is not None and not value.strip():
+        raise ConfigError("WEFT_API_KEY is set but empty; unset it, or give it a key")
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _check(path: str, flag: str, value: object, known: list[str]) -> None:
+    name = flag.removeprefix("--")
+    if flag not in known:
+        close = difflib.get_close_matches(flag, known, n=1)
+        hint = f'; did you mean "{close[0].removeprefix("--")}"?' if close else ""
+        raise ConfigError(f'--config {path}: unknown setting "{name}"{hint}')
+    if value is None or isinstance(value, dict):
+        raise ConfigError(f'--config {path}: "{name}" must be a value or a list of values')

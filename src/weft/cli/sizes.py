@@ -1,0 +1,58 @@
+"""Numbers as people write them: "32k" tokens, "4GiB". Lower-case steps are 1000, upper-case 1024."""
+
+import re
+from collections.abc import Sequence
+
+from cyclopts import Token
+
+_PATTERN = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?B)?")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(text: str) -> int:
+    """The whole number that `text` means.
+
+    "32k" is 32,000 and "32K" 32,768; with a unit, "4GB" is 4e9 and "4GiB" is 4 * 2**30.
+    Raises ValueError, with the forms that are allowed.
+    """
+    match = _PATTERN.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f'"{text}" is not a size; write a number such as 4096, 32k, 32K or 4GiB')
+    number, step, unit = match.groups()
+    if unit is None:
+        base = 1024 if step.isupper() else 1000
+    else:
+        base = 1024 if unit == "iB" else 1000
+    value = float(number) * base ** _POWERS[step.lower()]
+    if not value.is_integer():
+        raise ValueError(f'"{text}" is not a whole number')
+    return int(value)
+
+
+def format_bytes(num_bytes: int) -> str:
+    """`num_bytes` to three digits: "4.00 GiB"."""
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{num_bytes} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"
+
+
+def parse_count(text: str) -> int:
+    """A whole number; "1.5" is refused rather than cut."""
+    if not re.fullmatch(r"-?\d+", text.strip()):
+        raise ValueError(f'"{text}" is not a whole number')
+    return int(text)
+
+
+def size_converter(type_: type, tokens: Sequence[Token]) -> int:
+    """`parse_size`, in the form the command line's parser calls."""
+    del type_
+    return parse_size(tokens[0].value)
+
+
+def count_converter(type_: type, tokens: Sequence[Token]) -> int:
+    """`parse_count`, in the form the command line's parser calls."""
+    del type_
+    return parse_count(tokens[0].value)
