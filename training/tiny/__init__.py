@@ -1,0 +1,1 @@
+"""The corpus, tokenizer and training of the model `embedded:tiny`."""
