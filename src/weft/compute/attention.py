@@ -18,7 +18,7 @@ from weft.model.spec import DecoderSpec
 
 KEYS = 64
 QUERIES = 4
-_MAX_PAIRS = 1024  # in one piece of work, to bound the memory for gathered keys and values
+_MAX_PAIRS = 128  # in one piece of work, so that gathered keys and values stay in cache
 
 Index = NDArray[np.intp]
 
@@ -35,7 +35,7 @@ class _Piece:
     num_pairs: Index  # [tiles]
     tile_of_pair: Index  # [pairs]
     slots: Index  # [pairs, KEYS]
-    is_visible: NDArray[np.bool_]  # [pairs, 1, 1, QUERIES, KEYS]
+    is_hidden: NDArray[np.bool_]  # [pairs, 1, 1, QUERIES, KEYS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ def _piece(tiles: _Tiles, batch: Batch, part: slice, block_size: int, window: in
     )
     keys = (key_tile * KEYS)[:, None] + np.arange(KEYS)  # [pairs, KEYS], positions
     positions = tiles.positions[part][tile_of_pair][:, :, None]
-    is_visible = keys[:, None, :] <= positions
+    is_hidden = keys[:, None, :] > positions
     if window is not None:
-        is_visible &= keys[:, None, :] > positions - window
+        is_hidden |= keys[:, None, :] <= positions - window
     # Read only slots of this sequence that hold something: a stale NaN times 0 would be NaN.
     readable = np.clip(keys, first[tile_of_pair][:, None], last[tile_of_pair][:, None])
     sequence = tiles.sequences[part][tile_of_pair][:, None]
@@ -115,7 +115,7 @@ def _piece(tiles: _Tiles, batch: Batch, part: slice, block_size: int, window: in
         num_pairs=counts,
         tile_of_pair=tile_of_pair,
         slots=blocks * block_size + readable % block_size,
-        is_visible=is_visible[:, None, None],
+        is_hidden=is_hidden[:, None, None],
     )
 
 
@@ -142,17 +142,18 @@ def _attend_piece(
     groups = spec.num_heads // spec.num_kv_heads
     q = queries[piece.rows].reshape(num_tiles, QUERIES, spec.num_kv_heads, groups, spec.head_dim)
     q = q.transpose(0, 2, 3, 1, 4).reshape(num_tiles, spec.num_kv_heads, groups * QUERIES, -1)
-    k = keys[piece.slots].transpose(0, 2, 3, 1)  # [pairs, kv heads, head_dim, KEYS]
-    v = values[piece.slots].transpose(0, 2, 1, 3)  # [pairs, kv heads, KEYS, head_dim]
+    k = keys.take(piece.slots, axis=0).transpose(0, 2, 3, 1)  # [pairs, kv heads, head_dim, KEYS]
+    v = values.take(piece.slots, axis=0).transpose(0, 2, 1, 3)  # [pairs, kv heads, KEYS, head_dim]
     scores = np.matmul(q[piece.tile_of_pair], k)  # [pairs, kv heads, groups * QUERIES, KEYS]
     scores *= np.float32(spec.attention_scale)
     if spec.attention_soft_cap is not None:
         cap = np.float32(spec.attention_soft_cap)
         scores = np.tanh(scores / cap) * cap
     split = scores.reshape(num_pairs, spec.num_kv_heads, groups, QUERIES, KEYS)
-    np.copyto(split, np.float32(-np.inf), where=~piece.is_visible)
+    np.copyto(split, np.float32(-np.inf), where=piece.is_hidden)
     highest = np.maximum.reduceat(scores.max(axis=-1), piece.first_pairs, axis=0)
-    weights = np.exp(scores - highest[piece.tile_of_pair][..., None])
+    scores -= highest[piece.tile_of_pair][..., None]
+    weights = np.exp(scores, out=scores)
     totals = _sum_in_order(weights.sum(axis=-1), piece)[..., None]
     outputs = _sum_in_order(np.matmul(weights, v), piece) / totals
     outputs = outputs.reshape(num_tiles, spec.num_kv_heads, groups, QUERIES, spec.head_dim)
