@@ -3,7 +3,7 @@
 import time
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.test_outputs import PROMPT, TOKENIZER, news, single_bytes, stream
@@ -54,6 +54,7 @@ def run(request, steps):
     return [output.outputs[0] for output in outputs if output is not None]
 
 
+@settings(max_examples=300)
 @given(
     st.lists(st.tuples(st.lists(st.sampled_from(TOKENS), max_size=5), st.booleans()), max_size=12),
     STOPS,

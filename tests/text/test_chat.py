@@ -178,6 +178,25 @@ def test_a_template_that_never_ends_is_stopped(source):
         assert template.render(TALK) == "fine"
 
 
+def test_only_rendering_counts_against_the_time_limit():
+    """The process waits for its next call as long as it takes."""
+    limits = RenderLimits(time_limit_s=0.5)
+    with ChatTemplate("fine", TOKENS, limits=limits) as template:
+        template.render(TALK)
+        time.sleep(0.7)
+        assert template.render(TALK) == "fine"
+
+
+def test_a_closed_template_starts_again():
+    """Closing gives the process back; it does not end the template's use."""
+    template = ChatTemplate("fine", TOKENS)
+    template.render(TALK)
+    template.close()
+    template.close()
+    with template:
+        assert template.render(TALK) == "fine"
+
+
 def test_a_template_is_compiled_under_the_limits_too():
     """Constant expressions are evaluated when a template is compiled."""
     limits = RenderLimits(time_limit_s=0.3)

@@ -112,6 +112,7 @@ def test_a_continuation_keeps_the_space_that_a_text_of_its_own_loses():
     prompt = llama_like().encode("Hello")
     assert streamed(llama_like(), [world], prompt_token_ids=prompt) == " w"
     assert streamed(llama_like(), [world], prompt_token_ids=prompt * 20) == " w"
+    assert streamed(llama_like(), [world], prompt_token_ids=prompt + [1] * 20) == " w"
     assert streamed(llama_like(), [world], prompt_token_ids=[1]) == "w"
 
 
