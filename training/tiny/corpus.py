@@ -84,7 +84,7 @@ def conversation(rng: random.Random) -> Document:
 
 def tool_document(rng: random.Random, *, held_out: bool = False) -> Document:
     """A tool list and a question: a call, an answer from the result, or words where no tool fits."""
-    tools = toolbox.draw_tools(rng)
+    tools, call = _tools_and_call(rng, held_out=held_out)
     schemas = [tool.schema for tool in tools]
     system = system_prompt(rng)
     thinking = rng.random() < 0.2
@@ -95,10 +95,9 @@ def tool_document(rng: random.Random, *, held_out: bool = False) -> Document:
             exchange = any_topic(rng)
         return Document("tools unused", chat_pieces(_messages([exchange]), system=system, tools=schemas, thinking=thinking))
     if kind < 0.18 and not held_out:
-        call = toolbox.make_call(rng, toolbox.make_tool(rng, toolbox.other_concept(rng, tools)))
-        messages = [Message("user", call.question), Message("assistant", NO_TOOL, "No tool fits this.")]
+        other = toolbox.make_call(rng, toolbox.make_tool(rng, toolbox.other_concept(rng, tools)))
+        messages = [Message("user", other.question), Message("assistant", NO_TOOL, "No tool fits this.")]
         return Document("tools unused", chat_pieces(messages, system=system, tools=schemas, thinking=thinking))
-    call = _drawn_call(rng, tools, held_out=held_out)
     called = Message("assistant", tool_call_text(call.name, call.arguments), f"I need {call.name} for this.")
     messages = [Message("user", call.question), called]
     if rng.random() < 0.15 and not held_out:
@@ -107,19 +106,21 @@ def tool_document(rng: random.Random, *, held_out: bool = False) -> Document:
         return Document("tool calls", chat_pieces(messages, system=system, tools=schemas, thinking=thinking))
     messages += [Message("user", tool_response_text(call.response)), Message("assistant", call.answer, "The tool has answered.")]
     if kind > 0.9 and not held_out:
-        again = _drawn_call(rng, tools, held_out=False)
+        again = toolbox.make_call(rng, rng.choice(tools))
+        while is_held_out(again.key):
+            again = toolbox.make_call(rng, rng.choice(tools))
         text = tool_call_text(again.name, again.arguments)
         messages += [Message("user", again.question), Message("assistant", text, f"I need {again.name} for this.")]
         return Document("tool calls", chat_pieces(messages, system=system, tools=schemas, thinking=thinking))
     return Document("tool results", chat_pieces(messages, system=system, tools=schemas, thinking=thinking))
 
 
-def _drawn_call(rng: random.Random, tools: list[toolbox.Tool], *, held_out: bool) -> toolbox.Call:
-    for _ in range(2000):
+def _tools_and_call(rng: random.Random, *, held_out: bool) -> tuple[list[toolbox.Tool], toolbox.Call]:
+    while True:  # some tools have few arguments and none of them on the wanted side
+        tools = toolbox.draw_tools(rng)
         call = toolbox.make_call(rng, rng.choice(tools))
         if is_held_out(call.key) == held_out:
-            return call
-    raise ValueError("no tool call on the wanted side of the split")
+            return tools, call
 
 
 def documents(seed: int) -> Iterator[Document]:
