@@ -1,0 +1,60 @@
+"""Calls that many tests make."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.doubles.fake_engine import reference_tokens
+from weft.pb import vllm_engine_pb2 as pb
+from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+
+PROMPT = [10, 11, 12, 13]
+TOKENIZER_FILES = {"tokenizer.json": b'{"a": 1}', "tokenizer_config.json": b"{}" * 50_000}
+
+
+def request(stream: bool = False, **fields: Any) -> pb.GenerateRequest:
+    """A request for three tokens after PROMPT; `fields` of the request or its parameters change it."""
+    names = {field.name for field in pb.GenerateRequest.DESCRIPTOR.fields}
+    outer = {name: value for name, value in fields.items() if name in names}
+    inner = {name: value for name, value in fields.items() if name not in names}
+    params = pb.SamplingParams(**{"max_tokens": 3, **inner})
+    message = pb.GenerateRequest(stream=stream, sampling_params=params)
+    if not {"text", "tokenized"} & fields.keys():
+        message.tokenized.input_ids.extend(PROMPT)
+    message.MergeFrom(pb.GenerateRequest(**outer))
+    return message
+
+
+async def responses(stub: VllmEngineStub, message: pb.GenerateRequest) -> list[pb.GenerateResponse]:
+    """Everything the server answers."""
+    return [response async for response in stub.Generate(message)]
+
+
+async def completes(stub: VllmEngineStub, **fields: Any) -> list[pb.GenerateComplete]:
+    """The answers to a request that is not streamed."""
+    answers = await responses(stub, request(**fields))
+    assert all(answer.WhichOneof("response") == "complete" for answer in answers)
+    return [answer.complete for answer in answers]
+
+
+async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
+    """Status and text of a call that must fail, whether it is streamed or not."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _finish(call)
+    return caught.value.code(), caught.value.details() or ""
+
+
+async def _finish(call: Any) -> None:
+    if isinstance(call, grpc.aio.UnaryStreamCall):
+        async for _ in call:
+            pass
+    else:
+        await call
+
+
+async def check_canary(stub: VllmEngineStub) -> None:
+    """A plain request still gives the reference tokens, and health says so."""
+    [answer] = await completes(stub)
+    assert list(answer.output_ids) == reference_tokens(PROMPT, 3)
+    assert (await stub.HealthCheck(pb.HealthCheckRequest())).healthy

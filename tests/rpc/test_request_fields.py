@@ -1,0 +1,214 @@
+"""Every field of every request is used or refused by name."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from tests.doubles.fake_engine import FakeEngine, make_config
+from tests.rpc.calls import PROMPT, request
+from weft.core.errors import BadRequest
+from weft.core.types import OutputKind
+from weft.core.validate import Limits
+from weft.pb import common_pb2
+from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.convert.request import (
+    Generation,
+    refuse_profile_options,
+    to_flush_timeout,
+    to_generation,
+)
+from weft.rpc.methods import METHODS
+
+LIMITS = Limits.of(make_config())
+
+# A value for each kind of field that differs from what is meant when the field is unset.
+_SCALARS = {
+    FieldDescriptor.CPPTYPE_INT32: 2,
+    FieldDescriptor.CPPTYPE_INT64: 2,
+    FieldDescriptor.CPPTYPE_UINT32: 2,
+    FieldDescriptor.CPPTYPE_UINT64: 2,
+    FieldDescriptor.CPPTYPE_FLOAT: 0.5,
+    FieldDescriptor.CPPTYPE_DOUBLE: 0.5,
+    FieldDescriptor.CPPTYPE_BOOL: True,
+    FieldDescriptor.CPPTYPE_STRING: "x",
+}
+
+REFUSED = {
+    "json_schema",
+    "regex",
+    "grammar",
+    "structural_tag",
+    "json_object",
+    "choice",
+    "grammar_from_first_token",
+    "mm_inputs",
+    "extra_mm_inputs",
+    "media_refs",
+    "kv_transfer_params",
+    "kv_transfer_params_json",
+}
+
+
+def set_field(message: Message, field: FieldDescriptor) -> None:
+    """Give one field a value that is not its default."""
+    is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+    if is_map:
+        getattr(message, field.name)[2] = 0.5
+    elif field.is_repeated and field.message_type is not None:
+        getattr(message, field.name).add()
+    elif field.is_repeated:
+        getattr(message, field.name).append(_SCALARS[field.cpp_type])
+    elif field.message_type is not None:
+        getattr(message, field.name).SetInParent()
+    else:
+        setattr(message, field.name, _SCALARS[field.cpp_type])
+
+
+def convert(message: pb.GenerateRequest) -> Generation:
+    return to_generation(message, LIMITS, data_parallel_size=4)
+
+
+def fields_of(message_type: type[Message]) -> list[Any]:
+    return [pytest.param(field, id=field.name) for field in message_type.DESCRIPTOR.fields]
+
+
+def used_or_refused(message: pb.GenerateRequest) -> str:
+    """What became of the field that was set."""
+    try:
+        return "used" if convert(message) != convert(request()) else "ignored"
+    except BadRequest as error:
+        return f"{error.parameter} refused: {error}"
+
+
+def expected(name: str) -> str:
+    return f"{name} refused: {name} is not supported yet" if name in REFUSED else "used"
+
+
+@pytest.mark.parametrize("field", fields_of(pb.SamplingParams))
+def test_every_sampling_parameter_is_used_or_refused(field: FieldDescriptor):
+    """A new field of the protocol fails here until someone decides about it."""
+    message = request(max_tokens=3)
+    set_field(message.sampling_params, field)
+
+    assert used_or_refused(message) == expected(field.name)
+
+
+@pytest.mark.parametrize("field", fields_of(pb.GenerateRequest))
+def test_every_field_of_a_request_is_used_or_refused(field: FieldDescriptor):
+    """The same for the request around the parameters."""
+    message = request(max_tokens=3)
+    set_field(message, field)
+    message.sampling_params.n = 2 if field.name == "sampling_params" else 0
+    if field.name == "tokenized":
+        message.tokenized.input_ids.append(1)
+
+    assert used_or_refused(message) == expected(field.name)
+
+
+@pytest.mark.parametrize("field", fields_of(pb.TokenizedInput))
+def test_every_field_of_tokenized_input_is_used(field: FieldDescriptor):
+    """Also the text that only labels."""
+    message = request(max_tokens=3)
+    set_field(message.tokenized, field)
+
+    assert used_or_refused(message) == "used"
+
+
+@pytest.mark.parametrize("field", fields_of(common_pb2.StartProfileRequest))
+def test_every_wish_about_profiling_is_refused(field: FieldDescriptor):
+    """The engine chooses for itself."""
+    message = common_pb2.StartProfileRequest()
+    set_field(message, field)
+
+    with pytest.raises(BadRequest, match=f"{field.name} is not supported yet"):
+        refuse_profile_options(message)
+
+
+def test_no_other_request_has_fields_that_are_not_tested():
+    """What the tests above and those of the single calls cover; a new field must be added there."""
+    names = {
+        method.request_type.DESCRIPTOR.name: [f.name for f in method.request_type.DESCRIPTOR.fields]
+        for method in METHODS.values()
+    }
+
+    del names["GenerateRequest"], names["StartProfileRequest"]
+    assert names == {
+        "EmbedRequest": ["request_id", "tokenized"],  # refused as a whole
+        "AbortRequest": ["request_ids"],
+        "FlushCacheRequest": ["timeout_s"],
+        "GetLoadsRequest": ["dp_rank", "include"],
+        "SubscribeKvEventsRequest": ["start_sequence_number", "load_records_before_first_batch"],
+        "HealthCheckRequest": [],
+        "StopProfileRequest": [],
+        "GetModelInfoRequest": [],
+        "GetServerInfoRequest": [],
+        "GetTokenizerRequest": [],
+    }
+
+
+def test_unset_numbers_take_their_neutral_value():
+    """proto3 cannot tell 0 from unset; where 0 makes no sense it means "the default"."""
+    message = pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=PROMPT))
+
+    params = convert(message).params
+
+    assert (params.temperature, params.top_p, params.top_k, params.min_p) == (1.0, 1.0, 0, 0.0)
+    assert (params.repetition_penalty, params.n, params.max_tokens) == (1.0, 1, None)
+    assert (params.logprobs, params.prompt_logprobs, params.seed) == (None, None, None)
+    assert (params.presence_penalty, params.frequency_penalty) == (0.0, 0.0)
+    assert (params.stop, params.stop_token_ids, params.logit_bias) == (None, None, None)
+    assert params.truncate_prompt_tokens is None
+
+
+def test_zero_that_was_set_is_not_unset():
+    """Where presence travels, 0 is a value: greedy, no alternatives, seed 0."""
+    params = convert(request(temperature=0.0, logprobs=0, prompt_logprobs=0, seed=0)).params
+
+    assert (params.temperature, params.logprobs, params.prompt_logprobs, params.seed) == (
+        0,
+        0,
+        0,
+        0,
+    )
+
+
+def test_a_decimal_means_the_same_as_over_http():
+    """Floats travel in 32 bits; the shortest decimal with the same bits is what was meant."""
+    params = convert(request(temperature=0.7, top_p=0.9, min_p=0.05, logit_bias={5: -1.3})).params
+
+    assert (params.temperature, params.top_p, params.min_p) == (0.7, 0.9, 0.05)
+    assert params.logit_bias == {5: -1.3}
+
+
+def test_streaming_chooses_how_outputs_are_made():
+    """Deltas for a stream, one output at the end otherwise."""
+    kinds = [convert(request(stream=stream)).params.output_kind for stream in (True, False)]
+
+    assert kinds == [OutputKind.DELTA, OutputKind.FINAL_ONLY]
+
+
+def test_parameters_are_checked_before_the_input():
+    """An empty request with a bad parameter complains of the parameter: clients test for it."""
+    message = pb.GenerateRequest(sampling_params=pb.SamplingParams(top_p=-33))
+
+    with pytest.raises(BadRequest, match=r"top_p must be in \(0, 1\], got -33\.0"):
+        convert(message)
+
+
+@pytest.mark.parametrize("timeout_s", [-1.0, float("nan"), float("inf"), 1e9])
+def test_flush_timeout_must_be_a_sane_number(timeout_s: float):
+    """Nothing waits for ever."""
+    with pytest.raises(BadRequest, match="timeout_s must be in"):
+        to_flush_timeout(common_pb2.FlushCacheRequest(timeout_s=timeout_s))
+
+
+def test_false_json_object_is_no_constraint():
+    """A switch that is off asks for nothing."""
+    assert convert(request(json_object=False)) == convert(request())
+
+
+def test_fake_engine_has_the_limits_tested_here():
+    """The limits above are those of the engine that the other tests use."""
+    assert Limits.of(FakeEngine().vllm_config) == LIMITS
