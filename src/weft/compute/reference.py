@@ -5,6 +5,7 @@ A row's logits are the same bits whatever else is in the step; `tiles` and `atte
 """
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
@@ -39,7 +40,8 @@ class _RmsNorm:
 
     def __call__(self, rows: FloatArray) -> FloatArray:
         mean_square = np.mean(rows * rows, axis=-1, keepdims=True)
-        return rows / np.sqrt(mean_square + self.eps) * self.weight
+        scale: FloatArray = np.sqrt(mean_square + self.eps)
+        return rows / scale * self.weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +171,17 @@ def _normed(norm: _RmsNorm | None, rows: FloatArray) -> FloatArray:
 def _activate(activation: Activation, x: FloatArray) -> FloatArray:
     match activation:
         case Activation.SILU:
-            return x / (1 + np.exp(-x))
+            falling: FloatArray = np.exp(-x)
+            return x / (1 + falling)
         case Activation.GELU_TANH:
             inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
-            return np.float32(0.5) * x * (1 + np.tanh(inner))
+            rising: FloatArray = np.tanh(inner)
+            return np.float32(0.5) * x * (1 + rising)
         case Activation.RELU:
-            return np.maximum(x, 0)
+            positive: FloatArray = np.maximum(x, 0)
+            return positive
+        case _:
+            assert_never(activation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,42 +1,51 @@
 """Rotary position embedding: the frequencies of every `RopeKind`, and their application."""
 
 import math
+from typing import assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.compute.runner import FloatArray, IntArray
 from weft.model.spec import RopeKind, RopeSpec
+
+Wide = NDArray[np.float64]
 
 
 def inverse_frequencies(rope: RopeSpec, max_model_len: int) -> FloatArray:
     """Radians per position of each pair of elements, [dim / 2]."""
     exponents = np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim
-    plain = rope.theta**-exponents
+    return _scaled(rope, rope.theta**-exponents, max_model_len).astype(np.float32)
+
+
+def _scaled(rope: RopeSpec, plain: Wide, max_model_len: int) -> Wide:
     match rope.kind:
         case RopeKind.DEFAULT:
-            result = plain
+            return plain
         case RopeKind.LINEAR:
-            result = plain / rope.factor
+            return plain / rope.factor
         case RopeKind.LLAMA3:
-            result = _llama3(rope, plain)
+            return _llama3(rope, plain)
         case RopeKind.YARN:
-            result = _yarn(rope, plain)
+            return _yarn(rope, plain)
         case RopeKind.LONGROPE:
             # One set for all sequences: cached keys are shared between short and long ones.
             is_long = max_model_len > rope.original_max_position
-            result = plain / np.asarray(rope.long_factors if is_long else rope.short_factors)
-    return result.astype(np.float32)
+            factors: Wide = np.asarray(rope.long_factors if is_long else rope.short_factors)
+            return plain / factors
+        case _:
+            assert_never(rope.kind)
 
 
-def _llama3(rope: RopeSpec, plain: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _llama3(rope: RopeSpec, plain: Wide) -> Wide:
     """Slow turns are stretched by the factor, fast ones kept, those between blended."""
     turns = rope.original_max_position * plain / (2 * math.pi)  # over the trained length
     blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    kept = np.clip(blend, 0.0, 1.0)
+    kept: Wide = np.clip(blend, 0.0, 1.0)
     return (1 - kept) * plain / rope.factor + kept * plain
 
 
-def _yarn(rope: RopeSpec, plain: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _yarn(rope: RopeSpec, plain: Wide) -> Wide:
     """Like llama3, but the blend is linear in the element, between two numbers of turns."""
 
     def element(turns: float) -> float:
@@ -48,7 +57,7 @@ def _yarn(rope: RopeSpec, plain: np.ndarray) -> np.ndarray:  # type: ignore[type
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.dim - 1)
     high += 0.001 if low == high else 0
-    stretched = np.clip((np.arange(rope.dim // 2) - low) / (high - low), 0.0, 1.0)
+    stretched: Wide = np.clip((np.arange(rope.dim // 2) - low) / (high - low), 0.0, 1.0)
     return stretched * plain / rope.factor + (1 - stretched) * plain
 
 

@@ -26,4 +26,5 @@ def pad_rows(rows: FloatArray) -> FloatArray:
 def matmul(rows: FloatArray, matrix: FloatArray) -> FloatArray:
     """[whole tiles of rows, in] times [in, out]."""
     tiles = rows.reshape(-1, ROWS, rows.shape[1])
-    return np.matmul(tiles, matrix).reshape(len(rows), matrix.shape[1])
+    products: FloatArray = np.matmul(tiles, matrix)
+    return products.reshape(len(rows), matrix.shape[1])

@@ -31,9 +31,7 @@ class _Opened:
     stored: Mapping[str, StoredTensor]
 
 
-def open_directory(
-    path: Path, *, name: str, dtype: str = "auto", notice: str | None = None
-) -> Checkpoint:
+def open_directory(path: Path, *, name: str, dtype: str = "auto") -> Checkpoint:
     """Read and check everything of the checkpoint at `path` but the weights themselves."""
     where = str(path / "config.json")
     config = read_config(parse_object(read_bytes(path / "config.json"), where), where)
@@ -45,7 +43,7 @@ def open_directory(
     generation = Fields(parse_object(data, generation_path) if data else {}, generation_path)
     opened = _match_tensors(path, config, spec)
     served = _served_dtype(opened.stored, opened.layout, dtype)
-    card = describe(name, config, spec, facts, generation, dtype=served, notice=notice)
+    card = describe(name, config, spec, facts, generation, served)
     return Checkpoint(
         card,
         spec,
@@ -61,9 +59,7 @@ def describe(
     spec: DecoderSpec,
     facts: TokenizerFacts,
     generation: Fields,
-    *,
     dtype: str,
-    notice: str | None,
 ) -> ModelCard:
     """The card of a decoder."""
     fields, vocab_size = config.fields, spec.vocab_size
@@ -82,7 +78,7 @@ def describe(
         num_parameters=num_parameters,
         weight_bytes=num_parameters * BYTES_PER_ELEMENT[dtype],
         kv_bytes_per_token=len(spec.layers) * 2 * spec.kv_size * BYTES_PER_ELEMENT["float32"],
-        notice=notice,
+        notice=None,
     )
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from weft.core.errors import ConfigError
 
@@ -40,11 +40,11 @@ def parse_object(data: bytes, where: str) -> dict[str, object]:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"key {shown(twice)} appears twice")
+    result: dict[str, object] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"key {shown(key)} appears twice")
+        result[key] = value
     return result
 
 
@@ -97,13 +97,11 @@ class Fields:
     def number(self, key: str, *, low: float = 0.0, high: float = math.inf) -> float:
         """A finite number in [low, high]; above 0 when `low` is 0."""
         value = self.values.get(key)
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if good and _is_finite(value) and low <= value <= high and (value > 0 or low < 0):
-            return float(value)
-        bounds = "above 0" if low == 0 else f"of at least {low:g}"
-        self.refuse(
-            key, f"a finite number {bounds}" + (f" and at most {high:g}" if high < math.inf else "")
-        )
+        if not is_finite_number(value) or not low <= value <= high or (value == 0 and low == 0):
+            bounds = "above 0" if low == 0 else f"of at least {low:g}"
+            limit = f" and at most {high:g}" if high < math.inf else ""
+            self.refuse(key, f"a finite number {bounds}{limit}")
+        return float(value)
 
     def number_or(self, key: str, default: float, *, low: float = 0.0) -> float:
         """Like `number`; `default` when absent."""
@@ -146,18 +144,18 @@ class Fields:
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of finite numbers above 0."""
         value = self.values.get(key)
-        if not isinstance(value, list) or not all(_is_positive(item) for item in value):
+        if not isinstance(value, list) or not all(
+            is_finite_number(item) and item > 0 for item in value
+        ):
             self.refuse(key, "a list of finite numbers above 0")
         return tuple(float(item) for item in value)
 
 
-def _is_finite(value: object) -> bool:
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """Whether `value` is a JSON number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
     try:
-        return math.isfinite(value)  # type: ignore[arg-type]
+        return math.isfinite(value)
     except OverflowError:  # an int beyond the range of a float
         return False
-
-
-def _is_positive(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and _is_finite(value) and value > 0  # type: ignore[operator]

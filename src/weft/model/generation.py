@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any, TypeGuard
 
 from weft.core.errors import ConfigError
-from weft.model.fields import Fields, shown
+from weft.model.fields import Fields, is_finite_number, shown
 
 Reader = Callable[[Fields, str], float | int]
 
@@ -12,10 +13,9 @@ Reader = Callable[[Fields, str], float | int]
 def _number(low: float, high: float, words: str) -> Reader:
     def read(fields: Fields, key: str) -> float:
         value = fields.values[key]
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not low <= value <= high:  # type: ignore[operator]
+        if not is_finite_number(value) or not low <= value <= high:
             fields.refuse(key, words)
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
 
     return read
 
@@ -60,18 +60,21 @@ def eos_token_ids(
 
 def _ids(fields: Fields, vocab_size: int) -> list[int]:
     value = fields.values.get("eos_token_id")
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    for item in ids:
-        if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < vocab_size:
+    listed: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
+    for item in listed:
+        if not _is_id(item, vocab_size):
             raise ConfigError(
                 f"{fields.where}: eos_token_id holds {shown(item)}; "
                 f"it must be a whole number from 0 to {vocab_size - 1}, or a list of them"
             )
-    return ids
+    return [int(item) for item in listed]
 
 
 def optional_id(primary: int | None, config: Fields, key: str, vocab_size: int) -> int | None:
     """A begin or padding id, or None: many configs hold a placeholder outside the vocabulary."""
     value = config.values.get(key) if primary is None else primary
-    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab_size
-    return int(value) if usable else None  # type: ignore[call-overload, no-any-return]
+    return value if _is_id(value, vocab_size) else None
+
+
+def _is_id(value: object, vocab_size: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab_size

@@ -1,5 +1,6 @@
 """`open_model`: a name from the command line to a checked `Checkpoint`."""
 
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -59,7 +60,8 @@ def _open_embedded(name: str, dtype: str) -> Checkpoint:
         case "tiny":
             parse_parameters("tiny", query, ())
             path = Path(str(files("weft.model.embedded"))) / "tiny"
-            return open_directory(path, name=name, dtype=dtype, notice=_TOY_NOTICE)
+            toy = open_directory(path, name=name, dtype=dtype)
+            return replace(toy, card=replace(toy.card, notice=_TOY_NOTICE))
         case "random":
             return open_random(name, query, dtype)
         case "echo":

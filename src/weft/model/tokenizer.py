@@ -55,30 +55,19 @@ def read_tokenizer(
     """Check that the tokenizer loads, fits `vocab_size`, and that the chat template parses."""
     tokenizer = _load(files[TOKENIZER], f"{where}/{TOKENIZER}")
     _check_size(tokenizer, f"{where}/{TOKENIZER}", vocab_size, ignored_tokens)
-    config = _config(files, where)
+    config = _tokenizer_config(files, where)
     return TokenizerFacts(
         eos_token_id=_special_id(tokenizer, config, "eos_token"),
         bos_token_id=_special_id(tokenizer, config, "bos_token"),
         pad_token_id=_special_id(tokenizer, config, "pad_token"),
-        chat_template=_chat_template(files, where, config),
+        chat_template=read_chat_template(files, where),
     )
-
-
-def read_chat_template(files: Mapping[str, bytes], where: str) -> str | None:
-    """The chat template among a tokenizer's files, checked to parse."""
-    return _chat_template(files, where, _config(files, where))
-
-
-def _config(files: Mapping[str, bytes], where: str) -> Fields:
-    path = f"{where}/{TOKENIZER_CONFIG}"
-    given = parse_object(files[TOKENIZER_CONFIG], path) if TOKENIZER_CONFIG in files else {}
-    return Fields(given, path)
 
 
 def _load(data: bytes, where: str) -> Tokenizer:
     try:
         return Tokenizer.from_str(data.decode("utf-8"))
-    except Exception as err:  # noqa: BLE001 - the library raises bare Exception for every defect
+    except Exception as err:
         raise ConfigError(f"{where}: not a valid tokenizer ({_one_line(err)})") from err
 
 
@@ -104,7 +93,8 @@ def _special_id(tokenizer: Tokenizer, config: Fields, key: str) -> int | None:
     return tokenizer.token_to_id(value) if isinstance(value, str) else None
 
 
-def _chat_template(files: Mapping[str, bytes], where: str, config: Fields) -> str | None:
+def read_chat_template(files: Mapping[str, bytes], where: str) -> str | None:
+    """The chat template among `files`, checked; None if the model has none."""
     if TEMPLATE in files:
         path = f"{where}/{TEMPLATE}"
         try:
@@ -112,11 +102,18 @@ def _chat_template(files: Mapping[str, bytes], where: str, config: Fields) -> st
         except UnicodeDecodeError as err:
             raise ConfigError(f"{path}: not UTF-8 text (byte {err.start})") from err
     else:
+        config = _tokenizer_config(files, where)
         path = f"{config.where}: chat_template"
         template = _default_template(config)
     if template is not None:
-        check_template(template, path)
+        _check_template(template, path)
     return template
+
+
+def _tokenizer_config(files: Mapping[str, bytes], where: str) -> Fields:
+    path = f"{where}/{TOKENIZER_CONFIG}"
+    data = files.get(TOKENIZER_CONFIG)
+    return Fields({} if data is None else parse_object(data, path), path)
 
 
 def _default_template(config: Fields) -> str | None:
@@ -136,7 +133,7 @@ def _default_template(config: Fields) -> str | None:
 class _GenerationBlock(Extension):
     """`{% generation %}` marks text for training masks; it only has to parse."""
 
-    tags = {"generation"}  # noqa: RUF012 - the attribute's form is jinja2's
+    tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
         """The block's body."""
@@ -144,7 +141,7 @@ class _GenerationBlock(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def check_template(template: str, where: str) -> None:
+def _check_template(template: str, where: str) -> None:
     """Refuse a chat template that does not parse."""
     environment = ImmutableSandboxedEnvironment(
         extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],

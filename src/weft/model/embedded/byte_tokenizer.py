@@ -1,9 +1,9 @@
 """A byte-level tokenizer made in memory: 256 bytes, three specials, filler words up to any size."""
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from collections.abc import Mapping
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MIN_VOCAB = 256 + len(SPECIALS)
@@ -51,7 +51,7 @@ def _tokenizer_json(vocab_size: int) -> bytes:
         }
         for token_id, content in enumerate(SPECIALS, start=256)
     ]
-    document = {
+    document: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

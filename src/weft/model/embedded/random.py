@@ -45,7 +45,7 @@ def open_random(name: str, query: str, dtype: str) -> Checkpoint:
     facts = read_tokenizer(files, name, spec.vocab_size, frozenset())
     served = drawn if dtype == "auto" else dtype
     generation = Fields(json.loads(files["generation_config.json"]), name)
-    card = describe(name, config, spec, facts, generation, dtype=served, notice=None)
+    card = describe(name, config, spec, facts, generation, served)
     seed = parameters.integer("seed", 0, low=0, high=2**63 - 1)
     return Checkpoint(
         card, spec, facts.chat_template, files, lambda: _draw_all(spec, seed, drawn, served)
