@@ -11,6 +11,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from functools import partial
 from typing import Any, assert_never
 
 from weft.core.client import EngineClient
@@ -59,6 +60,7 @@ log = logging.getLogger("weft.engine")
 
 STALL_S = 30.0  # an engine that answers nothing for so long is unhealthy; no step takes as long
 _LOAD_TIMEOUT_S = 0.5
+_LONG_TEXT = 10_000  # characters
 
 
 class _Open:
@@ -136,7 +138,8 @@ class FrontClient(EngineClient):
         self._check_rank(data_parallel_rank)
         if trace_headers:
             log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
-        request = self.input_processor.process(
+        process = partial(
+            self.input_processor.process,
             prompt,
             sampling_params,
             request_id,
@@ -144,6 +147,10 @@ class FrontClient(EngineClient):
             tokenization_kwargs=tokenization_kwargs,
             priority=priority,
         )
+        # The tokenizer takes about 1 µs a character, without the GIL: long texts must not hold the loop.
+        is_long = len(_text_of(prompt)) > _LONG_TEXT
+        request = await asyncio.to_thread(process) if is_long else process()
+        self._check_alive()
         opened = self._admit(request)
         try:
             while True:
@@ -414,6 +421,11 @@ class FrontClient(EngineClient):
         self._is_closing = True
         self._send(Stop(timeout or 0.0))
         return True
+
+
+def _text_of(prompt: object) -> str:
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    return text if isinstance(text, str) else ""
 
 
 def _refuse(**given: object) -> None:

@@ -1,0 +1,79 @@
+"""Every `EngineClient`, started and stopped for the contract suite."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.doubles.fake_engine import FakeEngine
+from weft.core.client import EngineClient
+from weft.core.config import EngineOptions
+from weft.engine.configure import resolve
+from weft.engine.local_client import LocalClient
+from weft.engine.process_client import ProcessClient
+from weft.model.open import open_model
+from weft.rpc.client import RpcClient
+from weft.rpc.server import RpcOptions, RpcServer
+
+MODEL = (
+    "embedded:random?layers=2&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=400"
+)
+GIB = 1 << 30
+
+
+async def start(client_class, model: str = MODEL, **options):
+    """A client of that class on a small engine."""
+    settings = EngineOptions(
+        model=model, **{"max_model_len": 256, "num_gpu_blocks_override": 64, **options}
+    )
+    checkpoint = open_model(settings.model)
+    return await client_class.start(checkpoint, resolve(settings, checkpoint.card, GIB))
+
+
+async def stop(client: EngineClient) -> None:
+    """Stop an engine and wait for its end."""
+    client.shutdown()
+    await client.wait_closed()
+
+
+@asynccontextmanager
+async def local(**options) -> AsyncIterator[EngineClient]:
+    """The engine on a thread."""
+    client = await start(LocalClient, **options)
+    try:
+        yield client
+    finally:
+        await stop(client)
+
+
+@asynccontextmanager
+async def process(**options) -> AsyncIterator[EngineClient]:
+    """The engine in a child process."""
+    client = await start(ProcessClient, **options)
+    try:
+        yield client
+    finally:
+        await stop(client)
+
+
+@asynccontextmanager
+async def rpc(**options) -> AsyncIterator[EngineClient]:
+    """The engine behind a gRPC server."""
+    async with local(**options) as engine:
+        files = open_model(engine.model_config.model).tokenizer_files
+        server = RpcServer(engine, files, RpcOptions(port=0))
+        port = await server.start()
+        client = await RpcClient.connect(f"127.0.0.1:{port}")
+        try:
+            yield client
+        finally:
+            await client.close()
+            await server.stop()
+
+
+@asynccontextmanager
+async def fake(**options) -> AsyncIterator[EngineClient]:
+    """The double that other tests use."""
+    assert not options
+    yield FakeEngine()
+
+
+ENGINES = {"local": local, "process": process, "rpc": rpc, "fake": fake}

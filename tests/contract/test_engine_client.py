@@ -1,0 +1,250 @@
+"""What every `EngineClient` promises, whatever is behind it."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from tests.contract.engines import ENGINES
+from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.core.types import FinishReason, OutputKind, PauseMode, PoolingParams, SamplingParams
+
+PROMPT = {"prompt_token_ids": list(range(100, 140))}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+# Long enough never to end by itself within a test.
+ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+
+
+@pytest.fixture(params=ENGINES)
+async def engine(request):
+    """Each client in turn."""
+    async with ENGINES[request.param]() as client:
+        yield client
+
+
+@pytest.fixture(params=["local", "process", "fake"])
+async def controlled(request):
+    """The clients that can be paused; the wire has no call for it."""
+    async with ENGINES[request.param]() as client:
+        yield client
+
+
+def params(**changes):
+    """Greedy parameters with changes."""
+    base = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
+    return SamplingParams(**{**base, **changes})
+
+
+async def collect(engine, sampling_params, request_id="r", prompt=PROMPT, **options):
+    """All outputs of one request."""
+    async with aclosing(engine.generate(prompt, sampling_params, request_id, **options)) as outputs:
+        return [output async for output in outputs]
+
+
+async def until_idle(engine):
+    """Wait until the engine holds no block and runs nothing."""
+    async with asyncio.timeout(5):
+        while True:
+            load = (await engine.get_loads())[0]
+            if not (load.num_running or load.num_waiting or load.num_held_blocks):
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_exactly_one_output_is_the_last(engine):
+    """The stream ends after the one finished output."""
+    outputs = await collect(engine, GREEDY)
+    assert [output.is_finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    assert outputs[-1].outputs[0].finish_reason is FinishReason.LENGTH
+
+
+async def test_output_kinds_say_the_same_thing(engine):
+    """Deltas add up to the cumulative answer, which is the final one."""
+    final = await collect(engine, params(output_kind=OutputKind.FINAL_ONLY))
+    whole = await collect(engine, params(output_kind=OutputKind.CUMULATIVE))
+    deltas = await collect(engine, params(output_kind=OutputKind.DELTA))
+    added = [token for output in deltas for c in output.outputs for token in c.token_ids]
+    assert len(final) == 1
+    assert final[0].outputs[0].token_ids == whole[-1].outputs[0].token_ids == added
+    assert len(added) == 12
+
+
+async def test_the_same_request_gives_the_same_tokens(engine):
+    """Alone or beside others, the first time or with a warm cache."""
+    alone = (await collect(engine, GREEDY))[-1]
+    beside = await asyncio.gather(*(collect(engine, GREEDY, f"r{i}") for i in range(4)))
+    assert {tuple(o[-1].outputs[0].token_ids) for o in beside} == {
+        tuple(alone.outputs[0].token_ids)
+    }
+
+
+async def test_every_answer_of_n_is_delivered(engine):
+    """n answers, each with its index and its own end."""
+    outputs = await collect(engine, params(n=3, output_kind=OutputKind.FINAL_ONLY))
+    assert [c.index for c in outputs[0].outputs] == [0, 1, 2]
+    assert all(c.finish_reason is FinishReason.LENGTH for c in outputs[0].outputs)
+
+
+async def test_a_stop_token_is_named_and_kept(engine):
+    """The stop token's id is in the ids and is the reason."""
+    first = (await collect(engine, GREEDY))[-1].outputs[0].token_ids[2]
+    outputs = await collect(engine, params(stop_token_ids=[first]))
+    assert outputs[-1].outputs[0].token_ids[-1] == first
+    assert outputs[-1].outputs[0].stop_reason == first
+
+
+async def test_logprobs_align_with_tokens(engine):
+    """One entry a token, the sampled one in it."""
+    outputs = await collect(engine, params(logprobs=2, output_kind=OutputKind.FINAL_ONLY))
+    answer = outputs[0].outputs[0]
+    assert len(answer.logprobs) == len(answer.token_ids)
+    pairs = zip(answer.token_ids, answer.logprobs, strict=True)
+    assert all(token in entry for token, entry in pairs)
+
+
+async def test_abort_ends_a_request_with_what_it_has(engine):
+    """The generator ends in one finished output of reason "abort"."""
+    outputs = []
+    async with aclosing(engine.generate(PROMPT, ENDLESS, "victim")) as stream:
+        async for output in stream:
+            outputs.append(output)
+            await engine.abort("victim")
+    assert outputs[-1].is_finished
+    assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
+    await until_idle(engine)
+
+
+async def test_abort_is_by_exact_id(engine):
+    """A prefix of a live id, an unknown id and no id at all touch nobody."""
+    task = asyncio.create_task(collect(engine, GREEDY, "live-1"))
+    await engine.abort("live")
+    await engine.abort([])
+    await engine.abort(["no such", "live-"])
+    assert (await task)[-1].outputs[0].finish_reason is FinishReason.LENGTH
+
+
+async def test_closing_the_generator_aborts_the_request(engine):
+    """A reader who leaves frees what the engine held."""
+    async with aclosing(engine.generate(PROMPT, ENDLESS, "left")) as stream:
+        await anext(stream)
+    await until_idle(engine)
+    assert engine.num_active_requests == 0
+
+
+async def test_cancelling_before_the_first_output_aborts_the_request(engine):
+    """Also while nothing has come yet."""
+    task = asyncio.create_task(collect(engine, ENDLESS, "early"))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until_idle(engine)
+    assert engine.num_active_requests == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"top_p": -33.0}, r"top_p must be in \(0, 1\], got -33.0"),
+        ({"n": 0}, "n must be"),
+        ({"stop_token_ids": [10_000]}, "stop_token_ids"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias"),
+    ],
+)
+async def test_bad_parameters_are_refused_by_name(engine, changes, message):
+    """A refusal names the parameter, and the next request is served."""
+    with pytest.raises(BadRequest, match=message):
+        await collect(engine, params(**changes))
+    assert len((await collect(engine, GREEDY))[-1].outputs[0].token_ids) == 12
+
+
+@pytest.mark.parametrize("token_ids", [[], [-1], [400_000], [5] * 5000])
+async def test_bad_prompts_are_refused(engine, token_ids):
+    """Empty, outside the vocabulary, beyond the context: refused, and the next request is served."""
+    with pytest.raises(BadRequest):
+        await collect(engine, GREEDY, prompt={"prompt_token_ids": token_ids})
+    assert len((await collect(engine, GREEDY))[-1].outputs[0].token_ids) == 12
+
+
+async def test_a_prompt_beyond_the_context_is_told_with_counts(engine):
+    """The error says how long the prompt is and how long it may be."""
+    with pytest.raises(BadRequest, match="256.*300|300.*256") as caught:
+        await collect(engine, GREEDY, prompt={"prompt_token_ids": [5] * 300})
+    assert isinstance(caught.value, BadRequest | ContextLengthExceeded)
+
+
+async def test_health_and_tasks_are_told(engine):
+    """A living engine raises nothing and generates."""
+    await engine.check_health()
+    assert engine.is_running
+    assert not engine.errored
+    assert "generate" in await engine.get_supported_tasks()
+    assert await engine.is_paused() is False
+
+
+async def test_load_is_of_this_engine(engine):
+    """An idle engine runs nothing, and has room."""
+    await collect(engine, GREEDY)
+    await until_idle(engine)
+    (load,) = await engine.get_loads()
+    assert load.max_total_tokens > 0
+    assert load.token_usage == 0.0
+
+
+async def test_the_prefix_cache_can_be_dropped(engine):
+    """True when nothing was in the way."""
+    await collect(engine, GREEDY)
+    await until_idle(engine)
+    assert await engine.reset_prefix_cache() is True
+
+
+async def test_what_is_not_offered_is_refused_by_name(engine):
+    """`Unsupported` names the method."""
+    with pytest.raises(Unsupported, match="sleep"):
+        await engine.sleep()
+    with pytest.raises(Unsupported, match="encode"):
+        engine.encode(PROMPT, PoolingParams(), "e")
+    with pytest.raises(Unsupported, match="update_weights"):
+        await engine.update_weights(None)
+
+
+async def test_pause_abort_ends_what_is_open_and_queues_what_comes(controlled):
+    """Mode "abort": partial outputs now; new requests wait for resume."""
+    stream = controlled.generate(PROMPT, ENDLESS, "open")
+    await anext(stream)
+    await controlled.pause_generation(mode=PauseMode.ABORT)
+    rest = [output async for output in stream]
+    assert rest[-1].outputs[0].finish_reason is FinishReason.ABORT
+    waiting = asyncio.create_task(collect(controlled, GREEDY, "later"))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    assert await controlled.is_paused()
+    await controlled.resume_generation()
+    assert len((await waiting)[-1].outputs[0].token_ids) == 12
+
+
+async def test_pause_keep_freezes_and_resume_goes_on(controlled):
+    """Mode "keep": no output while paused, and the same tokens in the end, cache dropped or not."""
+    expected = (await collect(controlled, GREEDY))[-1].outputs[0].token_ids
+    task = asyncio.create_task(collect(controlled, GREEDY, "frozen"))
+    await asyncio.sleep(0)
+    await controlled.pause_generation(mode="keep", clear_cache=True)
+    await controlled.resume_generation()
+    assert (await task)[-1].outputs[0].token_ids == expected
+
+
+async def test_an_unknown_pause_mode_is_refused(controlled):
+    """A ValueError that names the mode, and nothing is paused."""
+    with pytest.raises(ValueError, match="often"):
+        await controlled.pause_generation(mode="often")
+    assert await controlled.is_paused() is False
+
+
+async def test_abort_works_while_paused(controlled):
+    """A queued request of a paused engine can be ended."""
+    await controlled.pause_generation()
+    task = asyncio.create_task(collect(controlled, GREEDY, "queued"))
+    await asyncio.sleep(0.02)
+    await controlled.abort("queued")
+    assert (await task)[-1].outputs[0].finish_reason is FinishReason.ABORT
+    await controlled.resume_generation()
