@@ -11,7 +11,7 @@ import msgspec
 
 from weft.core.client import EngineClient
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from weft.core.errors import BadRequest, EngineDead, Overloaded, WeftError
+from weft.core.errors import BadRequest, EngineDead, Overloaded, Unavailable, WeftError
 from weft.core.types import (
     CompletionOutput,
     EngineLoad,
@@ -84,8 +84,11 @@ def reference_tokens(prompt: list[int], num_tokens: int, index: int = 0) -> list
 
 def position_logprobs(prefix: list[int], sampled: int, num_top: int) -> PositionLogprobs:
     """The sampled token first, then the best; the sampled one is deliberately outside the best."""
-    best = [next_token(prefix, index=1000 + rank) for rank in range(4 * num_top + 8)]
-    unique = [token for token in dict.fromkeys(best) if token != sampled][:num_top]
+    first = next_token(prefix, index=1000)
+    others = (
+        FIRST_ID + (first + 7 * rank) % (VOCAB_SIZE - FIRST_ID) for rank in range(num_top + 1)
+    )
+    unique = [token for token in others if token != sampled][:num_top]
     entries = {sampled: Logprob(logprob=-50.0, rank=400)}
     for rank, token in enumerate(unique, start=1):
         entries[token] = Logprob(logprob=-float(rank), rank=rank)
@@ -195,6 +198,7 @@ class FakeEngine(EngineClient):
         self.num_resets_refused = 0
         self.has_profiler = False
         self.is_traced = False
+        self.is_stalled = False  # alive, but health checks find no progress
         self._steps_allowed: int | None = None
         self._changed = asyncio.Condition()
         self._open: dict[str, bool] = {}  # request id: whether it was aborted
@@ -396,9 +400,11 @@ class FakeEngine(EngineClient):
         return len(self._open)
 
     async def check_health(self) -> None:
-        """Raise if dead."""
+        """Raise if dead or stalled."""
         if self._is_dead:
             raise EngineDead
+        if self.is_stalled:
+            raise Unavailable("no step for 30 s")
 
     async def is_tracing_enabled(self) -> bool:
         """Whether trace headers are wanted."""
@@ -437,8 +443,11 @@ class FakeEngine(EngineClient):
         wait_for_inflight_requests: bool = False,
         clear_cache: bool = True,
     ) -> None:
-        """Stop all steps."""
+        """Stop all steps; mode "abort" ends what is open, the other two freeze it."""
+        chosen = PauseMode(mode)
         self._is_paused = True
+        if chosen is PauseMode.ABORT:
+            await self.abort(list(self._open))
 
     async def resume_generation(self) -> None:
         """Go on."""

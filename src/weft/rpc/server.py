@@ -64,7 +64,7 @@ class RpcServer:
         self._client = client
         self._options = options
         self._health = Health()
-        self._service = Service(
+        self.service = Service(
             client,
             tokenizer_files,
             self._health,
@@ -81,7 +81,7 @@ class RpcServer:
             options=_to_channel_args(self._options),
             maximum_concurrent_rpcs=self._options.max_concurrent_calls,
         )
-        server.add_generic_rpc_handlers((self._service.handler(), self._health.handler()))
+        server.add_generic_rpc_handlers((self.service.handler(), self._health.handler()))
         if self._options.reflection:
             names = (SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
@@ -102,8 +102,8 @@ class RpcServer:
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let open ones finish for `timeout_s`, abort the rest, then stop."""
         self.set_not_serving()
-        self._service.generate.close()
-        requests = self._service.generate.open_requests
+        self.service.generate.close()
+        requests = self.service.generate.open_requests
         if not await requests.wait_idle(timeout_s):
             # Aborted in the engine, not cancelled here: each caller gets its last message.
             log.warning("aborting %d requests that did not finish in time", len(requests.ids))
@@ -115,7 +115,7 @@ class RpcServer:
     async def stop(self) -> None:
         """End every call and stop listening. Idempotent."""
         self.set_not_serving()
-        self._service.generate.close()
+        self.service.generate.close()
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(_STOP_GRACE_S)
@@ -173,6 +173,7 @@ def _to_credentials(options: RpcOptions) -> grpc.ServerCredentials | None:
     client_ca = None
     if options.tls_client_ca is not None:
         client_ca = _read("--grpc-tls-client-ca", options.tls_client_ca)
+        _check_authority(options.tls_client_ca)
     _check_pair(options.tls_cert, options.tls_key)
     return grpc.ssl_server_credentials(
         [(key, cert)],
@@ -196,4 +197,14 @@ def _check_pair(cert: Path, key: Path) -> None:
         raise ConfigError(
             f"--grpc-tls-cert {cert} and --grpc-tls-key {key} are not a certificate and its key "
             "in PEM form"
+        ) from error
+
+
+def _check_authority(path: Path) -> None:
+    """The same for the authority of client certificates."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"--grpc-tls-client-ca: {path} holds no certificate in PEM form"
         ) from error

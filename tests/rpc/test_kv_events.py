@@ -1,0 +1,209 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import msgspec
+import pytest
+
+from tests.doubles.fake_engine import FakeEngine, make_config
+from tests.rpc.calls import TOKENIZER_FILES, refusal
+from weft.core.types import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EngineLoad,
+    KvEvent,
+    KvEventBatch,
+)
+from weft.pb import common_pb2
+from weft.pb.common_pb2 import SubscribeKvEventsRequest
+from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.convert.kv_events import to_event, to_int64
+from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.ticks import with_ticks
+
+HASHES = [bytes([i]) * 32 for i in (1, 0xFF)]
+
+
+def batch(number: int, *events: KvEvent) -> KvEventBatch:
+    return KvEventBatch(sequence_number=number, timestamp=1.5, events=list(events))
+
+
+async def read(call) -> common_pb2.KvEventBatch:
+    """The next message, soon."""
+    async with asyncio.timeout(5):
+        return await call.read()
+
+
+def test_hash_is_the_signed_low_half():
+    """Its last eight bytes, big endian."""
+    assert to_int64(bytes(24) + (5).to_bytes(8, "big")) == 5
+    assert to_int64(b"\x07" * 24 + b"\xff" * 8) == -1
+
+
+def test_stored_blocks_carry_their_tokens():
+    """A chain of blocks with its parent; each block has its own slice of the tokens."""
+    stored = BlockStored(
+        block_hashes=HASHES,
+        parent_block_hash=HASHES[1],
+        token_ids=[1, 2, 3, 4],
+        block_size=2,
+        lora_name="l",
+        cache_salt="s",
+    )
+
+    event = to_event(stored, 7)
+
+    assert event == common_pb2.KvCacheEvent(
+        event_id=7,
+        stored=common_pb2.KvBlocksStored(
+            parent_block_hash=-1,
+            tier=common_pb2.KV_CACHE_TIER_DEVICE,
+            lora_name="l",
+            cache_salt="s",
+            blocks=[
+                common_pb2.KvBlock(block_hash=0x0101010101010101, token_ids=[1, 2], block_size=2),
+                common_pb2.KvBlock(block_hash=-1, token_ids=[3, 4], block_size=2),
+            ],
+        ),
+    )
+
+
+def test_start_of_a_prompt_has_no_parent():
+    """Unset, not 0: 0 is a hash."""
+    stored = BlockStored(block_hashes=[], parent_block_hash=None, token_ids=[], block_size=2)
+
+    assert not to_event(stored, 1).stored.HasField("parent_block_hash")
+
+
+async def test_batches_are_relayed_in_order_with_load(stub: VllmEngineStub, engine: FakeEngine):
+    """Sequence numbers are the engine's, event ids count, and the rank's load comes along."""
+    engine.load = EngineLoad(num_running=3, max_running=8, max_total_tokens=10, num_used_tokens=5)
+    await engine.publish(batch(0, BlockRemoved(block_hashes=HASHES), AllBlocksCleared()))
+    call = stub.SubscribeKvEvents(SubscribeKvEventsRequest())
+
+    first = await read(call)
+    await engine.publish(batch(1, AllBlocksCleared()))
+    second = await read(call)
+
+    assert (first.sequence_number, first.dp_rank, first.timestamp) == (0, 0, 1.5)
+    assert [(e.event_id, e.WhichOneof("data")) for e in first.events] == [
+        (1, "removed"),
+        (2, "cleared"),
+    ]
+    assert list(first.events[0].removed.block_hashes) == [0x0101010101010101, -1]
+    assert (first.load.running_requests, first.load.token_usage) == (3, 0.5)
+    assert not first.load.load_only
+    assert second.sequence_number == 1
+    assert second.events[0].event_id == 3
+    assert second.load.sample == first.load.sample + 1
+    call.cancel()
+
+
+async def test_replay_starts_where_it_was_asked_to(stub: VllmEngineStub, engine: FakeEngine):
+    """A subscriber that comes back continues without a hole."""
+    for number in range(4):
+        await engine.publish(batch(number))
+
+    call = stub.SubscribeKvEvents(SubscribeKvEventsRequest(start_sequence_number=2))
+
+    assert [(await read(call)).sequence_number for _ in range(2)] == [2, 3]
+    call.cancel()
+
+
+async def test_idle_stream_carries_load_records(stub: VllmEngineStub, engine: FakeEngine):
+    """Heartbeats have no events, repeat the last number, and carry the fuller load."""
+    await engine.publish(batch(0))
+    await engine.publish(batch(1))
+    call = stub.SubscribeKvEvents(SubscribeKvEventsRequest())
+    for _ in range(2):
+        await read(call)
+    engine.load = EngineLoad(num_waiting=4, cache_hit_rate=0.5, num_used_tokens=7)
+
+    beat = await read(call)
+
+    assert (beat.sequence_number, len(beat.events)) == (1, 0)
+    assert beat.load.load_only
+    assert (beat.load.waiting_requests, beat.load.cache_hit_rate) == (4, 0.5)
+    assert beat.load.num_used_tokens == 7
+    assert (await read(call)).load.sample == beat.load.sample + 1
+    call.cancel()
+
+
+async def test_load_records_before_the_first_batch_need_asking(
+    stub: VllmEngineStub, engine: FakeEngine
+):
+    """An older subscriber would take one for a repeated batch number 0."""
+    new = stub.SubscribeKvEvents(SubscribeKvEventsRequest(load_records_before_first_batch=True))
+    old = stub.SubscribeKvEvents(SubscribeKvEventsRequest())
+
+    beats = [await read(new) for _ in range(3)]
+    await engine.publish(batch(0, AllBlocksCleared()))
+
+    assert all(beat.load.load_only and beat.sequence_number == 0 for beat in beats)
+    assert [len((await read(old)).events)] == [1]
+    new.cancel()
+    old.cancel()
+
+
+async def test_dead_engine_ends_subscribers(stub: VllmEngineStub, engine: FakeEngine):
+    """UNAVAILABLE, so that they look for another one."""
+    call = stub.SubscribeKvEvents(SubscribeKvEventsRequest())
+    await call.initial_metadata()
+
+    await engine.die()
+
+    assert (await refusal(call))[0] == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.fixture
+async def uncached() -> AsyncIterator[VllmEngineStub]:
+    """A server whose engine has no prefix cache."""
+    config = make_config()
+    cache = msgspec.structs.replace(config.cache_config, enable_prefix_caching=False)
+    engine = FakeEngine(msgspec.structs.replace(config, cache_config=cache))
+    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+        yield VllmEngineStub(channel)
+    await server.stop()
+
+
+async def test_without_a_prefix_cache_there_are_no_events(uncached: VllmEngineStub):
+    """UNIMPLEMENTED: gateways accept that and go on."""
+    status, detail = await refusal(uncached.SubscribeKvEvents(SubscribeKvEventsRequest()))
+
+    assert status == grpc.StatusCode.UNIMPLEMENTED
+    assert "prefix caching is off" in detail
+
+
+async def test_ticks_end_with_their_source():
+    """Items, silence, and the end: in that order."""
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.sleep(0.05)
+        yield 2
+
+    seen = [item async for item in with_ticks(source(), 0.02)]
+
+    assert [item for item in seen if item is not None] == [1, 2]
+    assert None in seen
+
+
+async def test_closed_ticks_close_their_source():
+    """A subscriber that leaves in the middle of a silence leaves nothing running."""
+    is_closed = asyncio.Event()
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            await asyncio.sleep(60)
+            yield 1
+        finally:
+            is_closed.set()
+
+    ticking = with_ticks(source(), 0.01)
+    assert await anext(ticking) is None
+
+    await ticking.aclose()
+
+    assert is_closed.is_set()
