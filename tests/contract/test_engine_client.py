@@ -168,7 +168,7 @@ async def test_bad_prompts_are_refused(engine, token_ids):
 
 async def test_a_prompt_beyond_the_context_is_told_with_counts(engine):
     """The error says how long the prompt is and how long it may be."""
-    with pytest.raises(BadRequest, match="256.*300|300.*256") as caught:
+    with pytest.raises(BadRequest, match=r"256.*300|300.*256") as caught:
         await collect(engine, GREEDY, prompt={"prompt_token_ids": [5] * 300})
     assert isinstance(caught.value, BadRequest | ContextLengthExceeded)
 

@@ -1,0 +1,169 @@
+"""Sampling against exact probabilities, and each transformation against its definition."""
+
+import numpy as np
+import pytest
+
+from tests.doubles.stepping import make_request
+from weft.core.types import SamplingParams
+from weft.engine.noise import gumbel
+from weft.engine.sampler import choose, logprob_row, truncate
+from weft.engine.sequence import Sequence
+
+VOCAB = 12
+LOGITS = np.array([2.0, 1.5, 1.5, 1.0, 0.5, 0.0, -0.5, -1, -2, -3, -4, -9], np.float32)
+
+
+def make_sequence(output=(), prompt=(3, 4), seed=1, **params):
+    """A sequence that has sampled `output` so far."""
+    request = make_request("r", list(prompt), SamplingParams(seed=seed, **params))
+    return Sequence(request=request, index=0, order=(0, 0), token_ids=[*prompt, *output])
+
+
+def softmax(scores):
+    """Probabilities of scores."""
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
+
+
+def chi_square(observed, probabilities):
+    """Pearson's statistic over the outcomes that can happen."""
+    possible = probabilities > 0
+    assert not observed[~possible].any(), "an impossible token was drawn"
+    expected = probabilities[possible] * observed.sum()
+    return float((((observed[possible] - expected) ** 2) / expected).sum())
+
+
+# The statistic's 99.99 % quantile for 11 degrees of freedom is 37.4; fewer outcomes have a smaller one.
+QUANTILE = 37.4
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        ({}, range(VOCAB)),
+        ({"temperature": 0.5}, range(VOCAB)),
+        ({"top_k": 2}, range(3)),  # ties with the second stay
+        ({"top_p": 0.7}, range(3)),
+        ({"min_p": 0.3}, range(4)),
+        ({"top_k": 6, "top_p": 0.9, "temperature": 1.3}, range(5)),
+        ({"min_p": 0.05, "top_k": 7, "top_p": 0.8}, range(4)),
+    ],
+)
+def test_draws_follow_the_exact_distribution(params, kept):
+    """Many seeds give each token as often as its renormalised probability says."""
+    temperature = params.get("temperature", 1.0)
+    expected = np.zeros(VOCAB)
+    expected[list(kept)] = softmax(LOGITS[list(kept)].astype(np.float64) / temperature)
+    draws = [choose(LOGITS, make_sequence(seed=seed, **params)) for seed in range(6000)]
+    assert chi_square(np.bincount(draws, minlength=VOCAB), expected) < QUANTILE
+
+
+def test_successive_positions_are_independent_draws():
+    """One seed's positions are as good as many seeds."""
+    draws = [choose(LOGITS, make_sequence(output=[0] * i)) for i in range(4000)]
+    expected = softmax(LOGITS.astype(np.float64))
+    assert chi_square(np.bincount(draws, minlength=VOCAB), expected) < QUANTILE
+
+
+def test_noise_depends_on_seed_position_and_token_alone():
+    """A masked vocabulary or another order changes no token's noise."""
+    everything = gumbel(5, 3, np.arange(100))
+    assert np.array_equal(gumbel(5, 3, np.array([7, 90, 2])), everything[[7, 90, 2]])
+    assert not np.array_equal(gumbel(5, 4, np.arange(100)), everything)
+    assert not np.array_equal(gumbel(6, 3, np.arange(100)), everything)
+
+
+def test_noise_is_standard_gumbel():
+    """Mean is Euler's constant, variance pi squared over six, and nothing is infinite."""
+    noise = gumbel(1, 0, np.arange(200_000))
+    assert np.isfinite(noise).all()
+    assert noise.mean() == pytest.approx(0.57722, abs=0.01)
+    assert noise.var() == pytest.approx(np.pi**2 / 6, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**63 - 1, 2**64 - 1])
+def test_any_seed_up_to_64_bits_serves(seed):
+    """Large seeds wrap inside the hash and raise nothing."""
+    assert np.isfinite(gumbel(seed, 10**6, np.arange(4))).all()
+
+
+def test_greedy_takes_the_first_of_equals():
+    """Ties go to the smaller id, always."""
+    assert choose(np.array([0, 3, 3, 1], np.float32), make_sequence(temperature=0.0)) == 1
+
+
+def test_allowed_token_ids_allow_nothing_else():
+    """Everything outside the list is impossible."""
+    draws = {choose(LOGITS, make_sequence(seed=s, allowed_token_ids=[7, 9])) for s in range(50)}
+    assert draws == {7, 9}
+
+
+def test_logit_bias_is_added_before_penalties_and_temperature():
+    """A large bias decides a greedy choice."""
+    assert choose(LOGITS, make_sequence(temperature=0.0, logit_bias={8: 10.0})) == 8
+
+
+def test_min_tokens_masks_every_stop_token_until_it_is_reached():
+    """End tokens and the caller's stop tokens cannot come early; then they can."""
+    logits = np.zeros(VOCAB, np.float32)
+    logits[[1, 2, 6]] = [9, 8, 7]  # both end tokens, one stop token
+    params = {"temperature": 0.0, "min_tokens": 2, "stop_token_ids": [6]}
+    assert choose(logits, make_sequence(output=[5], **params)) == 0
+    assert choose(logits, make_sequence(output=[5, 5], **params)) == 1
+
+
+def test_min_tokens_lets_one_through_when_only_stop_tokens_are_allowed():
+    """A row must never be all impossible."""
+    params = {"temperature": 0.0, "min_tokens": 2, "allowed_token_ids": [1]}
+    assert choose(LOGITS, make_sequence(**params)) == 1
+
+
+def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
+    """It counts prompt and output."""
+    logits = np.array([1.0, -0.5, 0.4, -0.8], np.float32)
+    sequence = make_sequence(prompt=(0,), output=(1,), temperature=0.0, repetition_penalty=3.0)
+    assert choose(logits, sequence) == 2  # 1/3, -1.5, 0.4, -0.8
+
+
+def test_frequency_and_presence_count_the_output_only():
+    """Frequency by how often, presence by whether at all; the prompt does not count."""
+    logits = np.array([1.0, 0.9, 0.5, 0.0], np.float32)
+    params = {"temperature": 0.0, "prompt": (0, 0, 0), "output": (1, 1)}
+    assert choose(logits, make_sequence(frequency_penalty=1.0, **params)) == 0
+    params = {"temperature": 0.0, "prompt": (3,), "output": (0, 1)}
+    assert choose(logits, make_sequence(presence_penalty=0.6, **params)) == 2
+
+
+def test_sampling_leaves_the_logits_as_they_are():
+    """Log-probabilities are of the model's own logits, taken after the choice."""
+    logits = LOGITS.copy()
+    sequence = make_sequence(
+        output=[1], min_tokens=5, logit_bias={0: 5.0}, repetition_penalty=2.0, presence_penalty=1.0
+    )
+    choose(logits, sequence)
+    assert np.array_equal(logits, LOGITS)
+
+
+def test_logprobs_are_a_log_softmax_with_ranks():
+    """The sampled token first, whatever its rank; then the best, ties by the smaller id."""
+    row = logprob_row(LOGITS, 5, 3)
+    exact = np.log(softmax(LOGITS.astype(np.float64)))
+    assert [(token, rank) for token, _, rank in row] == [(5, 6), (0, 1), (1, 2), (2, 3)]
+    assert [value for _, value, _ in row] == pytest.approx(exact[[5, 0, 1, 2]], abs=1e-6)
+
+
+def test_rank_counts_ties_against_the_token():
+    """Of two equals at the second place both have rank three."""
+    assert logprob_row(LOGITS, 1, 0)[0][2] == 3
+
+
+@pytest.mark.parametrize(("asked", "length"), [(0, 1), (5, 6), (-1, 13), (100, 13)])
+def test_logprobs_hold_as_many_as_asked(asked, length):
+    """0 is the sampled token alone, -1 the whole vocabulary."""
+    assert len(logprob_row(LOGITS, 5, asked)) == length
+
+
+def test_top_p_keeps_at_least_one():
+    """However small it is."""
+    candidates, _ = truncate(LOGITS, SamplingParams(top_p=1e-9))
+    assert candidates.tolist() == [0]
