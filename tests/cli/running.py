@@ -1,0 +1,132 @@
+"""`weft` commands as real processes: started on a free port, watched, and never left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+WEFT = (sys.executable, "-m", "weft.cli.main")
+SMALL = (
+    "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=300"
+)
+START_TIMEOUT_S = 30.0
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This process's environment without settings of ours."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    return kept | extra
+
+
+def weft(
+    *argv: str, stdin: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [*WEFT, *argv],
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=clean_environment(**environment),
+        check=False,
+    )
+
+
+class Server:
+    """A running `weft serve`, ready to answer."""
+
+    def __init__(self, process: subprocess.Popen[str], banner: str) -> None:
+        self.process = process
+        self.banner = banner
+        self.address = next(
+            line.split()[1] for line in banner.splitlines() if line.startswith("  gRPC")
+        )
+
+    @property
+    def engine(self) -> psutil.Process:
+        """The engine's process."""
+        (engine,) = psutil.Process(self.process.pid).children()
+        return engine
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the front process."""
+        self.process.send_signal(number)
+
+    def read_log_until(self, text: str) -> None:
+        """Return when a line with `text` was logged."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if text in line:
+                return
+        raise AssertionError(f"the log ended without {text!r}")
+
+    def wait(self) -> tuple[int, str]:
+        """Exit status and standard error, once it has ended."""
+        _, err = self.process.communicate(timeout=30)
+        return self.process.returncode, err
+
+
+@contextmanager
+def running(*argv: str, **environment: str) -> Iterator[Server]:
+    """`weft serve ARGV` on a free port, from its ready block until the end of the block."""
+    process = subprocess.Popen(
+        [*WEFT, "serve", *argv, "--grpc-port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(**environment),
+    )
+    watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
+    watchdog.start()
+    family: list[psutil.Process] = []
+    try:
+        banner = _read_banner(process)
+        watchdog.cancel()
+        family = psutil.Process(process.pid).children(recursive=True)
+        yield Server(process, banner)
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
+        for child in family:
+            if child.is_running():
+                child.kill()
+
+
+@contextmanager
+def streaming(
+    address: str, prompt: str, *argv: str
+) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
+    """`weft complete PROMPT` while its answer comes in, and the first byte of that."""
+    process = subprocess.Popen(
+        [*WEFT, "complete", prompt, "--address", address, *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,  # so that reading one byte takes no more from the pipe than that
+        env=clean_environment(),
+    )
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.read(1)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _read_banner(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("  try"):
+            return "".join(lines)
+    _, err = process.communicate()
+    raise AssertionError(f"the server did not become ready:\n{''.join(lines)}{err}")

@@ -1,0 +1,187 @@
+"""`weft serve` as a process: ready block, signals, the engine's death, and start-ups that fail."""
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.cli.running import SMALL, WEFT, clean_environment, running, streaming, weft
+from weft.cli.limits import check_port
+from weft.core.errors import ConfigError
+
+SLOW_ECHO = "embedded:echo?itl_ms=50"
+
+
+def is_serving(address: str) -> bool:
+    with grpc.insecure_channel(address) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        answer = check(health_pb2.HealthCheckRequest(), timeout=5)
+    return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_the_ready_block_is_last_and_its_command_works():
+    """A user copies the line that says "try", and gets an answer."""
+    with running(SMALL, "--served-model-name", "small") as server:
+        assert server.banner.startswith("Weft 0.1.0 serves small, ready after ")
+        command = server.banner.splitlines()[-1]
+        assert f"complete --address {server.address}" in command
+        assert weft("complete", "hello", "--address", server.address).returncode == 0
+
+
+def test_the_ready_block_shows_what_was_decided():
+    """Pool, limits and context with their numbers."""
+    with running(SMALL, "--max-model-len=256", "--num-gpu-blocks-override=40") as server:
+        assert "context 256 tokens" in server.banner
+        assert "40 blocks of 16 = 640 tokens" in server.banner
+        assert "128 sequences at once, 512 tokens a step" in server.banner
+
+
+def test_few_lines_come_before_the_ready_block():
+    """A dozen lines at most, so that the block is what one sees."""
+    with running(SMALL) as server:
+        server.send(signal.SIGTERM)
+        _, err = server.wait()
+        assert len(err.splitlines()) <= 12
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_idle_server_with_status_0(number: signal.Signals):
+    """And nothing of it is left."""
+    with running(SMALL) as server:
+        engine = server.engine
+        server.send(number)
+        assert server.wait()[0] == 0
+        assert not engine.is_running()
+
+
+def test_a_signal_lets_open_requests_finish():
+    """The answer is whole, and the status 0."""
+    prompt = "one two three four five six seven eight nine ten"
+    with running(SLOW_ECHO) as server, streaming(server.address, prompt) as (client, first):
+        server.send(signal.SIGTERM)
+        status, _ = server.wait()
+        rest, _ = client.communicate(timeout=30)
+    assert (first + rest).decode().strip() == prompt
+    assert (client.returncode, status) == (0, 0)
+
+
+def test_a_second_signal_does_not_wait_for_open_requests():
+    """Somebody who asks twice is in a hurry."""
+    with running(SLOW_ECHO) as server, streaming(server.address, "word " * 100) as (client, _):
+        server.send(signal.SIGTERM)
+        server.read_log_until("open requests get 30 s to finish")
+        before = time.monotonic()
+        server.send(signal.SIGTERM)
+        status, _ = server.wait()
+        took_s = time.monotonic() - before
+        client.communicate(timeout=30)
+    assert status == 0
+    assert took_s < 5
+    assert client.returncode != 0
+
+
+def test_the_death_of_the_engine_ends_the_server_with_the_cause_last():
+    """A supervisor sees a non-zero status, and a reader sees why."""
+    with running(SMALL) as server:
+        assert is_serving(server.address)
+        server.engine.kill()
+        status, err = server.wait()
+    assert status == 1
+    assert err.splitlines()[-1].startswith(
+        "error: the engine process ended unexpectedly (signal 9)"
+    )
+
+
+def test_no_engine_outlives_a_server_that_was_killed():
+    """Not even SIGKILL leaves an orphan."""
+    with running(SMALL) as server:
+        engine = server.engine
+        server.process.kill()
+        server.process.wait()
+        assert psutil.wait_procs([engine], timeout=5)[1] == []
+
+
+def refused(*argv: str, **environment: str) -> str:
+    """The one line a start-up that fails ends in."""
+    started = time.monotonic()
+    result = weft("serve", *argv, **environment)
+    assert time.monotonic() - started < 10
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_a_port_in_use_is_refused_before_the_model_is_read():
+    """The model named here does not exist, and it is the port that is complained about."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused("/no/such/model", "--grpc-port", str(port))
+    assert f"cannot listen on 127.0.0.1:{port}" in line
+
+
+def test_a_port_whose_last_connections_linger_is_free():
+    """A server that is restarted gets its port back at once."""
+    with socket.create_server(("127.0.0.1", 0)) as old:
+        port = old.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)), old.accept()[0] as accepted:
+            accepted.close()  # the side that closes first is the one that lingers
+    check_port("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_refused():
+    """One can listen on one's own addresses only."""
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        check_port("192.0.2.1", 0)
+
+
+def test_a_model_that_does_not_fit_is_refused_with_flags_that_would():
+    """And those flags work."""
+    line = refused(SMALL, "--max-model-len", "256", "--num-gpu-blocks-override", "4")
+    first = line.split('"')[1]
+    with running(SMALL, *first.split()) as server:
+        assert "4 blocks of 16" in server.banner
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--max-num-seqs", "0"), "--max-num-seqs must be between 1 and"),
+        (("--block-size", "0"), "--block-size must be between 1 and"),
+        (("--num-gpu-blocks-override", "0"), "--num-gpu-blocks-override must be between 1 and"),
+        (("--num-gpu-blocks-override", "1000000000"), "free"),
+        (("--max-model-len", "1000000000"), "--max-model-len 1000000000 is beyond"),
+        (("--shutdown-timeout", "-1"), "--shutdown-timeout"),
+        (("--grpc-tls-cert", "nothing.pem"), "--grpc-tls-key"),
+        (("--no-such-flag",), "--no-such-flag"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):
+    """One line, status 2, within seconds."""
+    assert words in refused(SMALL, *argv)
+
+
+def test_too_few_open_files_are_refused(tmp_path: Path):
+    """With 64 the first clients would get connection errors that nobody understands."""
+    script = tmp_path / "few.sh"
+    script.write_text('ulimit -n 64; exec "$@"\n')
+    result = subprocess.run(
+        ["/bin/sh", str(script), *WEFT, "serve", SMALL, "--grpc-port", "0"],
+        capture_output=True, text=True, timeout=30, env=clean_environment(), check=False,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "only 64 open files are allowed" in result.stderr
+
+
+def test_the_cause_is_shown_with_debug_logging():
+    """The traceback is there for whoever asks for it."""
+    result = weft("serve", "/no/such/model", "--log-level", "debug", "--grpc-port", "0")
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: ")
