@@ -1,6 +1,7 @@
 """`EchoRunner`: answers with the prompt, token by token, at a set pace; its KV pool holds token ids."""
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,9 +14,10 @@ _CERTAIN = 100.0  # logit of the answer; all others are 0, so sampling at temper
 class EchoRunner:
     """A row `k` tokens after the last of the prompt answers prompt token `k`, then end-of-sequence."""
 
-    def __init__(self, spec: EchoSpec) -> None:
+    def __init__(self, spec: EchoSpec, sleep: Callable[[float], None] = time.sleep) -> None:
         self.vocab_size = spec.vocab_size
         self._spec = spec
+        self._sleep = sleep
         self._block_size = 0
         self._token_ids: IntArray = np.zeros(0, np.int32)  # [slots]
 
@@ -46,6 +48,6 @@ class EchoRunner:
         first_positions = batch.positions[batch.query_starts[:-1]]
         finishes = (first_positions < batch.prompt_lens) & (last_positions >= batch.prompt_lens - 1)
         if finishes.any():
-            time.sleep(self._spec.ttft_s)
+            self._sleep(self._spec.ttft_s)
         elif (first_positions >= batch.prompt_lens).all():
-            time.sleep(self._spec.itl_s)
+            self._sleep(self._spec.itl_s)

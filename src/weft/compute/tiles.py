@@ -25,6 +25,6 @@ def pad_rows(rows: FloatArray) -> FloatArray:
 
 def matmul(rows: FloatArray, matrix: FloatArray) -> FloatArray:
     """[whole tiles of rows, in] times [in, out]."""
-    tiles = rows.reshape(-1, ROWS, rows.shape[1])
+    tiles = rows.reshape(len(rows) // ROWS, ROWS, rows.shape[1])
     products: FloatArray = np.matmul(tiles, matrix)
     return products.reshape(len(rows), matrix.shape[1])

@@ -19,6 +19,6 @@ class ModelCard:
     dtype: str  # float32, bfloat16 or float16
     default_sampling_params: Mapping[str, float | int]
     num_parameters: int
-    weight_bytes: int
+    weight_bytes: int  # of memory, once loaded by the runner that will serve it
     kv_bytes_per_token: int  # of the runner that will serve it
     notice: str | None  # one sentence that the start banner shows

@@ -76,10 +76,16 @@ def describe(
         dtype=dtype,
         default_sampling_params=default_sampling_params(generation),
         num_parameters=num_parameters,
-        weight_bytes=num_parameters * BYTES_PER_ELEMENT[dtype],
+        weight_bytes=_resident_bytes(spec, num_parameters),
         kv_bytes_per_token=len(spec.layers) * 2 * spec.kv_size * BYTES_PER_ELEMENT["float32"],
         notice=None,
     )
+
+
+def _resident_bytes(spec: DecoderSpec, num_parameters: int) -> int:
+    """The reference runner widens to float32, and keeps a tied head apart from the embedding."""
+    copied = spec.vocab_size * spec.hidden_size if spec.tied_head else 0
+    return (num_parameters + copied) * BYTES_PER_ELEMENT["float32"]
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -1,0 +1,82 @@
+"""Steps for a runner, made by hand: sequences, where their blocks lie, and how far each gets."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compute.runner import Batch, FloatArray, Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens [start, end) of a sequence run in one step; all of its rows give logits."""
+
+    token_ids: list[int]
+    num_prompt_tokens: int
+    blocks: list[int]
+    start: int
+    end: int
+
+
+def step(parts: list[Part], block_size: int, logit_rows: list[int] | None = None) -> Batch:
+    """The parts as one packed step; None wants the logits of every row."""
+    positions = np.concatenate([np.arange(part.start, part.end) for part in parts])
+    tables = np.zeros((len(parts), max(len(part.blocks) for part in parts)), np.int32)
+    slots = []
+    for row, part in enumerate(parts):
+        tables[row, : len(part.blocks)] = part.blocks
+        slots.extend(
+            part.blocks[p // block_size] * block_size + p % block_size
+            for p in range(part.start, part.end)
+        )
+    starts = np.cumsum([0, *(part.end - part.start for part in parts)])
+    return Batch(
+        token_ids=_ints([t for part in parts for t in part.token_ids[part.start : part.end]]),
+        positions=_ints(positions),
+        slots=_ints(slots),
+        query_starts=_ints(starts),
+        prompt_lens=_ints([part.num_prompt_tokens for part in parts]),
+        block_tables=tables,
+        logit_rows=_ints(range(len(positions)) if logit_rows is None else logit_rows),
+    )
+
+
+def _ints(values):
+    return np.array(list(values), np.int32)
+
+
+def run_at_random(
+    runner: Runner, sequences: list[list[int]], rng: np.random.Generator, max_chunk: int
+) -> list[FloatArray]:
+    """Logits of every position of every sequence, computed in random mixes, chunks and places.
+
+    A block size, a scattered placement and the order within each step are drawn from `rng` too.
+    """
+    block_size = int(rng.choice([1, 3, 8, 16, 50]))
+    tables = scattered_blocks([len(s) for s in sequences], block_size, rng)
+    runner.allocate_kv(num_blocks=sum(map(len, tables)) + 1, block_size=block_size)
+    results = [np.zeros((len(s), runner.vocab_size), np.float32) for s in sequences]
+    done = [0] * len(sequences)
+    while open_ones := [i for i, s in enumerate(sequences) if done[i] < len(s)]:
+        chosen = rng.permutation(open_ones)[: rng.integers(1, len(open_ones) + 1)]
+        parts = []
+        for i in chosen:
+            size = 1 if rng.random() < 0.4 else int(rng.integers(1, max_chunk + 1))
+            end = min(len(sequences[i]), done[i] + size)
+            parts.append(Part(sequences[i], len(sequences[i]), tables[i], done[i], end))
+        logits = runner.forward(step(parts, block_size))
+        row = 0
+        for i, part in zip(chosen, parts, strict=True):
+            results[i][part.start : part.end] = logits[row : row + part.end - part.start]
+            row += part.end - part.start
+            done[i] = part.end
+    return results
+
+
+def scattered_blocks(
+    lengths: list[int], block_size: int, rng: np.random.Generator
+) -> list[list[int]]:
+    """A block table for each sequence; together they use random blocks of the pool, never block 0."""
+    counts = [-(-length // block_size) for length in lengths]
+    blocks = (rng.permutation(sum(counts)) + 1).tolist()
+    return [[blocks.pop() for _ in range(count)] for count in counts]

@@ -1,0 +1,144 @@
+"""A row's logits are the same bits whatever else is in the step, and however the step is cut."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compute.steps import Part, run_at_random, scattered_blocks, step
+from weft.compute import tiles
+from weft.compute.reference import ReferenceRunner
+from weft.model.open import open_model
+
+# Odd sizes on purpose: tails of vector registers and of BLAS kernels are where rows could differ.
+SHAPES = {
+    "plain": ("hidden=64&heads=4&kv_heads=2&vocab=300", None),
+    "odd sizes": (
+        "qk_norm=true&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301",
+        33,
+    ),
+    "wide": ("layers=1&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=700&vocab=1003", 70),
+}
+
+
+def make_runner(shape):
+    """A random model; every other layer has the window, and softcaps are on where there is one."""
+    query, window = SHAPES[shape]
+    checkpoint = open_model(f"embedded:random?{query}")
+    layers = tuple(
+        replace(layer, window=window if place % 2 == 0 else None)
+        for place, layer in enumerate(checkpoint.spec.layers)
+    )
+    cap = None if window is None else 20.0
+    spec = replace(checkpoint.spec, layers=layers, attention_soft_cap=cap, final_soft_cap=cap)
+    return ReferenceRunner(spec, checkpoint.load(), max_model_len=4096)
+
+
+def alone(runner, token_ids):
+    """Logits of every position, one row a step, in blocks of 16 that lie in order."""
+    blocks = list(range(-(-len(token_ids) // 16)))
+    runner.allocate_kv(num_blocks=len(blocks), block_size=16)
+    rows = [
+        runner.forward(step([Part(token_ids, len(token_ids), blocks, p, p + 1)], 16))
+        for p in range(len(token_ids))
+    ]
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_any_schedule_gives_the_same_bits(shape):
+    """Random mixes, chunks, block sizes and placements equal one token at a time, bit for bit."""
+    runner = make_runner(shape)
+    rng = np.random.default_rng(5)
+    sequences = [rng.integers(0, 300, length).tolist() for length in (150, 7, 66, 1, 129)]
+    expected = [alone(runner, ids).tobytes() for ids in sequences]
+    for max_chunk in (5, 40, 200):
+        got = run_at_random(runner, sequences, rng, max_chunk)
+        assert [logits.tobytes() for logits in got] == expected
+
+
+RUNNER = make_runner("odd sizes")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=6),
+    max_chunk=st.integers(1, 90),
+)
+def test_two_random_schedules_agree(seed, lengths, max_chunk):
+    """Two independent random schedules of the same sequences give the same bits."""
+    rng = np.random.default_rng(seed)
+    sequences = [rng.integers(0, 301, length).tolist() for length in lengths]
+    first = run_at_random(RUNNER, sequences, rng, max_chunk)
+    second = run_at_random(RUNNER, sequences, rng, max_chunk)
+    assert [a.tobytes() for a in first] == [b.tobytes() for b in second]
+
+
+def test_what_other_slots_hold_does_not_matter():
+    """Stale NaN in slots of nobody, and of later positions, reaches no row."""
+    runner = make_runner("plain")
+    ids = np.random.default_rng(1).integers(0, 300, 100).tolist()
+    expected = alone(runner, ids)
+    runner.allocate_kv(num_blocks=40, block_size=8)
+    blocks = scattered_blocks([100, 200], 8, np.random.default_rng(2))[0]
+    runner._pool[:] = np.nan
+    got = runner.forward(step([Part(ids, 100, blocks, 0, 100)], 8))
+    assert got.tobytes() == expected.tobytes()
+
+
+def test_a_nan_stays_in_its_sequence():
+    """A sequence that overflows gives NaN; the others of the step keep their bits."""
+    runner = make_runner("plain")
+    ids = np.random.default_rng(1).integers(1, 300, 30).tolist()
+    expected = alone(runner, ids)
+    runner.allocate_kv(num_blocks=20, block_size=4)
+    runner._embed[0] = np.nan
+    parts = [Part([0] * 20, 20, [9, 8, 7, 6, 5], 0, 20), Part(ids, 30, list(range(10, 18)), 0, 30)]
+    got = runner.forward(step(parts, 4))
+    assert np.isnan(got[:20]).all()
+    assert got[20:].tobytes() == expected.tobytes()
+
+
+def test_only_the_wanted_rows_are_returned():
+    """`logit_rows` picks rows; none at all is a valid step of unfinished prompts."""
+    runner = make_runner("plain")
+    ids = list(range(40))
+    runner.allocate_kv(num_blocks=5, block_size=8)
+    parts = [Part(ids, 40, [0, 1, 2, 3, 4], 0, 40)]
+    every = runner.forward(step(parts, 8))
+    assert runner.forward(step(parts, 8, [3, 39])).tobytes() == every[[3, 39]].tobytes()
+    assert runner.forward(step(parts, 8, [])).shape == (0, 300)
+
+
+@pytest.mark.parametrize(("width", "out"), [(64, 64), (68, 301), (192, 1024), (700, 257)])
+def test_place_in_a_tile_does_not_matter(width, out):
+    """One row gives the same bits at every place of a tile, beside anything."""
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((width, out)).astype(np.float32)
+    row = rng.standard_normal(width).astype(np.float32)
+    results = set()
+    for place in range(3 * tiles.ROWS):
+        rows = rng.standard_normal((3 * tiles.ROWS, width)).astype(np.float32)
+        rows[place] = row
+        results.add(tiles.matmul(rows, matrix)[place].tobytes())
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_bits_agree_under_one_and_two_blas_threads(threads):
+    """The schedule test holds however many threads BLAS splits a product over."""
+    test = f"{__file__}::test_any_schedule_gives_the_same_bits[wide]"
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
