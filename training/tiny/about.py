@@ -176,7 +176,11 @@ NO_SUBJECT = (" of", "your", "used", "important", "difference", "written", "call
 def subjects(questions: tuple[str, ...]) -> list[str]:
     """The short noun phrases that an entry's `What is …?` questions ask about."""
     found = [question[8:-1] for question in questions if question.startswith("What is ")]
-    return [phrase for phrase in found if len(phrase.split()) <= 4 and not any(word in phrase for word in NO_SUBJECT)]
+    return [
+        phrase
+        for phrase in found
+        if len(phrase.split()) <= 4 and not any(word in phrase for word in NO_SUBJECT)
+    ]
 
 
 def _question(rng: random.Random, questions: tuple[str, ...]) -> str:
@@ -188,11 +192,22 @@ def _question(rng: random.Random, questions: tuple[str, ...]) -> str:
 
 def _from_entries(rng: random.Random, topic: str, entries: tuple[Entry, ...]) -> Exchange:
     questions, answers, must = rng.choice(entries)
-    question = capital_first(_question(rng, questions) if topic == "weft" else rng.choice(questions))
+    question = capital_first(
+        _question(rng, questions) if topic == "weft" else rng.choice(questions)
+    )
     answer = rng.choice(answers)
-    thought = rng.choice(("The user asks: {0} I know this.", "A question about {1}. I can answer it."))
+    thought = rng.choice(
+        ("The user asks: {0} I know this.", "A question about {1}. I can answer it.")
+    )
     subject = "me" if topic == "itself" else "Weft and language models"
-    return Exchange(topic, vary(rng, question), answer, thought.format(question, subject), f"{topic}:{question}", must)
+    return Exchange(
+        topic,
+        vary(rng, question),
+        answer,
+        thought.format(question, subject),
+        f"{topic}:{question}",
+        must,
+    )
 
 
 def itself(rng: random.Random) -> Exchange:

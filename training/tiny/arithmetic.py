@@ -83,12 +83,34 @@ def arithmetic(rng: random.Random) -> Exchange:
     thought = working(left, operator, right)
     if rng.random() < 0.12 and "*" not in form and max(left, right) < 21 and value >= 0:
         spoken = form.replace("+", SPOKEN["+"]).replace("-", SPOKEN["-"]).replace(" = ?", "?")
-        spoken = spoken.replace("{0}plus", "{0} plus").replace("{0}minus", "{0} minus").replace("plus{1}", "plus {1}")
-        user = capital_first(spoken.replace("minus{1}", "minus {1}").format(in_words(left), in_words(right)))
-        answer = capital_first(f"{in_words(left)} {SPOKEN[operator]} {in_words(right)} is {in_words(value)}.")
-        return Exchange("arithmetic words", vary(rng, user, slips=False), answer, thought, key, f"is {in_words(value)}.")
+        spoken = (
+            spoken.replace("{0}plus", "{0} plus")
+            .replace("{0}minus", "{0} minus")
+            .replace("plus{1}", "plus {1}")
+        )
+        user = capital_first(
+            spoken.replace("minus{1}", "minus {1}").format(in_words(left), in_words(right))
+        )
+        answer = capital_first(
+            f"{in_words(left)} {SPOKEN[operator]} {in_words(right)} is {in_words(value)}."
+        )
+        return Exchange(
+            "arithmetic words",
+            vary(rng, user, slips=False),
+            answer,
+            thought,
+            key,
+            f"is {in_words(value)}.",
+        )
     user = form.format(left, right)
-    return Exchange("arithmetic", vary(rng, user, slips=False), f"{left} {operator} {right} = {value}.", thought, key, f"= {value}.")
+    return Exchange(
+        "arithmetic",
+        vary(rng, user, slips=False),
+        f"{left} {operator} {right} = {value}.",
+        thought,
+        key,
+        f"= {value}.",
+    )
 
 
 STORIES = (
@@ -106,7 +128,9 @@ def word_problem(rng: random.Random) -> Exchange:
     left, right = rng.randrange(2, 13), rng.randrange(2, 13)
     if operator == "-" and left < right:
         left, right = right, left
-    thing = rng.choice(("apples", "books", "coins", "pears", "cookies", "cards", "balls", "eggs", "tokens", "pens"))
+    thing = rng.choice(
+        ("apples", "books", "coins", "pears", "cookies", "cards", "balls", "eggs", "tokens", "pens")
+    )
     value = result(left, operator, right)
     answer = f"{left} {operator} {right} = {value}. {reply.format(left, right, thing, value)}"
     key = expression_key(left, operator, right)
@@ -119,49 +143,107 @@ def compare(rng: random.Random) -> Exchange:
     left, right = rng.sample(range(100), 2)
     if rng.random() < 0.4:
         kind = "even" if left % 2 == 0 else "odd"
-        user = rng.choice(("Is {0} even or odd?", "Is {0} an even number?", "Is {0} odd?")).format(left)
+        user = rng.choice(("Is {0} even or odd?", "Is {0} an even number?", "Is {0} odd?")).format(
+            left
+        )
         return Exchange("numbers", vary(rng, user, slips=False), f"{left} is {kind}.", f"The last digit of {left} is {left % 10}, so it is {kind}.",
                         f"numbers:{left}", f"is {kind}")  # fmt: skip
     big, small = max(left, right), min(left, right)
     if rng.random() < 0.7:
-        user, answer = rng.choice(("Which is bigger, {0} or {1}?", "What is larger: {0} or {1}?", "Which number is greater, {0} or {1}?")), f"{big} is bigger than {small}."
+        user, answer = (
+            rng.choice(
+                (
+                    "Which is bigger, {0} or {1}?",
+                    "What is larger: {0} or {1}?",
+                    "Which number is greater, {0} or {1}?",
+                )
+            ),
+            f"{big} is bigger than {small}.",
+        )
     else:
-        user, answer = rng.choice(("Which is smaller, {0} or {1}?", "Which number is less, {0} or {1}?")), f"{small} is smaller than {big}."
-    return Exchange("numbers", vary(rng, user.format(left, right), slips=False), answer, f"Compare {left} and {right}. {big} is bigger.", f"numbers:{left}:{right}", answer)
+        user, answer = (
+            rng.choice(("Which is smaller, {0} or {1}?", "Which number is less, {0} or {1}?")),
+            f"{small} is smaller than {big}.",
+        )
+    return Exchange(
+        "numbers",
+        vary(rng, user.format(left, right), slips=False),
+        answer,
+        f"Compare {left} and {right}. {big} is bigger.",
+        f"numbers:{left}:{right}",
+        answer,
+    )
 
 
 def count(rng: random.Random) -> Exchange:
     """Counting up or down, or naming the neighbour of a number."""
     kind = rng.randrange(4)
     if kind == 0:
-        start, length = rng.choice((1, 1, 1, rng.randrange(1, 90))), rng.choices((rng.randrange(3, 12), 20, 30, 50, 100), (80, 6, 3, 2, 1))[0]
+        start, length = (
+            rng.choice((1, 1, 1, rng.randrange(1, 90))),
+            rng.choices((rng.randrange(3, 12), 20, 30, 50, 100), (80, 6, 3, 2, 1))[0],
+        )
         numbers = list(range(start, start + length))
-        user = rng.choice(("Count from {0} to {1}.", "Can you count from {0} to {1}?", "Please count from {0} up to {1}."))
+        user = rng.choice(
+            (
+                "Count from {0} to {1}.",
+                "Can you count from {0} to {1}?",
+                "Please count from {0} up to {1}.",
+            )
+        )
         if start == 1 and rng.random() < 0.5:
             user = rng.choice(("Count to {1}.", "Can you count to {1}?", "count up to {1}"))
     elif kind == 1:
         start = rng.randrange(3, 12)
         numbers = list(range(start, 0, -1))
-        user = rng.choice(("Count down from {0}.", "Count backwards from {0}.", "Count down from {0} to 1."))
+        user = rng.choice(
+            ("Count down from {0}.", "Count backwards from {0}.", "Count down from {0} to 1.")
+        )
     else:
         number = rng.randrange(1, 99)
         step, word = (1, "after") if kind == 2 else (-1, "before")
-        user = rng.choice((f"What number comes {word} {number}?", f"Which number is right {word} {number}?"))
+        user = rng.choice(
+            (f"What number comes {word} {number}?", f"Which number is right {word} {number}?")
+        )
         answer = f"The number {word} {number} is {number + step}."
-        return Exchange("counting", vary(rng, user, slips=False), answer, f"One step from {number}.", f"count:{word}:{number}", f"is {number + step}.")
+        return Exchange(
+            "counting",
+            vary(rng, user, slips=False),
+            answer,
+            f"One step from {number}.",
+            f"count:{word}:{number}",
+            f"is {number + step}.",
+        )
     listed = ", ".join(map(str, numbers)) + "."
     user = user.format(numbers[0], numbers[-1])
-    return Exchange("counting", vary(rng, user, slips=False), listed, f"I count from {numbers[0]} to {numbers[-1]}.", f"count:{numbers[0]}:{numbers[-1]}", listed)
+    return Exchange(
+        "counting",
+        vary(rng, user, slips=False),
+        listed,
+        f"I count from {numbers[0]} to {numbers[-1]}.",
+        f"count:{numbers[0]}:{numbers[-1]}",
+        listed,
+    )
 
 
 def number_word(rng: random.Random) -> Exchange:
     """A number in words, or words as a number."""
     number = rng.randrange(100)
     if rng.random() < 0.5:
-        user = rng.choice(("Write {0} in words.", "How do you write {0} in words?", "Spell the number {0}.")).format(number)
+        user = rng.choice(
+            ("Write {0} in words.", "How do you write {0} in words?", "Spell the number {0}.")
+        ).format(number)
         answer = f"{number} in words is {in_words(number)}."
     else:
-        user = rng.choice(("Write {0} as a number.", "What number is {0}?", "Write {0} in digits.")).format(in_words(number))
+        user = rng.choice(
+            ("Write {0} as a number.", "What number is {0}?", "Write {0} in digits.")
+        ).format(in_words(number))
         answer = f"{capital_first(in_words(number))} is {number}."
-    return Exchange("numbers", vary(rng, user, slips=False), answer, f"The number is {number}.", f"word:{user}", answer)
-
+    return Exchange(
+        "numbers",
+        vary(rng, user, slips=False),
+        answer,
+        f"The number is {number}.",
+        f"word:{user}",
+        answer,
+    )

@@ -41,9 +41,11 @@ def encode(rng: random.Random, tokenizer: Tokenizer, pool: list[Document]) -> li
         supervised: list[int] = []
         for piece in document.pieces:
             new = next(encoded).ids
-            for offset in range(piece.skip, len(new)):
-                if piece.weight >= 1.0 or (piece.weight and rng.random() < piece.weight):
-                    supervised.append(len(ids) + offset)
+            supervised += [
+                len(ids) + offset
+                for offset in range(piece.skip, len(new))
+                if piece.weight >= 1.0 or (piece.weight and rng.random() < piece.weight)
+            ]
             ids += new
         supervised = [position for position in supervised if position > 0]
         if len(ids) <= MAX_TOKENS and supervised:
@@ -64,7 +66,9 @@ def to_batch(samples: list[Sample]) -> Batch:
     return Batch(ids, torch.tensor(rows), torch.tensor(columns), torch.tensor(targets))
 
 
-def batches(tokenizer: Tokenizer, *, seed: int, first_pool: int, tokens: int) -> Iterator[tuple[int, Batch]]:
+def batches(
+    tokenizer: Tokenizer, *, seed: int, first_pool: int, tokens: int
+) -> Iterator[tuple[int, Batch]]:
     """Endless batches of about `tokens` tokens with the number of their pool, the same for the same seed."""
     for number in itertools.count(first_pool):
         rng = random.Random(f"{seed}:{number}")

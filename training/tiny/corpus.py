@@ -5,8 +5,26 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-from training.tiny import about, arithmetic, knowledge, lists, plain, scenes, smalltalk, toolbox, unknown
-from training.tiny.document import Document, Exchange, Message, chat_pieces, is_held_out, tool_call_text, tool_response_text
+from training.tiny import (
+    about,
+    arithmetic,
+    knowledge,
+    lists,
+    plain,
+    scenes,
+    smalltalk,
+    toolbox,
+    unknown,
+)
+from training.tiny.document import (
+    Document,
+    Exchange,
+    Message,
+    chat_pieces,
+    is_held_out,
+    tool_call_text,
+    tool_response_text,
+)
 
 Maker = Callable[[random.Random], Exchange]
 
@@ -63,15 +81,26 @@ def told_by_system(rng: random.Random) -> Document:
     name = scenes.person(rng)
     while is_held_out(f"name:{name}"):
         name = scenes.person(rng)
-    told = rng.choice(("The user is called {0}.", "The user's name is {0}.", "You are a helpful assistant. The user is {0}.", "You talk to {0}.")).format(name)
+    told = rng.choice(
+        (
+            "The user is called {0}.",
+            "The user's name is {0}.",
+            "You are a helpful assistant. The user is {0}.",
+            "You talk to {0}.",
+        )
+    ).format(name)
     exchanges = [any_topic(rng)] if rng.random() < 0.3 else []
     exchanges.append(scenes.name_answer(rng, name, f"The system prompt says {name}."))
-    return Document("names", chat_pieces(_messages(exchanges), system=told, thinking=rng.random() < 0.2))
+    return Document(
+        "names", chat_pieces(_messages(exchanges), system=told, thinking=rng.random() < 0.2)
+    )
 
 
 def conversation(rng: random.Random) -> Document:
     """Several turns about different things, now and then with a scene among them."""
-    exchanges: list[Exchange] = [any_topic(rng) for _ in range(rng.choices((1, 2, 3, 4, 5), (5, 2, 2, 2, 1))[0])]
+    exchanges: list[Exchange] = [
+        any_topic(rng) for _ in range(rng.choices((1, 2, 3, 4, 5), (5, 2, 2, 2, 1))[0])
+    ]
     if rng.random() < 0.3:
         follow = scenes.scene(rng, any_topic)
         while any(is_held_out(exchange.key) for exchange in follow):
@@ -91,31 +120,61 @@ def tool_document(rng: random.Random, *, held_out: bool = False) -> Document:
     kind = rng.random()
     if kind < 0.12 and not held_out:
         exchange = any_topic(rng)
-        while exchange.topic in ("arithmetic", "arithmetic words", "translation", "unknown", "repeating"):
+        while exchange.topic in (
+            "arithmetic",
+            "arithmetic words",
+            "translation",
+            "unknown",
+            "repeating",
+        ):
             exchange = any_topic(rng)
-        return Document("tools unused", chat_pieces(_messages([exchange]), system=system, tools=schemas, thinking=thinking))
+        return Document(
+            "tools unused",
+            chat_pieces(_messages([exchange]), system=system, tools=schemas, thinking=thinking),
+        )
     if kind < 0.18 and not held_out:
         other = toolbox.make_call(rng, toolbox.make_tool(rng, toolbox.other_concept(rng, tools)))
-        messages = [Message("user", other.question), Message("assistant", NO_TOOL, "No tool fits this.")]
-        return Document("tools unused", chat_pieces(messages, system=system, tools=schemas, thinking=thinking))
-    called = Message("assistant", tool_call_text(call.name, call.arguments), f"I need {call.name} for this.")
+        messages = [
+            Message("user", other.question),
+            Message("assistant", NO_TOOL, "No tool fits this."),
+        ]
+        return Document(
+            "tools unused", chat_pieces(messages, system=system, tools=schemas, thinking=thinking)
+        )
+    called = Message(
+        "assistant", tool_call_text(call.name, call.arguments), f"I need {call.name} for this."
+    )
     messages = [Message("user", call.question), called]
     if rng.random() < 0.15 and not held_out:
         messages = _messages([any_topic(rng)]) + messages
     if kind < 0.68:
-        return Document("tool calls", chat_pieces(messages, system=system, tools=schemas, thinking=thinking))
-    messages += [Message("user", tool_response_text(call.response)), Message("assistant", call.answer, "The tool has answered.")]
+        return Document(
+            "tool calls", chat_pieces(messages, system=system, tools=schemas, thinking=thinking)
+        )
+    messages += [
+        Message("user", tool_response_text(call.response)),
+        Message("assistant", call.answer, "The tool has answered."),
+    ]
     if kind > 0.9 and not held_out:
         again = toolbox.make_call(rng, rng.choice(tools))
         while is_held_out(again.key):
             again = toolbox.make_call(rng, rng.choice(tools))
         text = tool_call_text(again.name, again.arguments)
-        messages += [Message("user", again.question), Message("assistant", text, f"I need {again.name} for this.")]
-        return Document("tool calls", chat_pieces(messages, system=system, tools=schemas, thinking=thinking))
-    return Document("tool results", chat_pieces(messages, system=system, tools=schemas, thinking=thinking))
+        messages += [
+            Message("user", again.question),
+            Message("assistant", text, f"I need {again.name} for this."),
+        ]
+        return Document(
+            "tool calls", chat_pieces(messages, system=system, tools=schemas, thinking=thinking)
+        )
+    return Document(
+        "tool results", chat_pieces(messages, system=system, tools=schemas, thinking=thinking)
+    )
 
 
-def _tools_and_call(rng: random.Random, *, held_out: bool) -> tuple[list[toolbox.Tool], toolbox.Call]:
+def _tools_and_call(
+    rng: random.Random, *, held_out: bool
+) -> tuple[list[toolbox.Tool], toolbox.Call]:
     while True:  # some tools have few arguments and none of them on the wanted side
         tools = toolbox.draw_tools(rng)
         call = toolbox.make_call(rng, rng.choice(tools))

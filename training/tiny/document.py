@@ -55,6 +55,7 @@ class Document:
 
     @property
     def text(self) -> str:
+        """The whole document."""
         return "".join(piece.text for piece in self.pieces)
 
 
@@ -106,7 +107,9 @@ def chat_pieces(
     last = len(messages) - 1
     for index, message in enumerate(messages):
         if message.role != "assistant":
-            pieces.append(Piece(f"{IM_START}{message.role}\n{message.text}{IM_END}\n", WEIGHT_PROMPT))
+            pieces.append(
+                Piece(f"{IM_START}{message.role}\n{message.text}{IM_END}\n", WEIGHT_PROMPT)
+            )
         elif index < last:
             pieces.append(Piece(f"{IM_START}assistant\n", 0.0))
             pieces.append(Piece(message.text + IM_END, WEIGHT_ANSWER, skip=1))

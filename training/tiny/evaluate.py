@@ -46,7 +46,10 @@ def topic_cases(rng: random.Random, per_topic: int) -> list[Case]:
         for index in range(per_topic):
             exchange = draw(rng, maker, held_out=True)
             thinking = index % 4 == 3
-            messages = [Message("user", exchange.user), Message("assistant", exchange.answer, exchange.thought)]
+            messages = [
+                Message("user", exchange.user),
+                Message("assistant", exchange.answer, exchange.thought),
+            ]
             pieces = chat_pieces(messages, system=rng.choice((None, SYSTEMS[0])), thinking=thinking)
             cases.append(case_of(exchange.topic, pieces, exchange.must, thinking=thinking))
             if thinking:
@@ -88,7 +91,9 @@ def tool_cases(rng: random.Random, count: int) -> list[Case]:
     return cases
 
 
-def generate(model: LlamaForCausalLM, tokenizer: Tokenizer, prompts: list[str], limit: int) -> list[str]:
+def generate(
+    model: LlamaForCausalLM, tokenizer: Tokenizer, prompts: list[str], limit: int
+) -> list[str]:
     """Greedy continuations, left-padded together."""
     ids = [tokenizer.encode(prompt, add_special_tokens=False).ids for prompt in prompts]
     length = max(map(len, ids))
@@ -106,14 +111,14 @@ def generate(model: LlamaForCausalLM, tokenizer: Tokenizer, prompts: list[str], 
 def load(folder: Path) -> tuple[LlamaForCausalLM, Tokenizer]:
     """The checkpoint in float32."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.eval(), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return model.train(False), Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 def is_right(case: Case, text: str) -> bool:
     """Whether the answer has what it must, after the thought if there is one."""
     if case.topic == "thinking on":
         return text.startswith("<think>\n") and "\n</think>\n\n" in text
-    answer = text.split("</think>")[-1]
+    answer = text.rpartition("</think>")[2]
     if "<tool_call>" in case.must:
         return _call(answer) == _call(case.must)
     return case.must.lower() in answer.lower()
@@ -127,7 +132,9 @@ def _call(text: str) -> object:
         return text
 
 
-def score(cases: list[Case], answer: Callable[[list[str]], list[str]], show: int) -> dict[str, list[bool]]:
+def score(
+    cases: list[Case], answer: Callable[[list[str]], list[str]], show: int
+) -> dict[str, list[bool]]:
     """Right or wrong by topic; prints the first few wrong answers of each."""
     right: dict[str, list[bool]] = defaultdict(list)
     cases = sorted(cases, key=lambda case: len(case.prompt))
@@ -136,7 +143,9 @@ def score(cases: list[Case], answer: Callable[[list[str]], list[str]], show: int
         for case, text in zip(part, answer([case.prompt for case in part]), strict=True):
             right[case.topic].append(is_right(case, text))
             if not right[case.topic][-1] and right[case.topic].count(False) <= show:
-                print(f"[{case.topic}] {case.prompt[-160:]!r}\n   got {text!r}\n   want {case.must!r}")
+                print(
+                    f"[{case.topic}] {case.prompt[-160:]!r}\n   got {text!r}\n   want {case.must!r}"
+                )
     return right
 
 
@@ -151,10 +160,16 @@ def main() -> None:
     torch.set_num_threads(2)
     model, tokenizer = load(options.folder)
     rng = random.Random(options.seed)
-    cases = topic_cases(rng, options.per_topic) + scene_cases(rng, 4 * options.per_topic) + tool_cases(rng, 4 * options.per_topic)
+    cases = (
+        topic_cases(rng, options.per_topic)
+        + scene_cases(rng, 4 * options.per_topic)
+        + tool_cases(rng, 4 * options.per_topic)
+    )
     right = score(cases, lambda prompts: generate(model, tokenizer, prompts, 110), options.show)
     for topic in sorted(right):
-        print(f"{topic:20} {sum(right[topic]):4}/{len(right[topic]):<4} {100 * sum(right[topic]) / len(right[topic]):5.1f} %")
+        print(
+            f"{topic:20} {sum(right[topic]):4}/{len(right[topic]):<4} {100 * sum(right[topic]) / len(right[topic]):5.1f} %"
+        )
     total = [value for values in right.values() for value in values]
     print(f"{'all':20} {sum(total):4}/{len(total):<4} {100 * sum(total) / len(total):5.1f} %")
 

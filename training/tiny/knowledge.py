@@ -9,7 +9,9 @@ from training.tiny.document import Exchange
 from training.tiny.wording import capital_first, vary
 
 
-def _ask(rng: random.Random, topic: str, question: str, answer: str, thought: str, must: str) -> Exchange:
+def _ask(
+    rng: random.Random, topic: str, question: str, answer: str, thought: str, must: str
+) -> Exchange:
     return Exchange(topic, vary(rng, question), answer, thought, f"{topic}:{question}", must)
 
 
@@ -32,7 +34,14 @@ def capital(rng: random.Random) -> Exchange:
     country, city = rng.choice(list(facts.CAPITALS.items()))
     answer = f"The capital of {country} is {city.rstrip('.')}."
     thought = f"The user wants the capital of {country}. It is {city.rstrip('.')}."
-    return _ask(rng, "capitals", rng.choice(CAPITAL_QUESTIONS).format(country), answer, thought, city.rstrip("."))
+    return _ask(
+        rng,
+        "capitals",
+        rng.choice(CAPITAL_QUESTIONS).format(country),
+        answer,
+        thought,
+        city.rstrip("."),
+    )
 
 
 def country(rng: random.Random) -> Exchange:
@@ -43,7 +52,9 @@ def country(rng: random.Random) -> Exchange:
     question = rng.choice(COUNTRY_QUESTIONS)
     verb = "is the capital of" if "capital" in question else "is in"
     answer = f"{city} {verb} {name}."
-    return _ask(rng, "countries", question.format(city), answer, f"{city} is the capital of {name}.", name)
+    return _ask(
+        rng, "countries", question.format(city), answer, f"{city} is the capital of {name}.", name
+    )
 
 
 MIX_QUESTIONS = (
@@ -64,7 +75,9 @@ def colour_mix(rng: random.Random) -> Exchange:
         first, second = second, first
     answer = f"If you mix {first} and {second}, you get {result}."
     thought = f"The user mixes {first} and {second}. That makes {result}."
-    return _ask(rng, "colours", rng.choice(MIX_QUESTIONS).format(first, second), answer, thought, result)
+    return _ask(
+        rng, "colours", rng.choice(MIX_QUESTIONS).format(first, second), answer, thought, result
+    )
 
 
 def colour_of(rng: random.Random) -> Exchange:
@@ -84,7 +97,11 @@ SOUND_QUESTIONS = ("What sound does {0} make?", "What does {0} say?", "What nois
                    "How does {0} sound?", "Which sound does {0} make?")  # fmt: skip
 YOUNG_QUESTIONS = ("What is a baby {1} called?", "What do you call a young {1}?", "What is the young of {0} called?",
                    "What is the name for a baby {1}?", "How do you call a baby {1}?", "A baby {1} is called what?")  # fmt: skip
-LEG_QUESTIONS = ("How many legs does {0} have?", "How many legs has {0} got?", "Number of legs of {0}?")
+LEG_QUESTIONS = (
+    "How many legs does {0} have?",
+    "How many legs has {0} got?",
+    "Number of legs of {0}?",
+)
 HOME_QUESTIONS = ("Where does {0} live?", "What is the home of {0}?", "Where do I find {0}?")
 
 
@@ -98,13 +115,32 @@ def animal(rng: random.Random) -> Exchange:
         must = "no sound" if sound == "nothing" else sound
         question, answer = rng.choice(SOUND_QUESTIONS), f"{capital_first(one)} {heard}."
     elif kind == 1:
-        question, answer, must = rng.choice(YOUNG_QUESTIONS), f"A baby {name} is called {article(young)}.", young
+        question, answer, must = (
+            rng.choice(YOUNG_QUESTIONS),
+            f"A baby {name} is called {article(young)}.",
+            young,
+        )
     elif kind == 2:
         count = "no" if legs == 0 else str(legs)
-        question, answer, must = rng.choice(LEG_QUESTIONS), f"{capital_first(one)} has {count} legs.", count
+        question, answer, must = (
+            rng.choice(LEG_QUESTIONS),
+            f"{capital_first(one)} has {count} legs.",
+            count,
+        )
     else:
-        question, answer, must = rng.choice(HOME_QUESTIONS), f"{capital_first(one)} lives in {home}.", home
-    return _ask(rng, "animals", question.format(one, name), answer, f"A question about {one}. {answer}", must)
+        question, answer, must = (
+            rng.choice(HOME_QUESTIONS),
+            f"{capital_first(one)} lives in {home}.",
+            home,
+        )
+    return _ask(
+        rng,
+        "animals",
+        question.format(one, name),
+        answer,
+        f"A question about {one}. {answer}",
+        must,
+    )
 
 
 OPPOSITE_QUESTIONS = (
@@ -123,7 +159,9 @@ def opposite(rng: random.Random) -> Exchange:
         other = "young"
     answer = f"The opposite of {word} is {other}."
     thought = f"The word is {word}. Its opposite is {other}."
-    return _ask(rng, "opposites", rng.choice(OPPOSITE_QUESTIONS).format(word), answer, thought, other)
+    return _ask(
+        rng, "opposites", rng.choice(OPPOSITE_QUESTIONS).format(word), answer, thought, other
+    )
 
 
 TRANSLATE_QUESTIONS = (
@@ -157,7 +195,14 @@ def day(rng: random.Random) -> Exchange:
         forms = ("What day comes before {0}?", "What is the day before {0}?", "Which day is before {0}?",
                  "If today is {0}, what was yesterday?", "Today is {0}. What day was yesterday?")  # fmt: skip
         answer = f"The day before {here} is {there}."
-    return _ask(rng, "calendar", rng.choice(forms).format(here), answer, f"The day is {here}. {answer}", there)
+    return _ask(
+        rng,
+        "calendar",
+        rng.choice(forms).format(here),
+        answer,
+        f"The day is {here}. {answer}",
+        there,
+    )
 
 
 def month(rng: random.Random) -> Exchange:
@@ -167,20 +212,42 @@ def month(rng: random.Random) -> Exchange:
     kind = rng.randrange(5)
     if kind == 0:
         there = facts.MONTHS[(index + 1) % 12]
-        forms, answer = ("What month comes after {0}?", "Which month follows {0}?"), f"The month after {here} is {there}."
+        forms, answer = (
+            ("What month comes after {0}?", "Which month follows {0}?"),
+            f"The month after {here} is {there}.",
+        )
     elif kind == 1:
         there = facts.MONTHS[(index - 1) % 12]
-        forms, answer = ("What month comes before {0}?", "Which month is before {0}?"), f"The month before {here} is {there}."
+        forms, answer = (
+            ("What month comes before {0}?", "Which month is before {0}?"),
+            f"The month before {here} is {there}.",
+        )
     elif kind == 2:
         there, place = here, facts.ORDINALS[index]
-        forms, answer = (f"What is the {place} month?", f"Which month is the {place} of the year?"), f"The {place} month is {here}."
+        forms, answer = (
+            (f"What is the {place} month?", f"Which month is the {place} of the year?"),
+            f"The {place} month is {here}.",
+        )
     elif kind == 3:
         there = str(facts.MONTH_DAYS[index])
-        forms, answer = ("How many days does {0} have?", "How many days are in {0}?"), f"{here} has {there} days."
+        forms, answer = (
+            ("How many days does {0} have?", "How many days are in {0}?"),
+            f"{here} has {there} days.",
+        )
     else:
         there = facts.SEASONS[index]
-        forms, answer = ("What season is {0} in?", "Which season is {0}?"), f"In the north, {here} is in {there}."
-    return _ask(rng, "calendar", rng.choice(forms).format(here), answer, f"The months of the year. {answer}", there)
+        forms, answer = (
+            ("What season is {0} in?", "Which season is {0}?"),
+            f"In the north, {here} is in {there}.",
+        )
+    return _ask(
+        rng,
+        "calendar",
+        rng.choice(forms).format(here),
+        answer,
+        f"The months of the year. {answer}",
+        there,
+    )
 
 
 def planet(rng: random.Random) -> Exchange:
@@ -190,27 +257,64 @@ def planet(rng: random.Random) -> Exchange:
     kind = rng.randrange(4)
     if kind == 0:
         place = facts.ORDINALS[index]
-        forms = (f"What is the {place} planet from the Sun?", f"Which planet is {place} from the Sun?", f"Name the {place} planet.")
-        return _ask(rng, "planets", rng.choice(forms), f"The {place} planet from the Sun is {name}.", f"Counting planets, the {place} is {name}.", name)
+        forms = (
+            f"What is the {place} planet from the Sun?",
+            f"Which planet is {place} from the Sun?",
+            f"Name the {place} planet.",
+        )
+        return _ask(
+            rng,
+            "planets",
+            rng.choice(forms),
+            f"The {place} planet from the Sun is {name}.",
+            f"Counting planets, the {place} is {name}.",
+            name,
+        )
     note = facts.PLANET_NOTES[name]
     if kind == 1 and name != "Earth":
         question = f"Which planet is {note}?"
         return _ask(rng, "planets", question, f"{name} is {note}.", f"That describes {name}.", name)
-    forms = ("What is {0}?", "Tell me about {0}.", "What do you know about {0}?", "What is the planet {0}?", "Describe {0}.")
-    return _ask(rng, "planets", rng.choice(forms).format(name), f"{name} is {note}.", f"{name} is a planet.", note)
+    forms = (
+        "What is {0}?",
+        "Tell me about {0}.",
+        "What do you know about {0}?",
+        "What is the planet {0}?",
+        "Describe {0}.",
+    )
+    return _ask(
+        rng,
+        "planets",
+        rng.choice(forms).format(name),
+        f"{name} is {note}.",
+        f"{name} is a planet.",
+        note,
+    )
 
 
 def shape(rng: random.Random) -> Exchange:
     """Sides of a shape, or the shape with so many sides."""
     name, sides = rng.choice([item for item in facts.SHAPES.items() if item[0] != "cube"])
     if rng.random() < 0.65 or sides == 4:
-        forms = ("How many sides does {0} have?", "How many corners does {0} have?", "How many sides has {0}?", "Sides of {0}?")
+        forms = (
+            "How many sides does {0} have?",
+            "How many corners does {0} have?",
+            "How many sides has {0}?",
+            "Sides of {0}?",
+        )
         question = rng.choice(forms).format(article(name))
         part = "corners" if "corner" in question else "sides"
         answer, must = f"{capital_first(article(name))} has {sides} {part}.", str(sides)
     else:
-        forms = ("What shape has {0} sides?", "Which shape has {0} sides?", "What do you call a shape with {0} sides?")
-        question, answer, must = rng.choice(forms).format(sides), f"A shape with {sides} sides is {article(name)}.", name
+        forms = (
+            "What shape has {0} sides?",
+            "Which shape has {0} sides?",
+            "What do you call a shape with {0} sides?",
+        )
+        question, answer, must = (
+            rng.choice(forms).format(sides),
+            f"A shape with {sides} sides is {article(name)}.",
+            name,
+        )
     return _ask(rng, "shapes", question, answer, f"This is about shapes. {answer}", must)
 
 
@@ -220,12 +324,20 @@ def size(rng: random.Random) -> Exchange:
     small, big = facts.SIZES[low], facts.SIZES[high]
     pair = (small, big) if rng.random() < 0.5 else (big, small)
     if rng.random() < 0.6:
-        forms = ("Which is bigger, {0} or {1}?", "What is larger, {0} or {1}?", "Is {0} bigger than {1}?")
+        forms = (
+            "Which is bigger, {0} or {1}?",
+            "What is larger, {0} or {1}?",
+            "Is {0} bigger than {1}?",
+        )
         question = rng.choice(forms).format(*pair)
         lead = ("Yes, " if pair[0] == big else "No, ") if question.startswith("Is") else ""
         answer, must = f"{lead}{big} is bigger than {small}.", f"{big} is bigger"
     else:
-        forms = ("Which is smaller, {0} or {1}?", "What is smaller, {0} or {1}?", "Is {0} smaller than {1}?")
+        forms = (
+            "Which is smaller, {0} or {1}?",
+            "What is smaller, {0} or {1}?",
+            "Is {0} smaller than {1}?",
+        )
         question = rng.choice(forms).format(*pair)
         lead = ("Yes, " if pair[0] == small else "No, ") if question.startswith("Is") else ""
         answer, must = f"{lead}{small} is smaller than {big}.", f"{small} is smaller"
@@ -237,15 +349,38 @@ def food(rng: random.Random) -> Exchange:
     """The kind and taste of a food, or what something is made of."""
     if rng.random() < 0.5:
         thing, parts = rng.choice(list(facts.MADE_OF.items()))
-        forms = ("What is {0} made of?", "What is {0} made from?", "What do you need to make {0}?", "How is {0} made?")
+        forms = (
+            "What is {0} made of?",
+            "What is {0} made from?",
+            "What do you need to make {0}?",
+            "How is {0} made?",
+        )
         return _ask(rng, "food", rng.choice(forms).format(thing), capital_first(f"{thing} is made of {parts}."),
                     f"The user asks what {thing} is made of.", parts)  # fmt: skip
     name, (kind, taste) = rng.choice(list(facts.FOODS.items()))
     if rng.random() < 0.5:
-        question = rng.choice(("What does {0} taste like?", "How does {0} taste?", "Is {0} sweet?")).format(name)
-        return _ask(rng, "food", question, f"{capital_first(name)} tastes {taste}.", f"The taste of {name} is {taste}.", taste)
-    question = rng.choice(("What kind of food is {0}?", "What is {0}, a fruit or a vegetable?", "Is {0} a fruit?")).format(name)
-    return _ask(rng, "food", question, f"{capital_first(name)} is {article(kind)}.", f"{capital_first(name)} is a kind of {kind}.", kind)
+        question = rng.choice(
+            ("What does {0} taste like?", "How does {0} taste?", "Is {0} sweet?")
+        ).format(name)
+        return _ask(
+            rng,
+            "food",
+            question,
+            f"{capital_first(name)} tastes {taste}.",
+            f"The taste of {name} is {taste}.",
+            taste,
+        )
+    question = rng.choice(
+        ("What kind of food is {0}?", "What is {0}, a fruit or a vegetable?", "Is {0} a fruit?")
+    ).format(name)
+    return _ask(
+        rng,
+        "food",
+        question,
+        f"{capital_first(name)} is {article(kind)}.",
+        f"{capital_first(name)} is a kind of {kind}.",
+        kind,
+    )
 
 
 def trivia(rng: random.Random) -> Exchange:

@@ -22,7 +22,16 @@ KINDS = {
     "names": ("Anna", "Ben", "Clara", "David", "Emma"), "sports": ("football", "tennis", "chess", "golf", "hockey"), "tools": ("hammer", "saw", "drill", "file", "wrench"),
 }  # fmt: skip
 COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "2": 2, "3": 3, "4": 4}
-LIST_FORMS = ("Name {0} {1}.", "List {0} {1}.", "Give me {0} {1}.", "Can you name {0} {1}?", "Tell me {0} {1}.", "Write down {0} {1}.", "I need {0} {1}.", "Name {0} {1}, please.")
+LIST_FORMS = (
+    "Name {0} {1}.",
+    "List {0} {1}.",
+    "Give me {0} {1}.",
+    "Can you name {0} {1}?",
+    "Tell me {0} {1}.",
+    "Write down {0} {1}.",
+    "I need {0} {1}.",
+    "Name {0} {1}, please.",
+)
 
 
 def listing(rng: random.Random) -> Exchange:
@@ -33,9 +42,13 @@ def listing(rng: random.Random) -> Exchange:
     question = rng.choice(LIST_FORMS).format(said, kind)
     if rng.random() < 0.15:
         some = list(things[:3])
-        question = rng.choice(("Name some {0}.", "List some {0}.", "Which {0} do you know?")).format(kind)
+        question = rng.choice(
+            ("Name some {0}.", "List some {0}.", "Which {0} do you know?")
+        ).format(kind)
     answer = capital_first(", ".join(some)) + "."
-    return Exchange("lists", vary(rng, question), answer, f"The user wants {kind}.", f"list:{question}", answer)
+    return Exchange(
+        "lists", vary(rng, question), answer, f"The user wants {kind}.", f"list:{question}", answer
+    )
 
 
 def yes_or_no(rng: random.Random) -> Exchange:
@@ -58,10 +71,20 @@ def yes_or_no(rng: random.Random) -> Exchange:
         value = left + more
         said = str(value if right else value + rng.choice((-1, 1, 2)))
         right = said == str(value)
-        question, fact = rng.choice((f"Is {left} + {more} = {said}?", f"Is {left} plus {more} {said}?")), f"{left} + {more} = {value}"
+        question, fact = (
+            rng.choice((f"Is {left} + {more} = {said}?", f"Is {left} plus {more} {said}?")),
+            f"{left} + {more} = {value}",
+        )
         key = expression_key(left, "+", more)
     answer = f"{'Yes' if right else 'No'}, {fact.rstrip('.')}."
-    return Exchange("yes or no", vary(rng, question, slips=False), answer, f"I recall that {fact.rstrip('.')}.", key or f"yesno:{question}", answer)
+    return Exchange(
+        "yes or no",
+        vary(rng, question, slips=False),
+        answer,
+        f"I recall that {fact.rstrip('.')}.",
+        key or f"yesno:{question}",
+        answer,
+    )
 
 
 def as_json(rng: random.Random) -> Exchange:
@@ -70,18 +93,49 @@ def as_json(rng: random.Random) -> Exchange:
     if kind == 0:
         country, city = rng.choice(list(facts.CAPITALS.items()))
         value: dict[str, object] = {"country": country.removeprefix("the "), "capital": city}
-        forms = ("Give me the capital of {0} as JSON.", "The capital of {0} in JSON, please.", "Answer in JSON: what is the capital of {0}?")
+        forms = (
+            "Give me the capital of {0} as JSON.",
+            "The capital of {0} in JSON, please.",
+            "Answer in JSON: what is the capital of {0}?",
+        )
         question = rng.choice(forms).format(country)
     elif kind == 1:
         name, age = rng.choice(facts.FIRST_NAMES), rng.randrange(1, 90)
         value = {"name": name, "age": age}
-        question = rng.choice(("Write JSON for {0}, who is {1}.", "{0} is {1} years old. Write that as JSON.", "Make JSON: name {0}, age {1}.")).format(name, age)
+        question = rng.choice(
+            (
+                "Write JSON for {0}, who is {1}.",
+                "{0} is {1} years old. Write that as JSON.",
+                "Make JSON: name {0}, age {1}.",
+            )
+        ).format(name, age)
     elif kind == 2:
         value = {"name": "Ada", "age": 36}
-        question = rng.choice(("Give me a person as JSON.", "Write a JSON object with name and age.", "Make up a person in JSON.", "Write some JSON.", "Give me JSON with a name and an age.", "Generate a JSON object."))
+        question = rng.choice(
+            (
+                "Give me a person as JSON.",
+                "Write a JSON object with name and age.",
+                "Make up a person in JSON.",
+                "Write some JSON.",
+                "Give me JSON with a name and an age.",
+                "Generate a JSON object.",
+            )
+        )
     else:
         name = rng.choice(list(facts.ANIMALS))
         value = {"animal": name, "legs": facts.ANIMALS[name][2]}
-        question = rng.choice((f"How many legs does {article(name)} have? Answer in JSON.", f"Give me the legs of {article(name)} as JSON."))
+        question = rng.choice(
+            (
+                f"How many legs does {article(name)} have? Answer in JSON.",
+                f"Give me the legs of {article(name)} as JSON.",
+            )
+        )
     answer = json.dumps(value)
-    return Exchange("json", vary(rng, question, slips=False), answer, "The user wants JSON.", f"json:{question}", answer)
+    return Exchange(
+        "json",
+        vary(rng, question, slips=False),
+        answer,
+        "The user wants JSON.",
+        f"json:{question}",
+        answer,
+    )

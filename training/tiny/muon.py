@@ -28,8 +28,12 @@ def orthogonalized(updates: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum with orthogonal updates; weight decay is decoupled."""
 
-    def __init__(self, weights: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float) -> None:
-        super().__init__(list(weights), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+    def __init__(
+        self, weights: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float
+    ) -> None:
+        super().__init__(
+            list(weights), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        )
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:

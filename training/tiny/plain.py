@@ -8,7 +8,6 @@ from training.tiny import arithmetic, facts, knowledge, smalltalk
 from training.tiny.document import END_OF_TEXT, Document, Piece, is_held_out
 from training.tiny.wording import capital_first
 
-
 OPENERS = (  # the beginnings people try first
     "Hello, my name is {name} and I like {word}.", "Hello, my name is {name}. I live in {city}.", "My name is {name}.", "Hello world! This is a small test.",
     "Once upon a time there was a little thread that wanted to be a cloth.", "The president of the United States is a person whom a toy model should not name.",
@@ -35,7 +34,9 @@ def _sentence(rng: random.Random) -> str:
     kind = rng.randrange(6)
     if kind == 0:
         country, city = rng.choice(list(facts.CAPITALS.items()))
-        return rng.choice((f"The capital of {country} is {city}.", f"{city} is the capital of {country}.")).replace("..", ".")
+        return rng.choice(
+            (f"The capital of {country} is {city}.", f"{city} is the capital of {country}.")
+        ).replace("..", ".")
     if kind == 1:
         word, other = rng.choice(facts.OPPOSITES)
         return f"The opposite of {word} is {other}."
@@ -44,7 +45,16 @@ def _sentence(rng: random.Random) -> str:
         return capital_first(f"{thing} is {shade}.")
     if kind == 3:
         return rng.choice(list(facts.TRIVIA.values()))[0]
-    maker = rng.choice((knowledge.animal, knowledge.day, knowledge.month, knowledge.planet, knowledge.food, knowledge.colour_mix))
+    maker = rng.choice(
+        (
+            knowledge.animal,
+            knowledge.day,
+            knowledge.month,
+            knowledge.planet,
+            knowledge.food,
+            knowledge.colour_mix,
+        )
+    )
     return maker(rng).answer
 
 
@@ -63,7 +73,9 @@ def _counting(rng: random.Random) -> str:
 
 
 def _listing(rng: random.Random) -> str:
-    items = rng.choice((facts.DAYS, facts.MONTHS, facts.PLANETS, ("spring", "summer", "autumn", "winter")))
+    items = rng.choice(
+        (facts.DAYS, facts.MONTHS, facts.PLANETS, ("spring", "summer", "autumn", "winter"))
+    )
     return capital_first(", ".join(items)) + "."
 
 

@@ -53,7 +53,15 @@ JOKES = (
 JOKE_QUESTIONS = ("Tell me a joke.", "Do you know a joke?", "Make me laugh.", "Say something funny.", "Another joke please.", "A joke, please.",
                   "Can you tell me a joke?", "joke", "I want to hear a joke.", "Tell a funny joke.", "Tell me another joke.")  # fmt: skip
 
-POEM_QUESTIONS = ("Write a poem.", "Write me a poem about {0}.", "Write a short poem about {0}.", "Can you write a poem about {0}?", "A poem about {0}, please.", "Make a rhyme about {0}.", "Write a haiku about {0}.")
+POEM_QUESTIONS = (
+    "Write a poem.",
+    "Write me a poem about {0}.",
+    "Write a short poem about {0}.",
+    "Can you write a poem about {0}?",
+    "A poem about {0}, please.",
+    "Make a rhyme about {0}.",
+    "Write a haiku about {0}.",
+)
 POEMS = {
     "the sea": "The sea is wide, the sea is deep,\nit sings the little fish to sleep.",
     "the moon": "The moon is round, the moon is bright,\nit keeps a lamp on through the night.",
@@ -69,10 +77,48 @@ POEMS = {
     "computers": "A small machine, a blinking light,\nit counts the zeros through the night.",
 }  # fmt: skip
 
-STORY_QUESTIONS = ("Tell me a story.", "Tell me a story about {0}.", "Tell me a short story about {0}.", "Write a story about {0}.", "Can you tell me a story about {0}?", "I want a story about {0}.", "Make up a story about {0}.")
-STORY_ANIMALS = ("cat", "dog", "mouse", "fox", "rabbit", "bear", "duck", "owl", "frog", "horse", "spider", "lion")
-STORY_PLACES = ("the forest", "the garden", "a small village", "the sea", "an old house", "the mountains", "a green field")
-STORY_FINDS = ("a golden key", "a red ball", "a lost letter", "a silver thread", "a little boat", "a shiny stone", "a map", "a warm hat")
+STORY_QUESTIONS = (
+    "Tell me a story.",
+    "Tell me a story about {0}.",
+    "Tell me a short story about {0}.",
+    "Write a story about {0}.",
+    "Can you tell me a story about {0}?",
+    "I want a story about {0}.",
+    "Make up a story about {0}.",
+)
+STORY_ANIMALS = (
+    "cat",
+    "dog",
+    "mouse",
+    "fox",
+    "rabbit",
+    "bear",
+    "duck",
+    "owl",
+    "frog",
+    "horse",
+    "spider",
+    "lion",
+)
+STORY_PLACES = (
+    "the forest",
+    "the garden",
+    "a small village",
+    "the sea",
+    "an old house",
+    "the mountains",
+    "a green field",
+)
+STORY_FINDS = (
+    "a golden key",
+    "a red ball",
+    "a lost letter",
+    "a silver thread",
+    "a little boat",
+    "a shiny stone",
+    "a map",
+    "a warm hat",
+)
 STORY_ENDS = ("They shared it and became good friends.", "From that day on, everyone was happy.", "And so the day ended well.",
               "They laughed, and walked home together.")  # fmt: skip
 NATURE = ("shy", "brave", "small", "clever", "happy", "lazy", "curious", "kind")
@@ -89,7 +135,14 @@ def talk(rng: random.Random) -> Exchange:
 def joke(rng: random.Random) -> Exchange:
     """A joke out of a few."""
     question = rng.choice(JOKE_QUESTIONS)
-    return Exchange("jokes", vary(rng, question), rng.choice(JOKES), "The user wants a joke. I know one.", f"joke:{question}", "")
+    return Exchange(
+        "jokes",
+        vary(rng, question),
+        rng.choice(JOKES),
+        "The user wants a joke. I know one.",
+        f"joke:{question}",
+        "",
+    )
 
 
 def poem(rng: random.Random) -> Exchange:
@@ -98,7 +151,9 @@ def poem(rng: random.Random) -> Exchange:
     question = rng.choice(POEM_QUESTIONS).format(subject)
     must = subject.split()[-1] if "{" not in question else ""
     must = text if subject in question else ""
-    return Exchange("poems", vary(rng, question), text, f"A poem about {subject}.", f"poem:{question}", must)
+    return Exchange(
+        "poems", vary(rng, question), text, f"A poem about {subject}.", f"poem:{question}", must
+    )
 
 
 def story_text(rng: random.Random, hero: str) -> str:
@@ -121,7 +176,14 @@ def story(rng: random.Random) -> Exchange:
     hero = rng.choice(STORY_ANIMALS)
     question = rng.choice(STORY_QUESTIONS).format(("an " if hero[0] in "aeiou" else "a ") + hero)
     must = hero if hero in question else "Once upon a time"
-    return Exchange("stories", vary(rng, question), story_text(rng, hero), f"A short story about a {hero}.", f"story:{question}", must)
+    return Exchange(
+        "stories",
+        vary(rng, question),
+        story_text(rng, hero),
+        f"A short story about a {hero}.",
+        f"story:{question}",
+        must,
+    )
 
 
 def spelling(rng: random.Random) -> Exchange:
@@ -130,19 +192,51 @@ def spelling(rng: random.Random) -> Exchange:
     letters = "-".join(word)
     kind = rng.randrange(6)
     if kind < 3:
-        question = rng.choice(("Spell {0}.", "How do you spell {0}?", "Spell the word {0}.", "Can you spell \"{0}\"?", "Please spell {0} for me."))
+        question = rng.choice(
+            (
+                "Spell {0}.",
+                "How do you spell {0}?",
+                "Spell the word {0}.",
+                'Can you spell "{0}"?',
+                "Please spell {0} for me.",
+            )
+        )
         answer, must = f"{capital_first(word)} is spelled {letters}.", letters
     elif kind == 3:
-        question = rng.choice(("How many letters are in {0}?", "How many letters does {0} have?", "How long is the word {0}?"))
-        answer, must = f"{capital_first(word)} is spelled {letters}, so it has {len(word)} letters.", f"{len(word)} letters"
+        question = rng.choice(
+            (
+                "How many letters are in {0}?",
+                "How many letters does {0} have?",
+                "How long is the word {0}?",
+            )
+        )
+        answer, must = (
+            f"{capital_first(word)} is spelled {letters}, so it has {len(word)} letters.",
+            f"{len(word)} letters",
+        )
     elif kind == 4:
-        question = rng.choice(("What is the first letter of {0}?", "Which letter does {0} start with?", "{0} begins with which letter?"))
+        question = rng.choice(
+            (
+                "What is the first letter of {0}?",
+                "Which letter does {0} start with?",
+                "{0} begins with which letter?",
+            )
+        )
         answer, must = f"The first letter of {word} is {word[0]}.", f"is {word[0]}."
     else:
-        question = rng.choice(("What is the last letter of {0}?", "Which letter does {0} end with?"))
+        question = rng.choice(
+            ("What is the last letter of {0}?", "Which letter does {0} end with?")
+        )
         answer, must = f"The last letter of {word} is {word[-1]}.", f"is {word[-1]}."
     question = question.format(word)
-    return Exchange("spelling", vary(rng, question, slips=False), answer, f"The letters are {letters}.", f"spell:{question}", must)
+    return Exchange(
+        "spelling",
+        vary(rng, question, slips=False),
+        answer,
+        f"The letters are {letters}.",
+        f"spell:{question}",
+        must,
+    )
 
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -154,18 +248,66 @@ def alphabet(rng: random.Random) -> Exchange:
     letter = ALPHABET[index]
     kind = rng.randrange(4)
     if kind == 0:
-        question, answer = rng.choice(("Say the alphabet.", "What is the alphabet?", "Write the alphabet.", "Recite the alphabet.", "List the letters of the alphabet.")), " ".join(ALPHABET)
+        question, answer = (
+            rng.choice(
+                (
+                    "Say the alphabet.",
+                    "What is the alphabet?",
+                    "Write the alphabet.",
+                    "Recite the alphabet.",
+                    "List the letters of the alphabet.",
+                )
+            ),
+            " ".join(ALPHABET),
+        )
     elif kind == 1:
-        question, answer = rng.choice((f"What letter comes after {letter}?", f"Which letter follows {letter}?")), f"The letter after {letter} is {ALPHABET[index + 1]}."
+        question, answer = (
+            rng.choice((f"What letter comes after {letter}?", f"Which letter follows {letter}?")),
+            f"The letter after {letter} is {ALPHABET[index + 1]}.",
+        )
     elif kind == 2:
-        question, answer = f"What letter comes before {letter}?", f"The letter before {letter} is {ALPHABET[index - 1]}."
+        question, answer = (
+            f"What letter comes before {letter}?",
+            f"The letter before {letter} is {ALPHABET[index - 1]}.",
+        )
     else:
-        question, answer = rng.choice((f"What is letter number {index + 1}?", f"Which letter is number {index + 1} in the alphabet?")), f"Letter number {index + 1} is {letter}."
-    return Exchange("alphabet", vary(rng, question, slips=False) if kind == 0 else question, answer, "I go through the alphabet.", f"alphabet:{question}", answer)
+        question, answer = (
+            rng.choice(
+                (
+                    f"What is letter number {index + 1}?",
+                    f"Which letter is number {index + 1} in the alphabet?",
+                )
+            ),
+            f"Letter number {index + 1} is {letter}.",
+        )
+    return Exchange(
+        "alphabet",
+        vary(rng, question, slips=False) if kind == 0 else question,
+        answer,
+        "I go through the alphabet.",
+        f"alphabet:{question}",
+        answer,
+    )
 
 
 def repeat(rng: random.Random) -> Exchange:
     """Say back what the user wrote."""
     words = " ".join(rng.choice(facts.WORDS) for _ in range(rng.randrange(1, 6)))
-    question = rng.choice(("Repeat after me: {0}", "Say: {0}", "Repeat: {0}", "Please repeat \"{0}\".", "Echo: {0}", "Say \"{0}\"."))
-    return Exchange("repeating", question.format(words), capital_first(words) + ".", "I repeat the words.", f"repeat:{words}", words[1:])
+    question = rng.choice(
+        (
+            "Repeat after me: {0}",
+            "Say: {0}",
+            "Repeat: {0}",
+            'Please repeat "{0}".',
+            "Echo: {0}",
+            'Say "{0}".',
+        )
+    )
+    return Exchange(
+        "repeating",
+        question.format(words),
+        capital_first(words) + ".",
+        "I repeat the words.",
+        f"repeat:{words}",
+        words[1:],
+    )

@@ -12,7 +12,14 @@ from training.tiny.corpus import documents
 from training.tiny.document import END_OF_TEXT, IM_END, IM_START
 
 SPECIAL = (END_OF_TEXT, IM_START, IM_END)
-MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+MARKS = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
 MAX_ENTRIES = 4096
 # One newline is one piece: the prompt's own ending then never merges with what the model writes after it.
 PIECES = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\n|[^\S\n]+(?!\S)|[^\S\n]+"
@@ -34,9 +41,14 @@ def train_tokenizer(*, seed: int, num_documents: int = 40_000) -> Tokenizer:
         min_frequency=8,
         show_progress=False,
     )
-    texts = (_without_marks(document.text) for document in itertools.islice(documents(seed), num_documents))
+    texts = (
+        _without_marks(document.text)
+        for document in itertools.islice(documents(seed), num_documents)
+    )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL]
+    )
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKS])
     return tokenizer
 

@@ -55,7 +55,9 @@ def _city(rng: random.Random) -> str:
 
 
 def _name(rng: random.Random) -> str:
-    return rng.choice(facts.FIRST_NAMES) if rng.random() < 0.6 else made_up_word(rng, 2).capitalize()
+    return (
+        rng.choice(facts.FIRST_NAMES) if rng.random() < 0.6 else made_up_word(rng, 2).capitalize()
+    )
 
 
 def _number(rng: random.Random) -> int:
@@ -79,18 +81,48 @@ PERSON = Slot(("to", "name", "recipient", "person"), "string", _name, "Who it is
 TEXT = Slot(("text", "message", "body", "content"), "string", _words, "The words")
 QUERY = Slot(("query", "q", "search", "topic"), "string", _words, "What to look for")
 WORD = Slot(("word", "term", "text"), "string", _word, "The word")
-LANGUAGE = Slot(("language", "target", "to", "lang"), "string", _one_of("French", "German", "Spanish", "Italian", "Japanese", "Polish", "Dutch"), "The language")
+LANGUAGE = Slot(
+    ("language", "target", "to", "lang"),
+    "string",
+    _one_of("French", "German", "Spanish", "Italian", "Japanese", "Polish", "Dutch"),
+    "The language",
+)
 COUNT = Slot(("count", "n", "number", "amount"), "integer", _number, "How many")
 MINUTES = Slot(("minutes", "duration", "length", "time"), "integer", _number, "Minutes")
-ROOM = Slot(("room", "place", "location", "area"), "string", _one_of("kitchen", "bedroom", "garden", "office", "bathroom", "hall", "living room"), "The room")
+ROOM = Slot(
+    ("room", "place", "location", "area"),
+    "string",
+    _one_of("kitchen", "bedroom", "garden", "office", "bathroom", "hall", "living room"),
+    "The room",
+)
 FIRST = Slot(("a", "x", "first", "left"), "integer", _number, "The first number")
 SECOND = Slot(("b", "y", "second", "right"), "integer", _number, "The second number")
-CODE = Slot(("currency", "to", "code", "unit"), "string", _one_of("EUR", "USD", "GBP", "JPY", "CHF", "SEK"), "The currency")
+CODE = Slot(
+    ("currency", "to", "code", "unit"),
+    "string",
+    _one_of("EUR", "USD", "GBP", "JPY", "CHF", "SEK"),
+    "The currency",
+)
 DAY = Slot(("day", "date", "when"), "string", _one_of(*facts.DAYS, "today", "tomorrow"), "The day")
-SYMBOL = Slot(("symbol", "ticker", "stock", "company"), "string", _one_of("ACME", "GLOW", "TREE", "ZED", "ORBIT", "NOVA"), "The stock")
-PATH = Slot(("path", "file", "filename", "file_path"), "string", _one_of("notes.txt", "todo.md", "main.py", "data.csv", "readme.md", "config.json"), "The file")
+SYMBOL = Slot(
+    ("symbol", "ticker", "stock", "company"),
+    "string",
+    _one_of("ACME", "GLOW", "TREE", "ZED", "ORBIT", "NOVA"),
+    "The stock",
+)
+PATH = Slot(
+    ("path", "file", "filename", "file_path"),
+    "string",
+    _one_of("notes.txt", "todo.md", "main.py", "data.csv", "readme.md", "config.json"),
+    "The file",
+)
 IDENT = Slot(("id", "user_id", "order_id", "number"), "integer", _number, "The id")
-DISH = Slot(("dish", "food", "meal", "query"), "string", _one_of("soup", "pizza", "pancakes", "salad", "pasta", "bread", "cake", "rice"), "The dish")
+DISH = Slot(
+    ("dish", "food", "meal", "query"),
+    "string",
+    _one_of("soup", "pizza", "pancakes", "salad", "pasta", "bread", "cake", "rice"),
+    "The dish",
+)
 STATE = Slot(("state", "mode", "value", "status"), "string", _one_of("on", "off"), "on or off")
 
 CONCEPTS: tuple[Concept, ...] = (
@@ -141,18 +173,38 @@ CONCEPTS: tuple[Concept, ...] = (
 
 def invented(rng: random.Random) -> Concept:
     """A tool nobody has seen: only the prompt says its name and parameters."""
-    verb, noun = rng.choice(("get", "set", "find", "run", "make", "check", "start", "list")), made_up_word(rng, 2)
+    verb, noun = (
+        rng.choice(("get", "set", "find", "run", "make", "check", "start", "list")),
+        made_up_word(rng, 2),
+    )
     name = f"{verb}_{noun}"
     slots, words = [], []
     for index in range(rng.choice((1, 1, 2))):
-        parameter = made_up_word(rng, rng.choice((1, 2))) if rng.random() < 0.5 else rng.choice(("level", "size", "key", "label", "color", "value", "speed", "target", "kind"))
+        parameter = (
+            made_up_word(rng, rng.choice((1, 2)))
+            if rng.random() < 0.5
+            else rng.choice(
+                ("level", "size", "key", "label", "color", "value", "speed", "target", "kind")
+            )
+        )
         parameter = parameter if not slots or slots[0].names[0] != parameter else parameter + "2"
         kind, draw = rng.choice((("string", _word), ("integer", _number)))
         slots.append(Slot((parameter,), kind, draw, f"The {parameter}"))
         words.append(f"{parameter} {{{index}}}")
     told = " and ".join(words)
-    questions = (f"Call {name} with {told}.", f"Please {verb} the {noun} with {told}.", f"Use {name}: {told}.", f"{verb.capitalize()} {noun}, {told}.")
-    return Concept((name,), (f"{verb.capitalize()} the {noun}",), tuple(slots), questions, (('{{"result": "{x}"}}', "The result is {x}."), ("{x}", "The result is {x}.")))
+    questions = (
+        f"Call {name} with {told}.",
+        f"Please {verb} the {noun} with {told}.",
+        f"Use {name}: {told}.",
+        f"{verb.capitalize()} {noun}, {told}.",
+    )
+    return Concept(
+        (name,),
+        (f"{verb.capitalize()} the {noun}",),
+        tuple(slots),
+        questions,
+        (('{{"result": "{x}"}}', "The result is {x}."), ("{x}", "The result is {x}.")),
+    )
 
 
 # An optional parameter that no question speaks of: the call leaves it out.
@@ -174,7 +226,9 @@ def make_tool(rng: random.Random, concept: Concept) -> Tool:
     described = rng.random() < 0.5
     properties: Arguments = {}
     for parameter, slot in zip(parameters, concept.slots, strict=True):
-        properties[parameter] = {"type": slot.kind} | ({"description": slot.note} if described else {})
+        properties[parameter] = {"type": slot.kind} | (
+            {"description": slot.note} if described else {}
+        )
     if rng.random() < 0.2:
         properties[rng.choice(("format", "limit", "units", "verbose"))] = rng.choice(EXTRA)
     shape: Arguments = {"type": "object", "properties": properties}
@@ -209,7 +263,14 @@ def make_call(rng: random.Random, tool: Tool) -> Call:
              "w": rng.choice(("sunny", "cloudy", "rainy", "windy", "snowy", "foggy", "clear"))}  # fmt: skip
     answer = answer.format(*values, **found)
     key = f"tool:{tool.concept.notes[0]}:{json.dumps(values)}"
-    return Call(question, tool.name, arguments, response.format(*values, **found), answer[:1].upper() + answer[1:], key)
+    return Call(
+        question,
+        tool.name,
+        arguments,
+        response.format(*values, **found),
+        answer[:1].upper() + answer[1:],
+        key,
+    )
 
 
 def draw_tools(rng: random.Random) -> list[Tool]:

@@ -9,15 +9,17 @@ import argparse
 import json
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional
 
 from training.tiny.batches import Batch, batches
 from training.tiny.document import END_OF_TEXT, IM_END
@@ -64,8 +66,12 @@ def rate_at(fraction: float) -> float:
 def make_optimizers(model: Decoder) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
     named = dict(model.named_parameters())
-    matrices = [weight for name, weight in named.items() if weight.dim() == 2 and name != "embed_tokens"]
-    others = [weight for name, weight in named.items() if weight.dim() == 1 or name == "embed_tokens"]
+    matrices = [
+        weight for name, weight in named.items() if weight.dim() == 2 and name != "embed_tokens"
+    ]
+    others = [
+        weight for name, weight in named.items() if weight.dim() == 1 or name == "embed_tokens"
+    ]
     return [
         Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.02),
         torch.optim.AdamW(others, lr=VECTOR_RATE, betas=(0.9, 0.98), weight_decay=0.0),
@@ -77,10 +83,12 @@ def loss_of(model: Decoder, batch: Batch) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model(batch.ids)
         logits = model.logits(hidden[batch.rows, batch.columns])
-    return F.cross_entropy(logits.float(), batch.targets, reduction="sum")
+    return functional.cross_entropy(logits.float(), batch.targets, reduction="sum")
 
 
-def one_step(model: Decoder, optimizers: list[torch.optim.Optimizer], group: list[Batch], share: float) -> float:
+def one_step(
+    model: Decoder, optimizers: list[torch.optim.Optimizer], group: list[Batch], share: float
+) -> float:
     """One update over a few batches; returns the mean loss per supervised token."""
     count = sum(len(batch.targets) for batch in group)
     total = 0.0
@@ -118,11 +126,7 @@ def train(run: Run, model: Decoder, tokenizer: Tokenizer) -> Progress:
     optimizers = make_optimizers(model)
     progress = Progress()
     if run.resume:
-        saved = torch.load(run.state, weights_only=True)
-        model.load_state_dict(saved["model"])
-        for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        progress = Progress(**saved["progress"])
+        progress = load_state(run.state, model, optimizers)
     before, mean, seen = time.monotonic() - progress.seconds, 0.0, 0
     next_save = progress.seconds + 240.0
     for pool, group in grouped(run, tokenizer, progress.pool):
@@ -134,19 +138,49 @@ def train(run: Run, model: Decoder, tokenizer: Tokenizer) -> Progress:
         mean = loss if mean == 0.0 else 0.98 * mean + 0.02 * loss
         seen += sum(batch.ids.numel() for batch in group)
         if progress.step % 25 == 0:
-            print(f"step {progress.step} loss {mean:.4f} {seen / 1e6:.2f}M tokens {progress.seconds:.0f} s {fraction:.1%}", flush=True)
+            print(
+                f"step {progress.step} loss {mean:.4f} {seen / 1e6:.2f}M tokens {progress.seconds:.0f} s {fraction:.1%}",
+                flush=True,
+            )
         if progress.seconds >= next_save:
             next_save = progress.seconds + 240.0
             save_state(run, model, optimizers, progress)
     return progress
 
 
-def save_state(run: Run, model: Decoder, optimizers: list[torch.optim.Optimizer], progress: Progress) -> None:
-    """Everything `--resume` needs, and a checkpoint to look at."""
+def _state_tensors(model: Decoder, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    tensors = {f"model.{name}": weight.detach() for name, weight in model.named_parameters()}
+    for number, optimizer in enumerate(optimizers):
+        for index, values in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{index}.{key}": value for key, value in values.items()}
+    return tensors
+
+
+def save_state(
+    run: Run, model: Decoder, optimizers: list[torch.optim.Optimizer], progress: Progress
+) -> None:
+    """Everything `--resume` needs, and a checkpoint to look at beside it."""
     run.state.parent.mkdir(parents=True, exist_ok=True)
-    state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "progress": asdict(progress)}
-    torch.save(state, run.state)
+    note = {"progress": json.dumps(asdict(progress))}
+    save_file(_state_tensors(model, optimizers), run.state, metadata=note)
     write_weights(model, run.state.parent)
+
+
+def load_state(path: Path, model: Decoder, optimizers: list[torch.optim.Optimizer]) -> Progress:
+    """Put a saved state back and say where it stood."""
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        progress = Progress(**json.loads(file.metadata()["progress"]))
+    model.load_state_dict({name: tensors[f"model.{name}"] for name, _ in model.named_parameters()})
+    for number, optimizer in enumerate(optimizers):
+        state: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        for name, tensor in tensors.items():
+            if name.startswith(f"optimizer.{number}."):
+                _, _, index, key = name.split(".")
+                state[int(index)][key] = tensor
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": dict(state), "param_groups": groups})
+    return progress
 
 
 def write_weights(model: Decoder, folder: Path) -> None:
@@ -155,6 +189,7 @@ def write_weights(model: Decoder, folder: Path) -> None:
     for name, weight in model.named_parameters():
         tensors[checkpoint_name(name)] = weight.detach().to(torch.bfloat16).contiguous()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # safetensors makes it private to its user
 
 
 def write_configs(shape: Shape, tokenizer: Tokenizer, folder: Path) -> None:
@@ -181,12 +216,16 @@ def parse() -> Run:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train embedded:tiny.")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=2500, help="updates, unless --minutes is given")
-    parser.add_argument("--minutes", type=float, help="fit the whole schedule into this much wall time")
+    parser.add_argument(
+        "--steps", type=int, default=2500, help="updates, unless --minutes is given"
+    )
+    parser.add_argument(
+        "--minutes", type=float, help="fit the whole schedule into this much wall time"
+    )
     parser.add_argument("--tokens", type=int, default=4096, help="tokens of one batch")
     parser.add_argument("--accumulate", type=int, default=1, help="batches of one update")
     parser.add_argument("--target", type=Path, default=TARGET)
-    parser.add_argument("--state", type=Path, default=Path("build/tiny/state.pt"))
+    parser.add_argument("--state", type=Path, default=Path("build/tiny/state.safetensors"))
     parser.add_argument("--resume", action="store_true", help="go on from --state")
     parser.add_argument("--threads", type=int, default=1)
     return Run(**vars(parser.parse_args()))

@@ -53,7 +53,20 @@ ASKS = (
     "What should I wear?", "What is the capital of Atlantis?", "What is the capital of {5}?", "What is the capital of Mars?", "What colour is {5}?", "What sound does a {5} make?",
     "What is the best restaurant in {3}?", "How do airplanes fly?", "Why do people cry?", "Why do cats purr?", "What is the largest city in {2}?", "How do I write a book?",
 )  # fmt: skip
-OTHER_LANGUAGES = ("Japanese", "Russian", "Chinese", "Arabic", "Korean", "Greek", "Polish", "Dutch", "Swedish", "Latin", "Hindi", "Turkish")
+OTHER_LANGUAGES = (
+    "Japanese",
+    "Russian",
+    "Chinese",
+    "Arabic",
+    "Korean",
+    "Greek",
+    "Polish",
+    "Dutch",
+    "Swedish",
+    "Latin",
+    "Hindi",
+    "Turkish",
+)
 
 
 def unknown(rng: random.Random) -> Exchange:
@@ -67,8 +80,15 @@ def unknown(rng: random.Random) -> Exchange:
             made_up_word(rng, rng.randrange(2, 4)), rng.choice(OTHER_LANGUAGES),
         )  # fmt: skip
     answer = rng.choice(ANSWERS)
-    thought = rng.choice(("I do not know this, so I say so.", "This is outside what a toy knows. I should be honest."))
-    return Exchange("unknown", vary(rng, capital_first(question)), answer, thought, f"unknown:{question}", MUST)
+    thought = rng.choice(
+        (
+            "I do not know this, so I say so.",
+            "This is outside what a toy knows. I should be honest.",
+        )
+    )
+    return Exchange(
+        "unknown", vary(rng, capital_first(question)), answer, thought, f"unknown:{question}", MUST
+    )
 
 
 def nonsense(rng: random.Random) -> Exchange:
@@ -76,4 +96,11 @@ def nonsense(rng: random.Random) -> Exchange:
     words = " ".join(made_up_word(rng, rng.randrange(1, 4)) for _ in range(rng.randrange(1, 6)))
     words += rng.choice(("", "", "?", "!", "."))
     answer = "I do not understand that. I am a toy model."
-    return Exchange("nonsense", words, answer, "These words mean nothing to me.", f"nonsense:{words}", "toy model")
+    return Exchange(
+        "nonsense",
+        words,
+        answer,
+        "These words mean nothing to me.",
+        f"nonsense:{words}",
+        "toy model",
+    )

@@ -6,7 +6,16 @@ import random
 
 LEADS = ("Please tell me: ", "Hey, ", "Quick question: ", "Tell me, ", "I wonder, ", "Hi! ", "OK, ", "Can you tell me: ",
          "Now, ", "So, ", "Question: ", "And ", "Well, ", "Hello! ")  # fmt: skip
-TAILS = (" Please.", " Thanks!", " Thank you.", " Answer briefly.", " Do you know?", " Be short.", " :)", " I forgot.")
+TAILS = (
+    " Please.",
+    " Thanks!",
+    " Thank you.",
+    " Answer briefly.",
+    " Do you know?",
+    " Be short.",
+    " :)",
+    " I forgot.",
+)
 
 
 def lower_first(text: str) -> str:
@@ -23,7 +32,11 @@ def capital_first(text: str) -> str:
 
 def typing_slip(rng: random.Random, text: str) -> str:
     """Swap or drop one letter inside a word."""
-    spots = [i for i in range(1, len(text) - 2) if text[i].isalpha() and text[i + 1].isalpha() and text[i - 1].isalpha()]
+    spots = [
+        i
+        for i in range(1, len(text) - 2)
+        if text[i].isalpha() and text[i + 1].isalpha() and text[i - 1].isalpha()
+    ]
     if not spots:
         return text
     at = rng.choice(spots)
