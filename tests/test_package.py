@@ -1,0 +1,89 @@
+"""The package as users get it: what is in the wheel, what it imports, what it needs."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import clean_environment
+
+ROOT = Path(__file__).resolve().parent.parent
+EMBEDDED = ROOT / "src" / "weft" / "model" / "embedded" / "tiny"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built with what is installed; takes as long as the C++ compiler does."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    subprocess.run(
+        [*command, "--config-settings", f"build-dir={out}/build", "--wheel-dir", str(out), str(ROOT)],
+        check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    (built,) = out.glob("weft-*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_model_the_types_and_the_native_module(wheel: Path):
+    """Whatever is in the embedded model's directory is there too; tests and sources are not."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    embedded = {f"weft/model/embedded/tiny/{path.name}" for path in EMBEDDED.iterdir()}
+    assert embedded | {"weft/py.typed"} <= names
+    assert (
+        len([name for name in names if "compute/native/_core" in name and ".pyi" not in name]) == 1
+    )
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"weft"}
+    assert wheel.stat().st_size < 10_000_000
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_serves_its_model(wheel: Path, tmp_path: Path):
+    """From a directory of its own, not from the source tree."""
+    target = str(tmp_path / "site")
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", target, str(wheel)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    program = (
+        "import weft\n"
+        "with weft.LLM() as llm:\n"
+        "    print(weft.__file__, len(llm.generate('Hello')[0].outputs[0].token_ids))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=clean_environment(PYTHONPATH=target),
+        check=True, capture_output=True, text=True, timeout=60,
+    ).stdout.split()  # fmt: skip
+    assert shown[0].startswith(target)
+    assert int(shown[1]) > 0
+
+
+def test_nothing_that_serves_imports_torch():
+    """Server, engine and clients, in a process of their own."""
+    program = (
+        "import sys, weft.cli.serve, weft.cli.chat, weft.cli.complete, weft.engine.process\n"
+        "import weft.engine.offline\n"
+        "print(sorted({'torch', 'transformers', 'pydantic'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "[]"
+
+
+def test_no_dependency_is_pinned_to_one_version():
+    """A range lets the package live beside others; only a test's measure may be exact."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [need for need in project["dependencies"] if "==" in need or "<" not in need] == []
+    assert not any(need.startswith("torch") for need in project["dependencies"])
+
+
+def test_importing_the_package_loads_nothing_else():
+    """`import weft` is free; what it offers is loaded when asked for."""
+    program = (
+        "import sys, weft; print([n for n in sys.modules if n.startswith('weft.')], dir(weft))"
+    )
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert shown.startswith("[]")
+    assert "'LLM'" in shown

@@ -1,0 +1,98 @@
+"""What the README shows is run; what it links to exists."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Server, clean_environment, running
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ADDRESS = "127.0.0.1:50051"  # where the README's server listens
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+SHELL_LINES = [line for block in blocks("sh") for line in block.splitlines()]
+CLIENT_LINES = [line for line in SHELL_LINES if line.startswith(".venv/bin/weft")]
+MAKE_LINES = [line for line in SHELL_LINES if line.startswith("make")]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/architecture.md"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """What `make serve` starts, on another port."""
+    with running() as started:
+        yield started
+
+
+def run(argv: list[str], server: Server) -> str:
+    result = subprocess.run(
+        argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        env=clean_environment(WEFT_ADDRESS=server.address),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("line", CLIENT_LINES)
+def test_the_commands_of_the_readme_answer(server: Server, line: str):
+    """Each, as written, against a server without arguments."""
+    argv = [sys.executable, "-m", "weft.cli.main", *shlex.split(line)[1:]]
+    assert run(argv, server).strip()
+
+
+@pytest.mark.parametrize("source", blocks("python"), ids=lambda source: source.split()[1])
+def test_the_programs_of_the_readme_answer(server: Server, source: str):
+    """Each, as written but for the port."""
+    assert run([sys.executable, "-c", source.replace(ADDRESS, server.address)], server).strip()
+
+
+def test_every_line_of_shell_is_known_here():
+    """A new kind of command in the README needs a way to be tested."""
+    assert sorted(CLIENT_LINES + MAKE_LINES) == sorted(SHELL_LINES)
+
+
+@pytest.mark.parametrize("line", MAKE_LINES)
+def test_the_make_commands_of_the_readme_exist(line: str):
+    """`make` would do something for each, and hand its arguments on."""
+    planned = subprocess.run(
+        ["make", "--dry-run", "--always-make", *shlex.split(line)[1:]],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    command = "weft serve" if "serve" in line else "pytest"
+    arguments = shlex.split(line.partition("ARGS=")[2])
+    assert command in planned
+    assert all(argument in planned for argument in arguments)
+
+
+def test_continuous_integration_runs_the_readmes_test_command():
+    """What users are told to run is what is run on every change."""
+    script = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert "make test" in SHELL_LINES
+    assert script.index("make test") < script.index("make check")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str):
+    """Every relative link names a file or a directory."""
+    path = ROOT / document
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_every_target_is_in_the_contributors_table():
+    """And nothing in the table is gone from the Makefile."""
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    table = re.findall(
+        r"^\| `make ([\w-]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert phony is not None
+    assert set(phony[1].split()) == {*table, "help"}

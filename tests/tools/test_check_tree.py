@@ -1,0 +1,69 @@
+"""tools.check_tree"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools.check_tree import check_module, check_text, check_tree
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval(text)",
+        "exec(text)",
+        "socket.recv_pyobj()",
+        "builtins.eval(text)",
+        "numpy.load(path, allow_pickle=True)",
+        "load(name, trust_remote_code=flag)",
+    ],
+)
+def test_a_call_that_may_execute_what_it_reads_is_found(line: str):
+    """The path and the line are named."""
+    (finding,) = check_module("src/weft/a.py", f"x = 1\n{line}\n")
+    assert finding.startswith("src/weft/a.py:2: ")
+
+
+@pytest.mark.parametrize(
+    "line", ["numpy.load(path, allow_pickle=False)", "evaluate(text)", "network.eval()"]
+)
+def test_what_only_looks_like_it_is_left_alone(line: str):
+    """A check that cries wolf is switched off."""
+    assert list(check_module("src/weft/a.py", f"{line}\n")) == []
+
+
+def test_a_module_past_the_limit_is_found():
+    """500 lines; the message says how many there are."""
+    assert list(check_module("src/weft/a.py", "x = 1\n" * 500)) == []
+    assert "501 lines" in next(check_module("src/weft/a.py", "x = 1\n" * 501))
+
+
+def test_a_name_that_says_nothing_is_found():
+    """utils.py and its kin become the place for everything."""
+    assert "does not say" in next(check_module("src/weft/utils.py", ""))
+
+
+def test_a_test_without_a_rule_is_found():
+    """Helpers and fixtures need none."""
+    text = "def helper(): pass\ndef test_a():\n    '''Rule.'''\nasync def test_b(): pass\n"
+    (finding,) = check_module("tests/test_a.py", text)
+    assert "test_b has no docstring" in finding
+
+
+def test_a_path_of_somebodys_machine_is_found():
+    """Documents and scripts must work elsewhere too."""
+    somebody = "/home".ljust(6, "/") + "me/weft"  # not written out: this file is checked too
+    (finding,) = check_text("README.md", f"cd there\ncd {somebody}\n")
+    assert finding.startswith("README.md:2: ")
+    assert list(check_text("README.md", "see https://example.org/home/page\n")) == []
+
+
+def test_a_tree_is_checked_with_what_is_not_committed_yet(tmp_path: Path):
+    """A new file is seen before it is added, an ignored one never."""
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text("ignored.py\n")
+    (tmp_path / "ignored.py").write_text("eval(x)\n")
+    (tmp_path / "new.py").write_text("eval(x)\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    assert list(check_tree(tmp_path)) == ["new.py:1: eval() executes what it is given"]
