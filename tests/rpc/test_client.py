@@ -317,6 +317,17 @@ async def test_what_the_wire_cannot_carry_is_refused(
     assert engine.calls == []
 
 
+@pytest.mark.parametrize("token_ids", [[], [-1], [2**32], [VOCAB_SIZE], [5] * 256])
+@pytest.mark.parametrize("kept", [None, 256], ids=["whole", "truncated"])
+async def test_bad_prompts_are_refused_on_either_side(
+    client: RpcClient, token_ids: list[int], kept: int | None
+):
+    """Ids that do not even fit the wire are BadRequest too, whatever is to be cut."""
+    error = await failure(client, token_ids, truncate_prompt_tokens=kept)
+
+    assert isinstance(error, BadRequest)
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -4,7 +4,9 @@ What the wire has no call for raises `Unsupported`, and what it has no field for
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +30,7 @@ from weft.core.types import (
     SamplingParams,
     TokensPrompt,
 )
-from weft.core.validate import Limits, validate_params, validate_request_id
+from weft.core.validate import Limits, validate_params, validate_prompt, validate_request_id
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.connection import Connection
@@ -55,7 +57,7 @@ class RpcClient(EngineClient):
         self.vllm_config = config
         self.model_config = config.model_config
         self._connection = connection
-        self._limits = Limits.of(config)
+        self._limits = _to_limits(config)
         self._tokenizer = tokenizer
         self._num_active = 0
         self._is_closed = False
@@ -80,9 +82,8 @@ class RpcClient(EngineClient):
             await connection.wait_ready(timeout_s)
             model = await connection.call("GetModelInfo", pb.GetModelInfoRequest(), timeout_s)
             answer = await connection.call("GetServerInfo", pb.GetServerInfoRequest(), timeout_s)
-            loads = await connection.call("GetLoads", pb.GetLoadsRequest(), timeout_s)
             server = to_server_info(answer)
-            load = to_engine_load(loads.loads[0]) if loads.loads else EngineLoad()
+            load = await _fetch_load(connection)
             config = to_engine_config(to_model_config(model, server.model_dtype), server, load)
             tokenizer = await _fetch_tokenizer(connection) if has_tokenizer else None
         except BaseException:
@@ -129,6 +130,7 @@ class RpcClient(EngineClient):
         validate_request_id(request_id)
         validate_params(sampling_params, self._limits)
         tokens = self._tokenize(read_prompt(prompt), sampling_params)
+        self._check_prompt(tokens["prompt_token_ids"], sampling_params)
         label = prompt_text or tokens.get("prompt")
         answers = RemoteAnswers(
             request_id,
@@ -165,6 +167,12 @@ class RpcClient(EngineClient):
             if isinstance(prompt, str):
                 return {"prompt_token_ids": tokenizer.encode(prompt), "prompt": prompt}
         return prompt
+
+    def _check_prompt(self, token_ids: list[int], params: SamplingParams) -> None:
+        limits = self._limits
+        if params.truncate_prompt_tokens is not None:  # the server cuts first, and checks the rest
+            limits = replace(limits, max_model_len=sys.maxsize, max_pool_tokens=sys.maxsize)
+        validate_prompt(token_ids, limits)
 
     def _required_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
@@ -292,6 +300,20 @@ class RpcClient(EngineClient):
         """Leave the server; open calls end and their requests are aborted. Idempotent."""
         self._is_closed = True
         await self._connection.close()
+
+
+def _to_limits(config: EngineConfig) -> Limits:
+    """The server's limits; a pool whose size it does not tell is no limit here."""
+    limits = Limits.of(config)
+    return replace(limits, max_pool_tokens=limits.max_pool_tokens or sys.maxsize)
+
+
+async def _fetch_load(connection: Connection) -> EngineLoad:
+    try:
+        answer = await connection.call("GetLoads", pb.GetLoadsRequest())
+    except Unsupported:
+        return EngineLoad()  # older servers lack the call
+    return to_engine_load(answer.loads[0]) if answer.loads else EngineLoad()
 
 
 async def _fetch_tokenizer(connection: Connection) -> Tokenizer | None:
