@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +11,7 @@
 
 #include "cpu.h"
 #include "kernels/select.h"
+#include "model/measure.h"
 #include "model/model.h"
 
 namespace nb = nanobind;
@@ -131,14 +133,17 @@ void bind_model(nb::module_& module) {
                  const nb::gil_scoped_release release;
                  model.load(name, source);
              },
-             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor"))
+             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert())
         .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),
              nb::call_guard<nb::gil_scoped_release>())
-        .def("forward", &forward, nb::arg("token_ids"), nb::arg("positions"), nb::arg("slots"),
-             nb::arg("query_starts"), nb::arg("block_tables"), nb::arg("logit_rows"), nb::arg("logits"))
-        .def("fill_kv", [](weft::Model& model, int value) {
-                 for (std::byte& byte : model.kv_bytes()) byte = static_cast<std::byte>(value);
-             }, nb::arg("value"))
+        // Not converted: a copy made on the way would be read, or written, in place of the array given.
+        .def("forward", &forward, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(), nb::arg("slots").noconvert(),
+             nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("logit_rows").noconvert(), nb::arg("logits").noconvert())
+        .def("fill_kv",
+             [](weft::Model& model, int byte) {
+                 for (std::byte& at : model.kv_bytes()) at = static_cast<std::byte>(byte);
+             },
+             nb::arg("byte"))
         .def("seconds", &seconds)
         .def_prop_ro("num_threads", &weft::Model::num_threads);
 }
@@ -150,6 +155,14 @@ NB_MODULE(_core, module) {
     module.def("cpu_features", &weft::cpu_features);
     module.def("available_cpus", &weft::available_cpus);
     module.def("usable_paths", &weft::usable_paths);
+    module.def("measure_limits",
+               [](const std::string& path, const std::string& element, int num_threads) {
+                   const weft::Element kind = element_named(element);
+                   const nb::gil_scoped_release release;
+                   const weft::Limits limits = weft::measure_limits(path, kind, num_threads);
+                   return std::make_pair(limits.bytes_per_s, limits.operations_per_s);
+               },
+               nb::arg("path"), nb::arg("element"), nb::arg("num_threads"));
     bind_spec(module);
     bind_model(module);
 }

@@ -187,31 +187,48 @@ private:
     void combine() {
         const int turn = num_heads() == 1 ? end_tile - first_tile : kTilesPerTurn;
         for (int index = first_tile; index < end_tile; index += turn)
-            for (int head = 0; head < num_heads(); head++)
-                for (int part = 0; part < turn && index + part < end_tile; part++)
-                    combine_tile(index + part, head);
+            for (int head = 0; head < num_heads(); head++) {
+                const int end = index + turn < end_tile ? index + turn : end_tile;
+                int column = 0;
+                for (; column + kWide * kLanes <= task.padded_dim; column += kWide * kLanes)
+                    combine_columns<kWide>(index, end, head, column);
+                for (; column < task.padded_dim; column += kLanes)
+                    combine_columns<1>(index, end, head, column);
+            }
     }
 
-    void combine_tile(int index, int head) {
-        const int steps = kLanes / E::kStep;
-        const bool accumulate = index > first_tile;
-        const Act* w = weights + head * rows * width + (index - first_tile) * kLanes;
-        float* out = outputs + static_cast<std::ptrdiff_t>(head) * rows * task.padded_dim;
-        const Stored* v = values(index, head);
-        constexpr int kStride = kLanes * kLanes;  // elements of 16 columns of a tile
-        int column = 0;
-        for (; column + kWide * kLanes <= task.padded_dim; column += kWide * kLanes) {
-            const Stored* cells = v + column / kLanes * kStride;
-            const Columns<E> columns{{cells, cells + kStride}, kCell<E>};
-            product_tiles<E, kWide>(rows, w, width, columns, steps, out + column, task.padded_dim,
-                                    accumulate);
+    template <int kColumns>
+    void combine_columns(int begin, int end, int head, int column) {
+        for_tiles<E>(rows, [&](int first, auto height, bool) {
+            combine_rows<decltype(height)::value, kColumns>(begin, end, head, column, first);
+        });
+    }
+
+    // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
+    template <int kRows, int kColumns>
+    void combine_rows(int begin, int end, int head, int column, int first) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
+        float* out = outputs + at * task.padded_dim + column;
+        Lanes sum[kRows][kColumns];
+        for (int m = 0; m < kRows; m++)
+            for (int j = 0; j < kColumns; j++)
+                sum[m][j] = begin == first_tile ? splat(0.0F) : load(out + m * task.padded_dim + j * kLanes);
+        for (int index = begin; index < end; index++) {
+            const Stored* v = values(index, head) + column * kLanes;
+            const Act* w = weights + at * width + (index - first_tile) * kLanes;
+            for (int s = 0; s < kLanes / E::kStep; s++) {
+                typename E::Cell cell[kColumns];
+                for (int j = 0; j < kColumns; j++)
+                    cell[j] = E::load_cell(v + j * kLanes * kLanes + s * kCell<E>);
+#pragma GCC unroll 16
+                for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 2
+                    for (int j = 0; j < kColumns; j++)
+                        sum[m][j] = E::dot(sum[m][j], cell[j], w + m * width + s * E::kStep);
+            }
         }
-        for (; column < task.padded_dim; column += kLanes) {
-            const Stored* cells = v + column / kLanes * kStride;
-            const Columns<E> columns{{cells, cells}, kCell<E>};
-            product_tiles<E, 1>(rows, w, width, columns, steps, out + column, task.padded_dim,
-                                accumulate);
-        }
+        for (int m = 0; m < kRows; m++)
+            for (int j = 0; j < kColumns; j++) store(out + m * task.padded_dim + j * kLanes, sum[m][j]);
     }
 
     void emit(int head, int row) {

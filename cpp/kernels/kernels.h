@@ -106,6 +106,9 @@ struct Kernels {
     void (*residual)(const ResidualTask&);
     void (*heads)(const HeadsTask&);
     void (*attend)(const AttentionTask&);
+    // For benchmarks: operations done in `rounds` of the micro-kernel, and one pass over memory.
+    double (*probe_arithmetic)(int rounds, float* sink);
+    void (*probe_reading)(const void* data, std::size_t bytes, float* sink);
 };
 
 inline int element_bytes(Element element) { return element == Element::kFloat32 ? 4 : 2; }

@@ -42,36 +42,45 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
         for (int j = 0; j < kWide; j++) store(y + m * y_stride + j * kLanes, sum[m][j]);
 }
 
-// The same for a number of rows known at run time, from 1 to kMaxRows<E>.
-template <class E, int kWide, bool kPrefetch, int kRows = kMaxRows<E>>
-inline void product_rows(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
-                         const Columns<E>& w, int num_steps, float* y, std::ptrdiff_t y_stride,
-                         bool accumulate) {
-    if constexpr (kRows > 1) {
-        if (rows < kRows)
-            return product_rows<E, kWide, kPrefetch, kRows - 1>(rows, x, x_stride, w, num_steps, y,
-                                                                y_stride, accumulate);
+// A height as a type, so that a body can be made for each.
+template <int kRows>
+struct Height {
+    static constexpr int value = kRows;
+};
+
+template <int kMost, class Body>
+inline void with_height(int height, const Body& body) {
+    if constexpr (kMost > 1) {
+        if (height < kMost) return with_height<kMost - 1>(height, body);
     }
-    product<E, kRows, kWide, kPrefetch>(x, x_stride, w, num_steps, y, y_stride, accumulate);
+    body(Height<kMost>{});
 }
 
-// Any number of rows, in tiles of nearly equal height.
-template <class E, int kWide>
-inline void product_tiles(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
-                          const Columns<E>& w, int num_steps, float* y, std::ptrdiff_t y_stride,
-                          bool accumulate) {
+// Any number of rows in tiles of nearly equal height: `body(first row, height, is first tile)`.
+template <class E, class Body>
+inline void for_tiles(int rows, const Body& body) {
     const int num_tiles = (rows + kMaxRows<E> - 1) / kMaxRows<E>;
     for (int tile = 0; tile < num_tiles; tile++) {
         const int first = rows * tile / num_tiles;
         const int height = rows * (tile + 1) / num_tiles - first;
+        with_height<kMaxRows<E>>(height, [&](auto kRows) { body(first, kRows, tile == 0); });
+    }
+}
+
+template <class E, int kWide>
+inline void product_tiles(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
+                          const Columns<E>& w, int num_steps, float* y, std::ptrdiff_t y_stride,
+                          bool accumulate) {
+    for_tiles<E>(rows, [&](int first, auto height, bool is_first) {
+        constexpr int kRows = decltype(height)::value;
         const typename E::Activation* xs = x + first * x_stride;
         float* ys = y + first * y_stride;
         // The first pass over the cells takes them from memory, later ones from the cache.
-        if (tile == 0)
-            product_rows<E, kWide, true>(height, xs, x_stride, w, num_steps, ys, y_stride, accumulate);
+        if (is_first)
+            product<E, kRows, kWide, true>(xs, x_stride, w, num_steps, ys, y_stride, accumulate);
         else
-            product_rows<E, kWide, false>(height, xs, x_stride, w, num_steps, ys, y_stride, accumulate);
-    }
+            product<E, kRows, kWide, false>(xs, x_stride, w, num_steps, ys, y_stride, accumulate);
+    });
 }
 
 }  // namespace

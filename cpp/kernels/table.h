@@ -3,15 +3,19 @@
 
 #include "kernels/attention.h"
 #include "kernels/gemm.h"
+#include "kernels/probes.h"
 #include "kernels/rows.h"
 
 namespace weft {
 namespace {
 
 template <class E>
-constexpr Kernels kTable = {E::kElement,       static_cast<int>(sizeof(typename E::Activation)),
-                            gemm<E>,           residual<E>,
-                            heads<E>,          attend<E>};
+constexpr Kernels kTable = {
+    E::kElement, static_cast<int>(sizeof(typename E::Activation)),
+    gemm<E>,     residual<E>,
+    heads<E>,    attend<E>,
+    probe_arithmetic<E>, probe_reading,
+};
 
 }  // namespace
 }  // namespace weft

@@ -48,6 +48,14 @@ double quota_of(const std::string& group, bool unified) {
     return quota > 0 && period > 0 ? quota / period : kNone;
 }
 
+// Whether `word` is one of the words of `text`, which commas part.
+bool has_word(const std::string& text, const std::string& word) {
+    std::istringstream words(text);
+    for (std::string one; std::getline(words, one, ',');)
+        if (one == word) return true;
+    return false;
+}
+
 // The least quota from the group of this process up to the mount.
 double group_quota() {
     double least = std::numeric_limits<double>::infinity();
@@ -57,9 +65,9 @@ double group_quota() {
         const std::size_t first = line.find(':');
         const std::size_t second = line.find(':', first + 1);
         if (first == std::string::npos || second == std::string::npos) continue;
-        const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-        const bool unified = controllers == ",,";
-        if (!unified && controllers.find(",cpu,") == std::string::npos) continue;
+        const std::string controllers = line.substr(first + 1, second - first - 1);
+        const bool unified = controllers.empty();
+        if (!unified && !has_word(controllers, "cpu")) continue;
         const std::string mount = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
         std::string path = line.substr(second + 1);
         for (;;) {

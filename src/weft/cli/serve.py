@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from weft.cli.banner import Ready, ready_block
 from weft.cli.limits import check_port, raise_open_files
 from weft.cli.options import ServeOptions
+from weft.compute.load import describe_runner, with_resident_sizes
 from weft.compute.native import cpu
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead
@@ -47,7 +48,9 @@ def serve(model: str = "embedded:tiny", *, options: ServeOptions = ServeOptions(
     rpc_options = to_rpc_options(options)
     raise_open_files()
     check_port(rpc_options.host, rpc_options.port)
-    checkpoint = open_model(model, revision=options.revision, dtype=options.dtype)
+    checkpoint = with_resident_sizes(
+        open_model(model, revision=options.revision, dtype=options.dtype)
+    )
     free_bytes = free_memory_bytes()
     config = resolve(options.engine_options(model), checkpoint.card, free_bytes)
     if not rpc_options.api_keys and not _is_loopback(rpc_options.host):
@@ -169,6 +172,7 @@ class Serving:
             card=self._checkpoint.card,
             config=self._config,
             cpu=cpu(),
+            computed=describe_runner(self._checkpoint),
             free_bytes=free_bytes,
             address=f"{host}:{port}",
             has_tls=options.tls_cert is not None,

@@ -1,8 +1,12 @@
-"""The C++ core. Today it tells what the CPU offers, by which its kernels will be chosen."""
+"""The C++ core, seen from Python: a runner, and what the CPU offers it."""
 
 from dataclasses import dataclass
 
 from weft.compute.native import _core
+from weft.compute.native.runner import NativeRunner, usable_paths
+from weft.compute.native.sizes import ResidentBytes, resident_bytes
+
+__all__ = ["Cpu", "NativeRunner", "ResidentBytes", "cpu", "resident_bytes", "usable_paths"]
 
 
 @dataclass(frozen=True, slots=True)

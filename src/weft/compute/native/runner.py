@@ -33,7 +33,7 @@ class NativeRunner:
         num_threads: int | None = None,
     ) -> None:
         self.vocab_size = spec.vocab_size
-        self.path = path or usable_paths()[0]
+        self.path = usable_paths()[0] if path is None else path
         self._model = _core.Model(
             _model_spec(spec, dtype, max_model_len),
             self.path,
@@ -67,6 +67,10 @@ class NativeRunner:
             logits,
         )
         return logits
+
+    def fill_kv(self, byte: int) -> None:
+        """Set every byte of the pool: tests see by it that nothing stale is read."""
+        self._model.fill_kv(byte)
 
     def seconds(self) -> dict[str, float]:
         """Time spent since the start, by part of a step."""
