@@ -33,18 +33,26 @@ def open_model(name: str, *, revision: str | None = None, dtype: str = "auto") -
     if name.startswith(_EMBEDDED):
         _refuse_revision(name, revision)
         return _open_embedded(name, dtype)
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = _local_directory(name)
+    if path is not None:
         _refuse_revision(name, revision)
         return open_directory(path, name=name, dtype=dtype)
-    if path.exists():
-        raise ConfigError(f"{name}: is a file; give the directory that holds config.json")
     if not is_hub_id(name):
         raise ConfigError(
             f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
             "embedded:random, embedded:echo"
         )
     return open_directory(fetch(name, revision), name=name, dtype=dtype)
+
+
+def _local_directory(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            return path if name and path.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown ~user, a NUL
+        return None
+    raise ConfigError(f"{name}: is a file; give the directory that holds config.json")
 
 
 def _refuse_revision(name: str, revision: str | None) -> None:
