@@ -52,7 +52,7 @@ test-slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
 check: $(VENV)/dev.stamp
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check --output-format concise .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
