@@ -91,6 +91,7 @@ class FrontClient(EngineClient):
         self._tokenizer = tokenizer
         self._open: dict[str, _Open] = {}  # by engine id
         self._engine_ids: dict[str, set[str]] = {}  # by request id
+        self._num_sequences = 0
         self._num_queued_tokens = 0
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
@@ -168,7 +169,7 @@ class FrontClient(EngineClient):
 
     def _admit(self, request: Request) -> _Open:
         limits = self.vllm_config.scheduler_config
-        num_sequences = sum(o.request.params.n for o in self._open.values()) + request.params.n
+        num_sequences = self._num_sequences + request.params.n
         if num_sequences > limits.max_num_queued_reqs:
             raise Overloaded(
                 f"the queue is full: {num_sequences} sequences would be open, at most"
@@ -182,6 +183,7 @@ class FrontClient(EngineClient):
         opened = _Open(request, self._tokenizer)
         self._open[request.engine_id] = opened
         self._engine_ids.setdefault(request.request_id, set()).add(request.engine_id)
+        self._num_sequences = num_sequences
         self._num_queued_tokens += len(request.prompt_token_ids)
         self._send(Add(request))
         return opened
@@ -190,6 +192,7 @@ class FrontClient(EngineClient):
         """Forget a request; if the engine still works on it, stop that."""
         request = opened.request
         self._start_prefilled(opened)
+        self._num_sequences -= request.params.n
         del self._open[request.engine_id]
         siblings = self._engine_ids[request.request_id]
         siblings.discard(request.engine_id)
