@@ -6,10 +6,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from tests.cli.running import WEFT, Server, clean_environment, running, streaming, weft
+from tests.rpc.test_auth import make_pair
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,19 @@ def test_a_key_is_asked_for_and_taken():
         with_key = weft("complete", "hello", "--address", server.address, WEFT_API_KEY="secret")
     assert (without.returncode, without.stdout) == (1, "")
     assert with_key.stdout == "hello\n"
+
+
+def test_tls_needs_the_certificate_to_trust(tmp_path: Path):
+    """With it the answer comes; without it nothing is sent in the clear."""
+    pair = make_pair(tmp_path, "server")
+    argv = ("--grpc-tls-cert", str(pair.cert), "--grpc-tls-key", str(pair.key))
+    with running("embedded:echo", *argv) as server:
+        assert "(vllm.grpc.engine.VllmEngine; TLS, no key)" in server.banner
+        complete = ("complete", "hello", "--address", server.address)
+        trusting = weft(*complete, "--grpc-tls-ca", str(pair.cert))
+        plain = weft(*complete, "--connect-timeout", "1")
+    assert trusting.stdout == "hello\n"
+    assert (plain.returncode, plain.stdout) == (1, "")
 
 
 def test_ctrl_c_ends_complete_and_its_request():

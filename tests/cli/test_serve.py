@@ -107,6 +107,22 @@ def test_no_engine_outlives_a_server_that_was_killed():
         assert psutil.wait_procs([engine], timeout=5)[1] == []
 
 
+def test_a_signal_during_start_leaves_nothing_behind():
+    """A model that loads for seconds: the engine is ended with the server, and the status tells."""
+    large = "embedded:random?layers=16&hidden=1024&heads=8&kv_heads=8&head_dim=128&intermediate=4096&vocab=1000"
+    process = subprocess.Popen(
+        [*WEFT, "serve", large, "--grpc-port", "0", "--max-model-len", "256"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
+    )  # fmt: skip
+    front = psutil.Process(process.pid)
+    while not (family := front.children()):
+        time.sleep(0.01)  # nothing is printed before the ready block
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=10)
+    assert (process.returncode, out) == (128 + signal.SIGTERM, "")
+    assert psutil.wait_procs(family, timeout=5)[1] == []
+
+
 def refused(*argv: str, **environment: str) -> str:
     """The one line a start-up that fails ends in."""
     started = time.monotonic()
