@@ -1,6 +1,5 @@
 """The root of every call: whatever a handler raises becomes one gRPC status, and nothing leaks."""
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -11,7 +10,7 @@ from grpc import RpcMethodHandler, StatusCode, unary_stream_rpc_method_handler
 from grpc import unary_unary_rpc_method_handler as unary_rpc_method_handler
 from grpc.aio import ServicerContext
 
-from weft.core.errors import Overloaded, WeftError
+from weft.core.errors import WeftError
 from weft.rpc.methods import Malformed
 from weft.rpc.status import to_detail, to_status
 
@@ -53,20 +52,6 @@ def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandl
         await context.abort(*failure)
 
     return unary_stream_rpc_method_handler(call, decode, _encode)
-
-
-async def write_within(context: Context, message: Message, timeout_s: float) -> None:
-    """Write, unless the reader takes nothing for `timeout_s`: then `Overloaded`."""
-    scope = asyncio.timeout(timeout_s)
-    try:
-        async with scope:
-            await context.write(message)
-    except TimeoutError:
-        if not scope.expired():
-            raise
-        raise Overloaded(
-            f"the reader took nothing for {timeout_s:g} s; the call was ended"
-        ) from None
 
 
 def _encode(message: Message) -> bytes:

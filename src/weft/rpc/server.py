@@ -76,6 +76,8 @@ class RpcServer:
 
     async def start(self) -> int:
         """Listen and serve; the port that was bound. `ConfigError` if that is impossible."""
+        if not all(self._options.api_keys):
+            raise ConfigError("--api-key: a key must not be empty")
         server = grpc.aio.server(
             interceptors=(BearerAuth(self._options.api_keys),) if self._options.api_keys else (),
             options=_to_channel_args(self._options),
@@ -139,6 +141,9 @@ def _to_channel_args(options: RpcOptions) -> list[tuple[str, int]]:
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
+        # A peer that vanished without a word is noticed, and its requests are aborted.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
     ]
 
 
