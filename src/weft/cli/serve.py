@@ -32,14 +32,10 @@ EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server
 def serve(model: str = "embedded:tiny", *, options: ServeOptions = ServeOptions()) -> int:
     """Serve a model over gRPC until SIGTERM or Ctrl-C.
 
-    Sizes: 32k is 32,000 and 32K 32,768; 4GB is 4,000,000,000 and 4GiB 4,294,967,296. Every
-    flag can also be set in the environment (--max-model-len as WEFT_MAX_MODEL_LEN) or in a file
-    (--config); flags win over the environment, and that over the file.
-
     Parameters
     ----------
     model
-        A directory with a checkpoint, a Hub id such as Qwen/Qwen3-0.6B, or one that is built in:
+        A checkpoint's directory, a Hub id (Qwen/Qwen3-0.6B), or one that is built in:
         embedded:tiny, embedded:random?layers=2&..., embedded:echo.
     """
     started = time.monotonic()
