@@ -1,5 +1,6 @@
 """A server that misbehaves must not confuse its client."""
 
+import inspect
 from typing import Any
 
 import grpc
@@ -7,6 +8,7 @@ import pytest
 
 from tests.doubles.fake_engine import make_config
 from tests.rpc.calls import PROMPT
+from weft.core.client import EngineClient
 from weft.core.errors import GenerationError
 from weft.core.types import RequestOutput, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
@@ -66,3 +68,19 @@ async def test_stream_that_just_ends_is_an_error():
 
     await client.close()
     await server.stop(0)
+
+
+def test_no_call_is_accepted_and_ignored():
+    """What the client inherits either raises `Unsupported` or answers from a call of its own."""
+    inherited = {
+        name
+        for name, member in vars(EngineClient).items()
+        if inspect.isfunction(member) and getattr(RpcClient, name) is member and name[0] != "_"
+    }
+
+    silent = {
+        name
+        for name in inherited
+        if "_unsupported(" not in inspect.getsource(getattr(EngineClient, name))
+    }
+    assert silent == {"is_tracing_enabled", "is_sleeping"}

@@ -406,7 +406,7 @@ async def test_events_are_followed(client: RpcClient, engine: FakeEngine):
 
 @pytest.mark.parametrize(
     "call",
-    ["pause_generation", "resume_generation", "sleep", "wake_up", "reset_mm_cache"],
+    ["pause_generation", "resume_generation", "sleep", "wake_up", "do_log_stats"],
 )
 async def test_calls_that_the_protocol_lacks_are_unsupported(client: RpcClient, call: str):
     """By name."""
@@ -475,5 +475,6 @@ async def test_closed_client_is_dead(client: RpcClient):
     """Closing leaves the server alone and ends the client."""
     await client.close()
 
+    await client.wait_closed()
     assert (client.is_running, client.errored) == (False, True)
     assert isinstance(client.dead_error, EngineDead)
