@@ -16,6 +16,7 @@ log = logging.getLogger("weft.cli")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # what shells report for SIGINT
 
 _SERVE_NOTES = (
     "SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB. Every flag may be "
@@ -69,7 +70,11 @@ def _describe(error: CycloptsError) -> str:
 
 def main() -> NoReturn:
     """Entry point of the `weft` command."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:  # where nobody handles Ctrl-C: it is a wish, not a failure to explain
+        status = EXIT_INTERRUPTED
+    sys.exit(status)
 
 
 if __name__ == "__main__":

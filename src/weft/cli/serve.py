@@ -169,5 +169,5 @@ class Serving:
             address=f"{host}:{port}",
             has_tls=options.tls_cert is not None,
             has_keys=bool(options.api_keys),
-            start_s=time.monotonic() - started,
+            load_s=time.monotonic() - started,
         )
