@@ -7,26 +7,31 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import check_canary
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.methods import METHODS
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS, PING, GOAWAY = 4, 6, 7
+HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 1, 3, 4, 6, 7
 ACK = 1
+END_HEADERS = 4
 MAX_CONCURRENT_STREAMS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One HTTP/2 frame of the connection as a whole."""
+    """One HTTP/2 frame; stream 0 is the connection as a whole."""
 
     kind: int
     flags: int = 0
     payload: bytes = b""
+    stream: int = 0
 
     def encode(self) -> bytes:
         head = struct.pack(">I", len(self.payload))[1:]
-        return head + bytes([self.kind, self.flags]) + bytes(4) + self.payload
+        place = struct.pack(">I", self.stream)
+        return head + bytes([self.kind, self.flags]) + place + self.payload
 
 
 class Connection:
@@ -81,3 +86,36 @@ async def test_idle_pings_are_answered(connection: Connection, stub: VllmEngineS
 
         assert answer == Frame(PING, ACK, struct.pack(">Q", number))
     await check_canary(stub)
+
+
+def call_headers(path: bytes) -> bytes:
+    """The head of a gRPC call, in HPACK without compression."""
+
+    def literal(name: bytes, value: bytes) -> bytes:
+        return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+    pairs = [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", path),
+        (b":authority", b"localhost"),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+    ]
+    return b"".join(literal(name, value) for name, value in pairs)
+
+
+async def test_flood_of_resets_harms_nobody(
+    connection: Connection, stub: VllmEngineStub, engine: FakeEngine
+):
+    """Row 16: calls that are opened and reset at once are dropped, or the connection is."""
+    head = call_headers(METHODS["Generate"].path.encode())
+    for number in range(10_000):
+        stream = 2 * number + 1
+        connection.send(
+            Frame(HEADERS, END_HEADERS, head, stream),
+            Frame(RST_STREAM, 0, struct.pack(">I", 8), stream),
+        )
+
+    await check_canary(stub)
+    assert len(engine.calls) == 1
