@@ -1,9 +1,11 @@
 """What a test sees of a server from outside: its answers, its load, its processes, its port."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -91,3 +93,32 @@ def answer_of(stub: VllmEngineStub, request: pb.GenerateRequest) -> list[int]:
         elif not request.stream:
             token_ids += response.complete.output_ids
     return token_ids
+
+
+class Caller(threading.Thread):
+    """Makes one call and notes what came, how it ended, and when."""
+
+    def __init__(self, stub: VllmEngineStub, request: pb.GenerateRequest) -> None:
+        super().__init__(daemon=True)
+        self._stub, self._request = stub, request
+        self.token_ids: list[int] = []
+        self.reasons: list[str] = []
+        self.status: grpc.StatusCode | None = None
+        self.detail = ""
+        self.ended_at = 0.0
+        self.start()
+
+    def run(self) -> None:
+        """The call."""
+        try:
+            for response in self._stub.Generate(self._request, timeout=60):
+                self.token_ids += response.chunk.token_ids
+                if response.HasField("complete"):
+                    self.reasons.append(response.complete.finish_reason)
+        except grpc.RpcError as error:
+            call = cast(grpc.Call, error)
+            self.status, self.detail = call.code(), call.details() or ""
+        else:
+            self.status = grpc.StatusCode.OK
+        finally:
+            self.ended_at = time.monotonic()

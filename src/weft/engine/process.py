@@ -6,6 +6,7 @@ no orphan; it leaves the terminal's signals to the front, which drains and then 
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -73,7 +74,9 @@ def main() -> int:
         signal.signal(name, signal.SIG_IGN)
     launch = Launch.read(sys.stdin.buffer)
     configure_logging(launch.log_level)
-    threading.Thread(target=_end_with_parent, name="weft-parent", daemon=True).start()
+    threading.Thread(
+        target=_end_with_parent, args=(launch.directory,), name="weft-parent", daemon=True
+    ).start()
     context = zmq.Context()
     commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket in (commands, events):
@@ -111,9 +114,10 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
     return 0
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(directory: str) -> None:
     while os.read(sys.stdin.fileno(), 1):  # empty when the front is gone: it writes nothing more
         pass
+    shutil.rmtree(directory, ignore_errors=True)  # a front that was killed could not
     os._exit(1)
 
 
