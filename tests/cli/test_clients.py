@@ -21,6 +21,14 @@ def echo() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Children take SIGINT, even where the tests run in the background and ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_complete_continues_the_text(echo: Server):
     """The answer and a line end on standard output, and nothing else."""
     result = weft("complete", "once upon a time", "--address", echo.address)
@@ -111,6 +119,7 @@ def test_tls_needs_the_certificate_to_trust(tmp_path: Path):
     assert (plain.returncode, plain.stdout) == (1, "")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_complete_and_its_request():
     """What came so far stays on the screen; the server is free again."""
     with (
@@ -149,6 +158,7 @@ class Terminal:
         os.close(self._screen)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_an_answer_but_not_the_conversation():
     """In a terminal: an answer is stopped, the next message is answered, Ctrl-D leaves."""
     with (
