@@ -51,7 +51,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seed=st.integers(0, 3),
         temperature=st.sampled_from([0.0, 1.0]),
     )
-    def submit(self, prompt, salt, n, max_tokens, priority, seed, temperature):  # noqa: PLR0913
+    def submit(self, prompt, salt, n, max_tokens, priority, seed, temperature):
         """A request arrives."""
         request_id = f"r{len(self.submitted)}"
         params = {"n": n, "max_tokens": max_tokens, "seed": seed, "temperature": temperature}
