@@ -71,7 +71,7 @@ def config_with(**changes):
         ({"rope_scaling": {"rope_type": "mystery"}}, "rope_type is 'mystery'; it must be one of"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
         ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor is 0"),
-        ({"rope_scaling": {"type": "default", "mrope_section": [1]}}, "mrope_section is not"),
+        ({"rope_scaling": {"type": "default", "mrope_section": [1]}}, "'mrope_section' is not"),
         ({"rope_scaling": [1]}, "rope_scaling is [1]; it must be an object"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; it must be 1"),
         ({"eos_token_id": 300}, "eos_token_id holds 300; it must be a whole number from 0 to 299"),
@@ -180,7 +180,7 @@ def test_a_tensor_twice_in_one_header_is_refused(tmp_path):
     ("change", "words"),
     [
         (lambda t: t.pop(NORM), f"tensor {NORM} is missing"),
-        (lambda t: t.update(stray=np.zeros(3, np.float32)), "tensor stray has no place"),
+        (lambda t: t.update(stray=np.zeros(3, np.float32)), "tensor 'stray' has no place"),
         (lambda t: t.update({NORM: np.zeros(17, np.float32)}), f"{NORM} has shape [17]"),
         (lambda t: t[NORM].__setitem__(3, np.nan), f"tensor {NORM} holds NaN or infinity"),
         (lambda t: t[NORM].__setitem__(3, -np.inf), f"tensor {NORM} holds NaN or infinity"),
@@ -209,7 +209,7 @@ INDEX_SPOILERS = {
     "absolute path": (lambda d, w: w.update({NORM: "/etc/passwd"}), "without a path"),
     "number": (lambda d, w: w.update({NORM: 7}), "without a path"),
     "not listed": (lambda d, w: w.pop(NORM), "is in a shard but not listed"),
-    "not there": (lambda d, w: w.update(ghost=SHARD), "'ghost' is not in " + SHARD),
+    "not there": (lambda d, w: w.update(ghost=SHARD), f"'ghost' is not in '{SHARD}'"),
     "empty": (lambda d, w: w.clear(), "weight_map"),
 }
 

@@ -90,7 +90,7 @@ def _shard_names(weight_map: Fields) -> list[str]:
 def _check_index(weight_map: Fields, tensors: Mapping[str, StoredTensor]) -> None:
     for name, shard in weight_map.values.items():
         if name not in tensors or tensors[name].path.name != shard:
-            raise ConfigError(f"{weight_map.where}: tensor {shown(name)} is not in {shard}")
+            raise ConfigError(f"{weight_map.where}: tensor {shown(name)} is not in {shown(shard)}")
     extra = tensors.keys() - weight_map.values.keys()
     if extra:
         raise ConfigError(
