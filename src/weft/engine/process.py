@@ -17,6 +17,7 @@ import msgspec
 import zmq
 
 from weft.compute.load import load_runner
+from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
@@ -98,12 +99,8 @@ def main() -> int:
 
 
 def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
-    model, cache = config.model_config, config.cache_config
     try:
-        checkpoint = open_model(model.model, revision=model.revision, dtype=model.dtype)
-        runner = load_runner(checkpoint, max_model_len=model.max_model_len)
-        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
-        EngineLoop(config, runner, mailbox, emit).run()
+        EngineLoop(config, _load(config), mailbox, emit).run()
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
@@ -112,6 +109,21 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
         emit(Failed(f"{type(error).__name__} in the engine; its log has the details"))
         return 1
     return 0
+
+
+def _load(config: EngineConfig) -> Runner:
+    model, cache = config.model_config, config.cache_config
+    try:
+        checkpoint = open_model(model.model, revision=model.revision, dtype=model.dtype)
+        runner = load_runner(checkpoint, max_model_len=model.max_model_len)
+        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+    except MemoryError as error:  # a limit of this process, which free memory does not show
+        raise ConfigError(
+            f"{model.model} and its KV pool of {cache.num_blocks} blocks do not fit the memory that "
+            "this process may use: raise that limit (ulimit -v), or take a smaller model or pool "
+            "(--num-gpu-blocks-override)"
+        ) from error
+    return runner
 
 
 def _end_with_parent(directory: str) -> None:
