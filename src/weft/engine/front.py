@@ -20,7 +20,6 @@ from weft.core.errors import (
     BadRequest,
     EngineDead,
     GenerationError,
-    Overloaded,
     Unavailable,
     Unsupported,
     WeftError,
@@ -31,7 +30,6 @@ from weft.core.types import (
     LoRARequest,
     PauseMode,
     PromptType,
-    Request,
     RequestOutput,
     SamplingParams,
 )
@@ -53,7 +51,7 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
-from weft.engine.outputs import RequestStream
+from weft.engine.open_requests import OpenRequest, OpenRequests
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
@@ -61,23 +59,6 @@ log = logging.getLogger("weft.engine")
 STALL_S = 30.0  # an engine that answers nothing for so long is unhealthy; no step takes as long
 _LOAD_TIMEOUT_S = 0.5
 _LONG_TEXT = 10_000  # characters
-
-
-class _Open:
-    """A request in flight: its stream, and the flag that wakes its reader."""
-
-    __slots__ = ("error", "has_news", "request", "stream", "waits_for_prefill")
-
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        self.request = request
-        self.stream = RequestStream(request, tokenizer)
-        self.has_news = asyncio.Event()
-        self.error: BaseException | None = None
-        self.waits_for_prefill = True
-
-    def fail(self, error: BaseException) -> None:
-        self.error = error
-        self.has_news.set()
 
 
 class FrontClient(EngineClient):
@@ -88,11 +69,7 @@ class FrontClient(EngineClient):
         self.model_config = config.model_config
         self.renderer = tokenizer
         self.input_processor = Processor(config, tokenizer)
-        self._tokenizer = tokenizer
-        self._open: dict[str, _Open] = {}  # by engine id
-        self._engine_ids: dict[str, set[str]] = {}  # by request id
-        self._num_sequences = 0
-        self._num_queued_tokens = 0
+        self._open = OpenRequests(config.scheduler_config, tokenizer)
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
         self._feed = KvEventFeed()
@@ -152,7 +129,8 @@ class FrontClient(EngineClient):
         is_long = len(_text_of(prompt)) > _LONG_TEXT
         request = await asyncio.to_thread(process) if is_long else process()
         self._check_alive()
-        opened = self._admit(request)
+        opened = self._open.admit(request)
+        self._send(Add(request))
         try:
             while True:
                 await opened.has_news.wait()
@@ -167,54 +145,20 @@ class FrontClient(EngineClient):
         finally:
             self._close(opened)
 
-    def _admit(self, request: Request) -> _Open:
-        limits = self.vllm_config.scheduler_config
-        num_sequences = self._num_sequences + request.params.n
-        if num_sequences > limits.max_num_queued_reqs:
-            raise Overloaded(
-                f"the queue is full: {num_sequences} sequences would be open, at most"
-                f" {limits.max_num_queued_reqs} may be (--max-num-queued-reqs)"
-            )
-        if self._num_queued_tokens >= limits.max_num_queued_tokens:
-            raise Overloaded(
-                f"the queue is full: {self._num_queued_tokens} prompt tokens are waiting, at most"
-                f" {limits.max_num_queued_tokens} may (--max-num-queued-tokens)"
-            )
-        opened = _Open(request, self._tokenizer)
-        self._open[request.engine_id] = opened
-        self._engine_ids.setdefault(request.request_id, set()).add(request.engine_id)
-        self._num_sequences = num_sequences
-        self._num_queued_tokens += len(request.prompt_token_ids)
-        self._send(Add(request))
-        return opened
-
-    def _close(self, opened: _Open) -> None:
+    def _close(self, opened: OpenRequest) -> None:
         """Forget a request; if the engine still works on it, stop that."""
-        request = opened.request
-        self._start_prefilled(opened)
-        self._num_sequences -= request.params.n
-        del self._open[request.engine_id]
-        siblings = self._engine_ids[request.request_id]
-        siblings.discard(request.engine_id)
-        if not siblings:
-            del self._engine_ids[request.request_id]
+        self._open.remove(opened)
         if not opened.stream.is_finished and self._dead_error is None:
-            self._send(Abort([request.engine_id], is_silent=True))
-
-    def _start_prefilled(self, opened: _Open) -> None:
-        if opened.waits_for_prefill:
-            opened.waits_for_prefill = False
-            self._num_queued_tokens -= len(opened.request.prompt_token_ids)
+            self._send(Abort([opened.request.engine_id], is_silent=True))
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """See `EngineClient.abort`."""
-        request_ids = [request_id] if isinstance(request_id, str) else request_id
-        engine_ids = [e for r in request_ids for e in self._engine_ids.get(r, ())]
-        for engine_id in engine_ids:
-            opened = self._open[engine_id]
+        named = self._open.named([request_id] if isinstance(request_id, str) else request_id)
+        for opened in named:
             opened.stream.abort()
             opened.has_news.set()
-        if engine_ids and self._dead_error is None:
+        if named and self._dead_error is None:
+            engine_ids = [opened.request.engine_id for opened in named]
             self._send(Abort(engine_ids, is_silent=True))
 
     # -- state --------------------------------------------------------------------------------
@@ -365,7 +309,7 @@ class FrontClient(EngineClient):
         opened = self._open.get(output.engine_id)
         if opened is None:
             return  # ended here before the engine knew
-        self._start_prefilled(opened)
+        self._open.count_prefilled(opened)
         if opened.stream.push(output):  # a stop string, of which the engine knows nothing
             self._send(Abort([output.engine_id], output.index, is_silent=True))
         if opened.stream.error is not None:
@@ -388,7 +332,7 @@ class FrontClient(EngineClient):
         if self._dead_error is not None:
             return
         self._dead_error = error
-        for opened in list(self._open.values()):
+        for opened in self._open:
             if not opened.stream.is_finished:
                 opened.fail(error)
         for future in self._calls.values():
