@@ -11,6 +11,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, assert_never
 
@@ -79,7 +80,8 @@ class FrontClient(EngineClient):
         self._dead_error: WeftError | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._heard_at = time.monotonic()
-        self._pinged_at: float | None = None
+        self._ping: asyncio.Future[Reply] | None = None
+        self._pinged_at: float | None = None  # None once anything was heard since
 
     @abstractmethod
     def _send(self, command: Command) -> None:
@@ -130,8 +132,8 @@ class FrontClient(EngineClient):
         request = await asyncio.to_thread(process) if is_long else process()
         self._check_alive()
         opened = self._open.admit(request)
-        self._send(Add(request))
         try:
+            self._send(Add(request))
             while True:
                 await opened.has_news.wait()
                 opened.has_news.clear()
@@ -180,8 +182,8 @@ class FrontClient(EngineClient):
 
     @property
     def dead_error(self) -> BaseException:
-        """See `EngineClient`."""
-        return self._dead_error or EngineDead()
+        """See `EngineClient`. A new one each time: a raised exception keeps its traceback."""
+        return EngineDead(str(self._dead_error)) if self._dead_error else EngineDead()
 
     @property
     def num_active_requests(self) -> int:
@@ -194,24 +196,19 @@ class FrontClient(EngineClient):
         Asks with a ping through the engine's own mailbox; no request is ever queued for it.
         """
         if self._dead_error is not None:
-            raise self._dead_error
+            raise self.dead_error
         now = time.monotonic()
         if self._pinged_at is not None and now - self._pinged_at > STALL_S:
             raise Unavailable(f"the engine has not answered for {now - self._pinged_at:.0f} s")
-        if self._pinged_at is None and now - self._heard_at > 1.0 and not self._is_closing:
-            self._pinged_at = now
-            self._call_soon(Ping(next(self._call_ids)))
+        if now - self._heard_at > 1.0 and not self._is_closing:
+            self._ping_soon()
 
     async def get_loads(self) -> list[EngineLoad]:
         """See `EngineClient`. A busy engine answers with the load after its last step."""
         self._check_alive()
-        ping = Ping(next(self._call_ids))
-        try:
-            reply = await asyncio.wait_for(self._call(ping), _LOAD_TIMEOUT_S)
-        except TimeoutError:
-            return [self._load]
-        assert reply.load is not None
-        return [reply.load]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._ping_soon()), _LOAD_TIMEOUT_S)
+        return [self._load]
 
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
@@ -282,6 +279,13 @@ class FrontClient(EngineClient):
         self._send(command)
         return future
 
+    def _ping_soon(self) -> asyncio.Future[Reply]:
+        """The one ping that is under way: an engine in a long step must not find a pile of them."""
+        if self._ping is None or self._ping.done():
+            self._pinged_at = time.monotonic()
+            self._ping = self._call_soon(Ping(next(self._call_ids)))
+        return self._ping
+
     # -- what the engine says -----------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
@@ -334,10 +338,10 @@ class FrontClient(EngineClient):
         self._dead_error = error
         for opened in self._open:
             if not opened.stream.is_finished:
-                opened.fail(error)
+                opened.fail(self.dead_error)
         for future in self._calls.values():
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(self.dead_error)
                 future.exception()  # a ping's answer may have nobody waiting for it
         self._calls.clear()
         self._feed.close(error)
@@ -348,7 +352,7 @@ class FrontClient(EngineClient):
 
     def _check_alive(self) -> None:
         if self._dead_error is not None:
-            raise self._dead_error
+            raise self.dead_error
         if self._is_closing:
             raise Unavailable("the server is shutting down")
 
