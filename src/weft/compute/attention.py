@@ -17,7 +17,7 @@ from weft.compute.runner import Batch, FloatArray
 from weft.compute.tiles import LANES, padded_length
 from weft.model.spec import DecoderSpec
 
-KEYS = 64
+KEYS = 64  # a power of two
 _MAX_PAIRS = 128  # in one piece of work, so that gathered keys and values stay in cache
 
 Index = NDArray[np.intp]
@@ -31,7 +31,7 @@ class _Piece:
     rows: Index  # [tiles, rows of a tile], row of the step; the last repeats in a tile not full
     is_real: Flags  # [tiles, rows of a tile], False for repeats
     first_pairs: Index  # [tiles]
-    num_pairs: Index  # [tiles]
+    rounds: tuple[tuple[Index, Index], ...]  # the n-th pairs, of the tiles that have so many
     tile_of_pair: Index  # [pairs]
     slots: Index  # [pairs, KEYS]
     is_hidden: Flags  # [pairs, 1, KEYS, lanes]
@@ -99,12 +99,18 @@ def _pieces(tiles: _Tiles, batch: Batch, block_size: int, window: int | None) ->
             rows=tiles.rows[part],
             is_real=tiles.is_real[part],
             first_pairs=first_pairs,
-            num_pairs=num_pairs,
+            rounds=tuple(_rounds(first_pairs, num_pairs)),
             tile_of_pair=tile_of_pair,
             slots=_slots(tiles, batch, block_size, tile_of_pair + begin, keys),
             is_hidden=_hidden(keys, tiles.lane_positions[part][tile_of_pair], window),
         )
         begin = end
+
+
+def _rounds(first_pairs: Index, num_pairs: Index) -> Iterator[tuple[Index, Index]]:
+    for place in range(int(num_pairs.max())):
+        open_tiles = np.flatnonzero(num_pairs > place)
+        yield open_tiles, first_pairs[open_tiles] + place
 
 
 def _slots(tiles: _Tiles, batch: Batch, block_size: int, tile_of_pair: Index, keys: Index) -> Index:
@@ -154,12 +160,20 @@ def _attend_piece(
         cap = np.float32(spec.attention_soft_cap)
         scores = np.tanh(scores / cap) * cap
     np.copyto(scores, np.float32(-np.inf), where=piece.is_hidden)
-    highest = np.maximum.reduceat(scores.max(axis=2), piece.first_pairs, axis=0)
+    highest = np.maximum.reduceat(_fold(np.maximum, scores), piece.first_pairs, axis=0)
     scores -= highest[piece.tile_of_pair][:, :, None]
     weights = np.exp(scores, out=scores)
-    totals = _sum_in_order(weights.sum(axis=2), piece)  # [tiles, kv heads, lanes]
+    totals = _sum_in_order(_fold(np.add, weights), piece)  # [tiles, kv heads, lanes]
     outputs = _sum_in_order(np.matmul(v, weights), piece) / totals[:, :, None]
     return _from_lanes(spec, outputs, piece.rows.shape[1])
+
+
+def _fold(combine: np.ufunc, parts: FloatArray) -> FloatArray:
+    """[pairs, kv heads, KEYS, lanes] to [pairs, kv heads, lanes], by halves."""
+    while parts.shape[2] > 1:  # numpy's own reduction over an inner axis takes three times as long
+        half = parts.shape[2] // 2
+        parts = combine(parts[:, :, :half], parts[:, :, half:])
+    return parts[:, :, 0]
 
 
 def _to_lanes(spec: DecoderSpec, queries: FloatArray, num_lanes: int) -> FloatArray:
@@ -182,8 +196,7 @@ def _from_lanes(spec: DecoderSpec, outputs: FloatArray, rows: int) -> FloatArray
 
 def _sum_in_order(parts: FloatArray, piece: _Piece) -> FloatArray:
     """[pairs, ...] to [tiles, ...]: from 0, the pairs of each tile are added one after the other."""
-    totals = np.zeros((len(piece.num_pairs), *parts.shape[1:]), np.float32)
-    for place in range(int(piece.num_pairs.max())):
-        open_tiles = np.flatnonzero(piece.num_pairs > place)
-        totals[open_tiles] += parts[piece.first_pairs[open_tiles] + place]
+    totals = np.zeros((len(piece.rows), *parts.shape[1:]), np.float32)
+    for open_tiles, pairs in piece.rounds:
+        totals[open_tiles] += parts[pairs]
     return totals

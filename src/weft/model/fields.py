@@ -70,6 +70,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
 
 
+def one_line(err: BaseException) -> str:
+    """What a library says went wrong, fit for the end of a message."""
+    return (" ".join(str(err).split()) or type(err).__name__)[:200]
+
+
 @dataclass(frozen=True, slots=True)
 class Fields:
     """Typed access to one JSON object; null counts as absent. `where` leads every message."""

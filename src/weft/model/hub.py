@@ -8,7 +8,7 @@ import huggingface_hub
 from huggingface_hub import errors
 
 from weft.core.errors import ConfigError
-from weft.model.fields import Fields, parse_object, read_bytes
+from weft.model.fields import Fields, one_line, parse_object, read_bytes
 from weft.model.safetensors_files import INDEX, SINGLE
 from weft.model.tokenizer import FILE_NAMES, TOKENIZER
 
@@ -34,7 +34,7 @@ def fetch(repo_id: str, revision: str | None) -> Path:
             huggingface_hub.snapshot_download(repo_id, revision=revision, allow_patterns=_PATTERNS)
         )
     except _FAILURES as err:
-        raise ConfigError(f"{repo_id}: the download failed ({_short(err)}); try again") from err
+        raise ConfigError(f"{repo_id}: the download failed ({one_line(err)}); try again") from err
 
 
 def _cached(repo_id: str, revision: str | None) -> Path | None:
@@ -83,10 +83,6 @@ def _ask_hub(repo_id: str, revision: str | None) -> None:
         ) from None
     except _FAILURES as err:
         raise ConfigError(
-            f"{repo_id}: not in the local cache, and the Hub cannot be reached ({_short(err)}); "
+            f"{repo_id}: not in the local cache, and the Hub cannot be reached ({one_line(err)}); "
             "connect to the network, or give the directory of a local copy"
         ) from err
-
-
-def _short(err: BaseException) -> str:
-    return (" ".join(str(err).split()) or type(err).__name__)[:120]

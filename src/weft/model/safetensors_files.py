@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from weft.core.errors import ConfigError
-from weft.model.fields import Fields, parse_object, read_bytes, shown
+from weft.model.fields import Fields, one_line, parse_object, read_bytes, shown
 from weft.model.weights import BYTES_PER_ELEMENT, Tensor
 
 SINGLE = "model.safetensors"
@@ -105,7 +105,7 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
             length = int.from_bytes(file.read(8), "little")
             header = parse_object(file.read(length), f"{path}: header")
     except SafetensorError as err:
-        raise ConfigError(f"{path}: not a valid safetensors file ({err})") from err
+        raise ConfigError(f"{path}: not a valid safetensors file ({one_line(err)})") from err
     except OSError as err:
         raise ConfigError(f"{path}: cannot be read ({err.strerror or err})") from err
     header.pop("__metadata__", None)
