@@ -298,6 +298,12 @@ def test_code_in_the_checkpoint_is_ignored(tmp_path):
     [
         ("./nowhere", "no such directory"),
         ("a/b/c", "no such directory"),
+        ("a", "no such directory"),
+        ("../b", "no such directory"),
+        ("a/..", "no such directory"),
+        ("/a/b", "no such directory"),
+        ("a/b c", "no such directory"),
+        ("a--b/c", "no such directory"),
         ("", "no such directory"),
         ("x" * 5000, "no such directory"),
         ("~no-such-user-here/m", "no such directory"),
@@ -308,7 +314,7 @@ def test_code_in_the_checkpoint_is_ignored(tmp_path):
     ],
 )
 def test_a_name_that_is_no_model_is_refused(name, words):
-    """The message says what a name may be."""
+    """The message says what a name may be, and a wrong path never becomes a download."""
     with pytest.raises(ConfigError, match=words):
         open_model(name)
 

@@ -5,10 +5,7 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from tests.model.checkpoints import tensors_of, write_checkpoint, write_shards
-from weft.model.hub import is_hub_id
 
 OPEN = """
 import sys
@@ -71,22 +68,3 @@ def test_without_a_network_the_answer_comes_at_once(tmp_path):
     assert output.startswith("refused someone/small: not in the local cache, and the Hub cannot be")
     assert "give the directory of a local copy" in output
     assert output.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("Qwen/Qwen3-0.6B", True),
-        ("a/b", True),
-        ("a", False),
-        ("a/b/c", False),
-        ("../b", False),
-        ("a/..", False),
-        ("/a/b", False),
-        ("a/b c", False),
-        ("", False),
-    ],
-)
-def test_hub_ids_are_owner_and_name(name, expected):
-    """Anything else is a path, and a wrong path never becomes a download."""
-    assert is_hub_id(name) is expected
