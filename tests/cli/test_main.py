@@ -192,7 +192,7 @@ def test_an_empty_key_in_the_environment_is_no_open_door(capsys, monkeypatch):
 
 def test_every_engine_option_has_a_flag_and_arrives():
     """An option without a flag is one that nobody can set; one that is lost is worse."""
-    names = set(EngineOptions.__struct_fields__) - {"model", "seed"}
+    names = set(EngineOptions.__struct_fields__) - {"model"}
     given = {name: f"value of {name}" for name in names}
     options = ServeOptions(**given).engine_options("a model")
     assert {name: getattr(options, name) for name in names} == given

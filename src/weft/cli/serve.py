@@ -21,6 +21,7 @@ from weft.engine.memory import free_memory_bytes
 from weft.engine.process_client import ProcessClient
 from weft.model.open import Checkpoint, open_model
 from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.tls import server_credentials
 
 log = logging.getLogger("weft.cli")
 
@@ -43,6 +44,8 @@ def serve(model: str = "embedded:tiny", *, options: ServeOptions = ServeOptions(
     rpc_options = to_rpc_options(options)
     raise_open_files()
     check_port(rpc_options.host, rpc_options.port)
+    # The server reads these again: a bad file is to be told now, not after the model has loaded.
+    server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
     checkpoint = open_model(model, revision=options.revision, dtype=options.dtype)
     free_bytes = free_memory_bytes()
     config = resolve(options.engine_options(model), checkpoint.card, free_bytes)

@@ -1,6 +1,5 @@
 """Models by Hub id: from the local cache when complete, else downloaded, else one sentence why not."""
 
-import re
 from pathlib import Path
 
 import httpx2
@@ -13,14 +12,8 @@ from weft.model.safetensors_files import INDEX, SINGLE
 from weft.model.tokenizer import FILE_NAMES, TOKENIZER
 
 _PATTERNS = [*FILE_NAMES, SINGLE, INDEX, "model-*.safetensors"]
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ANSWER_TIMEOUT_S = 5.0
 _FAILURES = (OSError, httpx2.HTTPError, errors.HFValidationError)
-
-
-def is_hub_id(name: str) -> bool:
-    """Whether `name` reads as owner/name."""
-    return _ID.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 
 def fetch(repo_id: str, revision: str | None) -> Path:

@@ -1,5 +1,6 @@
 """`open_model`: a name from the command line to a checked `Checkpoint`."""
 
+import re
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -11,12 +12,12 @@ from weft.model.embedded.echo import open_echo
 from weft.model.embedded.parameters import parse_parameters
 from weft.model.embedded.random import open_random
 from weft.model.fields import shown
-from weft.model.hub import fetch, is_hub_id
 from weft.model.weights import DTYPES
 
 __all__ = ["Checkpoint", "open_model"]
 
 _EMBEDDED = "embedded:"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TOY_NOTICE = (
     "embedded:tiny is a toy of a few million parameters: it chats about a few dozen topics and is "
     "often wrong."
@@ -42,7 +43,15 @@ def open_model(name: str, *, revision: str | None = None, dtype: str = "auto") -
             f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
             "embedded:random, embedded:echo"
         )
+    # Late: the Hub's client takes 0.1 s to import, in two processes, and most starts do not need it.
+    from weft.model.hub import fetch  # noqa: PLC0415
+
     return open_directory(fetch(name, revision), name=name, dtype=dtype)
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether `name` reads as owner/name."""
+    return _HUB_ID.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 
 def _local_directory(name: str) -> Path | None:

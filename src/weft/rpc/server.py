@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from weft.rpc.auth import BearerAuth
 from weft.rpc.health import HEALTH_SERVICE, Health
 from weft.rpc.methods import SERVICE
 from weft.rpc.service import Service, is_alive
+from weft.rpc.tls import server_credentials
 
 log = logging.getLogger("weft.rpc")
 
@@ -148,7 +148,7 @@ def _to_channel_args(options: RpcOptions) -> list[tuple[str, int]]:
 
 
 def _bind(server: grpc.aio.Server, options: RpcOptions) -> int:
-    credentials = _to_credentials(options)
+    credentials = server_credentials(options.tls_cert, options.tls_key, options.tls_client_ca)
     try:
         if credentials is None:
             port = server.add_insecure_port(options.address)
@@ -166,50 +166,3 @@ def _bind_error(options: RpcOptions) -> ConfigError:
         f"cannot listen on {options.address}: the port is in use or the address is not local; "
         "choose another with --grpc-port or --host"
     )
-
-
-def _to_credentials(options: RpcOptions) -> grpc.ServerCredentials | None:
-    if options.tls_cert is None or options.tls_key is None:
-        if options.tls_cert or options.tls_key or options.tls_client_ca:
-            raise ConfigError("TLS needs both --grpc-tls-cert and --grpc-tls-key")
-        return None
-    cert = _read("--grpc-tls-cert", options.tls_cert)
-    key = _read("--grpc-tls-key", options.tls_key)
-    client_ca = None
-    if options.tls_client_ca is not None:
-        client_ca = _read("--grpc-tls-client-ca", options.tls_client_ca)
-        _check_authority(options.tls_client_ca)
-    _check_pair(options.tls_cert, options.tls_key)
-    return grpc.ssl_server_credentials(
-        [(key, cert)],
-        root_certificates=client_ca,
-        require_client_auth=client_ca is not None,
-    )
-
-
-def _read(flag: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{flag}: cannot read {path}: {error.strerror}") from error
-
-
-def _check_pair(cert: Path, key: Path) -> None:
-    """Refuse here what grpc would refuse without saying why."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"--grpc-tls-cert {cert} and --grpc-tls-key {key} are not a certificate and its key "
-            "in PEM form"
-        ) from error
-
-
-def _check_authority(path: Path) -> None:
-    """The same for the authority of client certificates."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"--grpc-tls-client-ca: {path} holds no certificate in PEM form"
-        ) from error
