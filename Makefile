@@ -61,7 +61,7 @@ sanitize: $(VENV)/dev.stamp
 	done
 
 check: $(VENV)/dev.stamp
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check --output-format concise .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports

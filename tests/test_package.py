@@ -1,9 +1,12 @@
 """The package as users get it: what is in the wheel, what it imports, what it needs."""
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,38 @@ def test_no_dependency_is_pinned_to_one_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert [need for need in project["dependencies"] if "==" in need or "<" not in need] == []
     assert not any(need.startswith("torch") for need in project["dependencies"])
+
+
+def imported_distributions() -> set[str]:
+    """What must be installed for every module of the package to import."""
+    names = set()
+    for path in (ROOT / "src" / "weft").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module.split(".")[0])
+    # "google" is shared by many distributions; the package imports google.protobuf alone.
+    providers = packages_distributions() | {"google": ["protobuf"]}
+    foreign = names - set(sys.stdlib_module_names) - {"weft"}
+    return {providers[name][0].lower().replace("_", "-") for name in foreign}
+
+
+def test_what_is_imported_is_what_is_declared():
+    """Neither a dependency that came along by luck, nor one that nobody uses."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[><=]", need)[0] for need in project["dependencies"]}
+    assert imported_distributions() == declared
+
+
+def test_every_dependency_has_its_reason_written_down():
+    """docs/decisions/0006 says why each is there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (ROOT / "docs" / "decisions" / "0006-what-we-depend-on.md").read_text()
+    families = {
+        re.split(r"[><=]|-(?:health|reflection)", need)[0] for need in project["dependencies"]
+    }
+    assert [name for name in families if name not in page] == []
 
 
 def test_importing_the_package_loads_nothing_else():

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.errors import Code, WeftError
+from weft.model.families import FAMILIES
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.status import to_status
 
@@ -130,6 +131,25 @@ def grpc() -> str:
     return "\n".join(lines) + "\n"
 
 
+def models() -> str:
+    """Every family of checkpoints that can be read."""
+    lines = [
+        NOTE,
+        "",
+        "# Models",
+        "",
+        (
+            "A checkpoint is told by `model_type` in its config.json. Any other is refused by name, and so is "
+            "a setting of these that is not computed exactly."
+        ),
+        "",
+        "| model_type | architecture |",
+        "| --- | --- |",
+        *(f"| {name} | {family.architecture} |" for name, family in sorted(FAMILIES.items())),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _message_lines(message: Descriptor) -> Iterator[str]:
     if message.GetOptions().map_entry:
         return
@@ -170,6 +190,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": command_line,
     "errors.md": errors,
     "grpc.md": grpc,
+    "models.md": models,
 }
 
 

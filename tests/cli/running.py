@@ -50,9 +50,14 @@ class Server:
         )
 
     @property
+    def front(self) -> psutil.Process:
+        """The process that was started."""
+        return psutil.Process(self.process.pid)
+
+    @property
     def engine(self) -> psutil.Process:
         """The engine's process."""
-        (engine,) = psutil.Process(self.process.pid).children()
+        (engine,) = self.front.children()
         return engine
 
     def send(self, number: signal.Signals) -> None:

@@ -6,10 +6,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from tests.cli.running import WEFT, Server, clean_environment, running, streaming, weft
+from tests.rpc.test_auth import make_pair
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +19,14 @@ def echo() -> Iterator[Server]:
     """Answers with the prompt, so that the answer shows what was sent."""
     with running("embedded:echo", "--served-model-name", "parrot") as server:
         yield server
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Children take SIGINT, even where the tests run in the background and ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_complete_continues_the_text(echo: Server):
@@ -96,6 +106,20 @@ def test_a_key_is_asked_for_and_taken():
     assert with_key.stdout == "hello\n"
 
 
+def test_tls_needs_the_certificate_to_trust(tmp_path: Path):
+    """With it the answer comes; without it nothing is sent in the clear."""
+    pair = make_pair(tmp_path, "server")
+    argv = ("--grpc-tls-cert", str(pair.cert), "--grpc-tls-key", str(pair.key))
+    with running("embedded:echo", *argv) as server:
+        assert "(vllm.grpc.engine.VllmEngine; TLS, no key)" in server.banner
+        complete = ("complete", "hello", "--address", server.address)
+        trusting = weft(*complete, "--grpc-tls-ca", str(pair.cert))
+        plain = weft(*complete, "--connect-timeout", "1")
+    assert trusting.stdout == "hello\n"
+    assert (plain.returncode, plain.stdout) == (1, "")
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_complete_and_its_request():
     """What came so far stays on the screen; the server is free again."""
     with (
@@ -134,6 +158,7 @@ class Terminal:
         os.close(self._screen)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_an_answer_but_not_the_conversation():
     """In a terminal: an answer is stopped, the next message is answered, Ctrl-D leaves."""
     with (

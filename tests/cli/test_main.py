@@ -133,6 +133,10 @@ def test_an_empty_file_says_nothing(tmp_path):
         ("s.json", '{"block-size": {"a": 1}}', '"block-size" must be a value'),
         ("s.json", '{"block-size": null}', '"block-size" must be a value'),
         ("s.json", '{"block-size": "many"}', '"many"'),
+        ("s.json", '{"block-size": 1, "block_size": 2}', '"block-size" is there twice'),
+        ("s.json", '{"block-size": 1.5}', '"1.5" is not a whole number'),
+        ("s.yaml", "api-key: 0123", '"api-key" is text; put it in quotes'),
+        ("s.yaml", "api-key: []", "--api-key must not be empty"),
         ("s.ini", "a = 3", "must end in .json, .toml, .yaml, .yml"),
     ],
 )
@@ -142,7 +146,13 @@ def test_a_bad_file_is_refused_with_its_name_and_what_is_wrong(
     """Nothing in a file is passed over: a typo would be a setting that never took effect."""
     line = refusal(capsys, "serve", "--config", settings_file(tmp_path, name, text))
     assert words in line
-    assert name in line
+
+
+@pytest.mark.parametrize("text", ["block-size: many", "block-sise: 3", "block-size: {}", "["])
+def test_the_file_is_named_when_it_is_refused(tmp_path, capsys, text: str):
+    """A setting may come from three places; the message says where to look."""
+    path = settings_file(tmp_path, "s.yaml", text)
+    assert path in refusal(capsys, "serve", "--config", path)
 
 
 def test_a_missing_file_is_refused(capsys):
@@ -182,7 +192,7 @@ def test_an_empty_key_in_the_environment_is_no_open_door(capsys, monkeypatch):
 
 def test_every_engine_option_has_a_flag_and_arrives():
     """An option without a flag is one that nobody can set; one that is lost is worse."""
-    names = set(EngineOptions.__struct_fields__) - {"model", "seed"}
+    names = set(EngineOptions.__struct_fields__) - {"model"}
     given = {name: f"value of {name}" for name in names}
     options = ServeOptions(**given).engine_options("a model")
     assert {name: getattr(options, name) for name in names} == given

@@ -204,6 +204,7 @@ class FakeEngine(EngineClient):
         self._open: dict[str, bool] = {}  # request id: whether it was aborted
         self._is_paused = False
         self._is_dead = False
+        self._closed = asyncio.Event()
 
     # -- steering -----------------------------------------------------------------------------
 
@@ -478,7 +479,14 @@ class FakeEngine(EngineClient):
             await super().stop_profile()
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Nothing to stop."""
+        """Abort what is open, and be gone."""
+        self._open = dict.fromkeys(self._open, True)
+        self._is_dead = True
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Return once shut down."""
+        await self._closed.wait()
 
 
 def overloaded() -> Overloaded:

@@ -12,24 +12,28 @@ from weft.compute.runner import Batch, FloatArray
 
 
 class FakeRunner:
-    """`nan_after`: a token id after which the logits are NaN."""
+    """`nan_after`: a token id after which the logits are NaN. `epoch`: which weights it has."""
 
     def __init__(self, vocab_size: int = 64, nan_after: int | None = None) -> None:
         self.vocab_size = vocab_size
         self.num_rows: list[int] = []  # rows of each step
+        self.epoch = 0
         self._nan_after = nan_after
         self._slots = np.zeros(0, np.int64)
+        self._epochs = np.zeros(0, np.int64)
         self._block_size = 0
 
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
         """See `Runner`."""
         self._slots = np.full(num_blocks * block_size, -1, np.int64)
+        self._epochs = np.full(num_blocks * block_size, -1, np.int64)
         self._block_size = block_size
 
     def forward(self, batch: Batch) -> FloatArray:
         """See `Runner`."""
         self.num_rows.append(len(batch.token_ids))
         self._slots[batch.slots] = batch.token_ids
+        self._epochs[batch.slots] = self.epoch
         rows = [self._row(batch, row) for row in batch.logit_rows]
         return np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
 
@@ -37,7 +41,9 @@ class FakeRunner:
         owner = int(np.searchsorted(batch.query_starts, row, side="right")) - 1
         positions = np.arange(batch.positions[row] + 1)
         blocks = batch.block_tables[owner][positions // self._block_size]
-        seen = self._slots[blocks * self._block_size + positions % self._block_size]
+        slots = blocks * self._block_size + positions % self._block_size
+        assert (self._epochs[slots] == self.epoch).all(), "a row saw K/V of other weights"
+        seen = self._slots[slots]
         if seen[-1] == self._nan_after:
             return np.full(self.vocab_size, np.nan, np.float32)
         return logits_after(seen.tolist(), self.vocab_size)

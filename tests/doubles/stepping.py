@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tests.doubles.fake_runner import FakeRunner
 from weft.compute.runner import Runner
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
@@ -60,11 +62,14 @@ class SteppingEngine:
         return self.scheduler.cache.pool
 
     def submit(
-        self, request_id: str, prompt: list[int], *, salt=None, priority=0, **params
+        self, request_id: str, prompt: list[int], *, salt=None, lora=None, priority=0, **params
     ) -> None:
         """Queue a request."""
         sampling = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})
-        self.scheduler.add(make_request(request_id, prompt, sampling, salt, priority))
+        request = make_request(request_id, prompt, sampling)
+        self.scheduler.add(
+            msgspec.structs.replace(request, cache_salt=salt, lora_name=lora, priority=priority)
+        )
         self.answers[request_id] = [Answer() for _ in range(sampling.n)]
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -92,13 +97,7 @@ class SteppingEngine:
             self.answers[output.engine_id][output.index].take(output)
 
 
-def make_request(
-    request_id: str,
-    prompt: list[int],
-    params: SamplingParams,
-    salt: str | None = None,
-    priority: int = 0,
-) -> Request:
+def make_request(request_id: str, prompt: list[int], params: SamplingParams) -> Request:
     """A request as the front would make it."""
     return Request(
         request_id=request_id,
@@ -108,8 +107,6 @@ def make_request(
         eos_token_ids=(EOS, 2),
         seed=params.seed if params.seed is not None else 7,
         arrival_time=0.0,
-        priority=priority,
-        cache_salt=salt,
     )
 
 

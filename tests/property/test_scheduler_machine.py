@@ -38,24 +38,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.aborted: set[str] = set()  # wholly or in part
         self.gone: set[str] = set()  # wholly
         self.cached: set[bytes] = set()
-        self.salt_by_hash: dict[bytes, str | None] = {}
+        self.owner_by_hash: dict[bytes, tuple[str | None, str | None]] = {}  # salt, adapter
         self.steps_without_token = 0
 
     @rule(
         target=requests,
         prompt=PROMPTS,
         salt=SALTS,
+        lora=st.sampled_from([None, "a"]),
         n=st.integers(1, 4),
         max_tokens=st.integers(1, 10),
         priority=st.integers(-1, 1),
         seed=st.integers(0, 3),
         temperature=st.sampled_from([0.0, 1.0]),
     )
-    def submit(self, prompt, salt, n, max_tokens, priority, seed, temperature):  # noqa: PLR0913
+    def submit(self, prompt, salt, lora, n, max_tokens, priority, seed, temperature):
         """A request arrives."""
         request_id = f"r{len(self.submitted)}"
         params = {"n": n, "max_tokens": max_tokens, "seed": seed, "temperature": temperature}
-        self.engine.submit(request_id, prompt, salt=salt, priority=priority, **params)
+        self.engine.submit(request_id, prompt, salt=salt, lora=lora, priority=priority, **params)
         self.submitted[request_id] = (prompt, params, n)
         return request_id
 
@@ -92,6 +93,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
 
     @rule()
+    def change_weights(self):
+        """New weights: the runner fails on any row that sees K/V of the old ones."""
+        self.engine.scheduler.start_weights_epoch()
+        self.engine.runner.epoch += 1
+
+    @rule()
     def drain(self):
         """Everything that is open runs to its end."""
         self.engine.run()
@@ -121,16 +128,14 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def events_rebuild_the_cache(self):
-        """I9: replaying the events gives exactly the hashes that can be found; I8: by one salt each."""
+        """I9: replaying the events gives exactly the hashes that can be found; I8: by one owner each."""
         for event in self.engine.scheduler.cache.take_events():
             match event:
                 case BlockStored():
                     self.cached |= set(event.block_hashes)
+                    owner = (event.cache_salt, event.lora_name)
                     for digest in event.block_hashes:
-                        assert (
-                            self.salt_by_hash.setdefault(digest, event.cache_salt)
-                            == event.cache_salt
-                        )
+                        assert self.owner_by_hash.setdefault(digest, owner) == owner
                 case BlockRemoved():
                     self.cached -= set(event.block_hashes)
                 case AllBlocksCleared():

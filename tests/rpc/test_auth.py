@@ -88,6 +88,14 @@ async def test_standard_health_is_open(guarded: grpc.aio.Channel):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
+async def test_empty_key_is_no_key(engine: FakeEngine):
+    """An unset variable in a start script must not open the server to everyone."""
+    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0, api_keys=("",)))
+
+    with pytest.raises(ConfigError, match="--api-key"):
+        await server.start()
+
+
 async def list_services(channel: grpc.aio.Channel, metadata=()) -> set[str]:
     """What reflection names."""
     message = reflection_pb2.ServerReflectionRequest(list_services="")

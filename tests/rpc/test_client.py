@@ -6,7 +6,6 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers.models import WordLevel
@@ -27,7 +26,6 @@ from weft.core.errors import (
     Code,
     ConfigError,
     EngineDead,
-    GenerationError,
     Overloaded,
     Unauthenticated,
     Unavailable,
@@ -46,9 +44,7 @@ from weft.core.types import (
     RequestOutput,
     SamplingParams,
 )
-from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.client import RpcClient
-from weft.rpc.convert.answers import RemoteAnswers
 from weft.rpc.server import RpcOptions, RpcServer
 from weft.text.tokenizer import Tokenizer
 
@@ -410,7 +406,7 @@ async def test_events_are_followed(client: RpcClient, engine: FakeEngine):
 
 @pytest.mark.parametrize(
     "call",
-    ["pause_generation", "resume_generation", "sleep", "wake_up", "reset_mm_cache"],
+    ["pause_generation", "resume_generation", "sleep", "wake_up", "do_log_stats"],
 )
 async def test_calls_that_the_protocol_lacks_are_unsupported(client: RpcClient, call: str):
     """By name."""
@@ -479,64 +475,6 @@ async def test_closed_client_is_dead(client: RpcClient):
     """Closing leaves the server alone and ends the client."""
     await client.close()
 
+    await client.wait_closed()
     assert (client.is_running, client.errored) == (False, True)
     assert isinstance(client.dead_error, EngineDead)
-
-
-# -- a server that misbehaves -----------------------------------------------------------------
-
-
-def take(*responses: pb.GenerateResponse, **params: Any) -> list[RequestOutput | None]:
-    answers = RemoteAnswers("r", SamplingParams(**params), None, PROMPT, None, [2])
-    return [answers.take(response) for response in responses]
-
-
-def chunk(**fields: Any) -> pb.GenerateResponse:
-    return pb.GenerateResponse(chunk=pb.GenerateStreamChunk(**fields))
-
-
-def complete(**fields: Any) -> pb.GenerateResponse:
-    return pb.GenerateResponse(complete=pb.GenerateComplete(**fields))
-
-
-@pytest.mark.parametrize(
-    ("responses", "params", "complaint"),
-    [
-        ([pb.GenerateResponse()], {}, "empty answer"),
-        ([chunk(index=1, token_ids=[5])], {}, "answer 1 of 1"),
-        ([complete(finish_reason="why")], {}, "unknown finish_reason 'why'"),
-        ([complete(finish_reason="stop"), chunk(token_ids=[5])], {}, "after its end"),
-        ([chunk(token_ids=[5])], {"logprobs": 1}, "do not match the tokens"),
-    ],
-)
-def test_answers_that_make_no_sense_are_errors(
-    responses: list[pb.GenerateResponse], params: dict[str, Any], complaint: str
-):
-    """Never a traceback from inside, never a wrong output."""
-    with pytest.raises(GenerationError, match=complaint):
-        take(*responses, **params)
-
-
-async def test_stream_that_just_ends_is_an_error(target: str):
-    """OK without a complete is not an answer."""
-
-    async def nothing(_request: bytes, _context: Any) -> None:
-        return None
-
-    server = grpc.aio.server()
-    handlers = {"Generate": grpc.unary_stream_rpc_method_handler(nothing)}
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("vllm.grpc.engine.VllmEngine", handlers),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    client = await RpcClient.connect(target)
-    broken = type(client._connection)(f"127.0.0.1:{port}", api_key=None, tls_ca=None)
-    lost = RpcClient(broken, client.vllm_config, None)
-
-    error = await failure(lost, detokenize=False)
-
-    assert "before every answer was finished" in str(error)
-    await lost.close()
-    await client.close()
-    await server.stop(0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import socket
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from tests.doubles.fake_engine import FakeEngine, make_config, reference_tokens
 from tests.rpc.calls import PROMPT, TOKENIZER_FILES, check_canary, refusal, request
 from weft.core.errors import ConfigError
+from weft.core.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.methods import METHODS
+from weft.rpc.outlet import Outlet
 from weft.rpc.server import RpcOptions, RpcServer
 
 # -- deadlines --------------------------------------------------------------------------------
@@ -132,8 +135,8 @@ async def test_lost_connection_ends_the_request(target: str, engine: FakeEngine)
     assert call.done()
 
 
-async def test_reader_that_stops_reading_is_ended():
-    """A write without progress ends the call and the engine's request, whoever still holds the socket."""
+async def test_reader_that_stops_reading_ends_its_request(caplog):
+    """Without progress the engine's request goes; who reads on is told, and nothing is logged."""
     config = make_config(max_model_len=100_000)
     pool = msgspec.structs.replace(config.cache_config, num_blocks=100_000)
     engine = FakeEngine(msgspec.structs.replace(config, cache_config=pool))
@@ -151,8 +154,35 @@ async def test_reader_that_stops_reading_is_ended():
             await engine.wait_for_open(0)
 
         assert engine.dropped == ["slow"]
-        call.cancel()
+        status, detail = await refusal(call)
+        assert status == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "took nothing for 0.3 s" in detail
+        await check_canary(VllmEngineStub(channel))
     await server.stop()
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+async def test_reader_that_stops_reading_and_leaves_is_forgotten():
+    """The same, when the caller goes without having read on."""
+    engine = FakeEngine()
+    outputs = engine.generate(PROMPT, SamplingParams(max_tokens=50), "gone")
+    outlet = Outlet(StuckContext(), outputs, timeout_s=0.05)
+    await anext(outputs)
+    writing = asyncio.create_task(outlet.write(pb.GenerateResponse()))
+    await engine.wait_for_open(0)
+
+    writing.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert engine.dropped == ["gone"]
+
+
+class StuckContext:
+    """A call whose writes never end."""
+
+    async def write(self, _message: Any) -> None:
+        await asyncio.Event().wait()
 
 
 async def test_a_thousand_dropped_calls_leave_nothing(stub: VllmEngineStub, engine: FakeEngine):

@@ -4,6 +4,8 @@ import zipfile
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import TOKENIZER_FILES, refusal
@@ -12,6 +14,8 @@ from weft.pb.common_pb2 import GetTokenizerRequest
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.server import RpcOptions, RpcServer
 from weft.rpc.tokenizer_archive import PIECE_BYTES, pack, to_chunks, unpack
+
+PACKED = pack({"a": b"x" * 300, "b": bytes(range(256))})
 
 
 def sha256(data: bytes) -> str:
@@ -73,6 +77,24 @@ def test_strange_archives_are_refused(packed: bytes):
     """A client does not trust the server it talks to."""
     with pytest.raises(GenerationError, match="cannot be read"):
         unpack(packed, sha256(packed))
+
+
+@given(position=st.integers(0, len(PACKED) - 1), value=st.integers(0, 255))
+def test_any_changed_byte_is_read_or_refused(position: int, value: int):
+    """Also with a matching hash: files, or one typed error."""
+    changed = bytearray(PACKED)
+    changed[position] = value
+
+    result = read_or_refuse(bytes(changed))
+
+    assert isinstance(result, dict | GenerationError)
+
+
+def read_or_refuse(packed: bytes) -> dict[str, bytes] | GenerationError:
+    try:
+        return unpack(packed, sha256(packed))
+    except GenerationError as error:
+        return error
 
 
 def test_damaged_archive_is_refused():

@@ -24,7 +24,7 @@ class Ready:
     address: str
     has_tls: bool
     has_keys: bool
-    start_s: float
+    load_s: float
 
 
 def ready_block(ready: Ready) -> str:
@@ -40,9 +40,7 @@ def ready_block(ready: Ready) -> str:
     ]
     lines = [f"  {name:<8}{text}".rstrip() for name, text in rows]
     name = ready.config.model_config.served_model_name
-    return "\n".join(
-        [f"Weft {__version__} serves {name}, ready after {ready.start_s:.1f} s", *lines]
-    )
+    return "\n".join([f"Weft {__version__} serves {name}, loaded in {ready.load_s:.1f} s", *lines])
 
 
 def _model(ready: Ready) -> str:

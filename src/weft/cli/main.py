@@ -16,6 +16,13 @@ log = logging.getLogger("weft.cli")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # what shells report for SIGINT
+
+_SERVE_NOTES = (
+    "SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB. Every flag may be "
+    "spelled with - or _, and set in the environment (--max-model-len as WEFT_MAX_MODEL_LEN) or in "
+    "the file that --config names; flags win over the environment, and that over the file."
+)
 
 
 def make_app() -> App:
@@ -29,7 +36,12 @@ def make_app() -> App:
         help_format="plaintext",
         result_action="return_value",
     )
-    app.command("weft.cli.serve:serve", name="serve", help="Serve a model over gRPC.")
+    app.command(
+        "weft.cli.serve:serve",
+        name="serve",
+        help="Serve a model over gRPC until SIGTERM or Ctrl-C.",
+        help_epilogue=_SERVE_NOTES,
+    )
     app.command("weft.cli.complete:complete", name="complete", help="Continue a text.")
     app.command("weft.cli.chat:chat", name="chat", help="Talk with the served model.")
     return app
@@ -58,7 +70,11 @@ def _describe(error: CycloptsError) -> str:
 
 def main() -> NoReturn:
     """Entry point of the `weft` command."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:  # where nobody handles Ctrl-C: it is a wish, not a failure to explain
+        status = EXIT_INTERRUPTED
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,9 @@ class ServeOptions:
     api_key: Annotated[
         list[str] | None,
         Parameter(
-            group=SERVER, negative=(), help="Key that every call must bring; repeat for several."
+            group=SERVER,
+            negative=(),
+            help="Key every call must bring; repeatable. WEFT_API_KEY shows in no process list.",
         ),
     ] = None
     grpc_tls_cert: Annotated[

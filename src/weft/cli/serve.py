@@ -22,6 +22,7 @@ from weft.engine.memory import free_memory_bytes
 from weft.engine.process_client import ProcessClient
 from weft.model.open import Checkpoint, open_model
 from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.tls import server_credentials
 
 log = logging.getLogger("weft.cli")
 
@@ -33,14 +34,10 @@ EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server
 def serve(model: str = "embedded:tiny", *, options: ServeOptions = ServeOptions()) -> int:
     """Serve a model over gRPC until SIGTERM or Ctrl-C.
 
-    Sizes: 32k is 32,000 and 32K 32,768; 4GB is 4,000,000,000 and 4GiB 4,294,967,296. Every
-    flag can also be set in the environment (--max-model-len as WEFT_MAX_MODEL_LEN) or in a file
-    (--config); flags win over the environment, and that over the file.
-
     Parameters
     ----------
     model
-        A directory with a checkpoint, a Hub id such as Qwen/Qwen3-0.6B, or one that is built in:
+        A checkpoint's directory, a Hub id (Qwen/Qwen3-0.6B), or one that is built in:
         embedded:tiny, embedded:random?layers=2&..., embedded:echo.
     """
     started = time.monotonic()
@@ -48,6 +45,8 @@ def serve(model: str = "embedded:tiny", *, options: ServeOptions = ServeOptions(
     rpc_options = to_rpc_options(options)
     raise_open_files()
     check_port(rpc_options.host, rpc_options.port)
+    # The server reads these again: a bad file is to be told now, not after the model has loaded.
+    server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
     checkpoint = with_resident_sizes(
         open_model(model, revision=options.revision, dtype=options.dtype)
     )
@@ -177,5 +176,5 @@ class Serving:
             address=f"{host}:{port}",
             has_tls=options.tls_cert is not None,
             has_keys=bool(options.api_keys),
-            start_s=time.monotonic() - started,
+            load_s=time.monotonic() - started,
         )

@@ -8,11 +8,11 @@ import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import yaml
-from cyclopts import App, ArgumentCollection
+from cyclopts import App, Argument, ArgumentCollection
 from cyclopts.config import Dict
 
 from weft.core.errors import ConfigError
@@ -24,7 +24,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     ".yml": yaml.safe_load,
 }
 # A file that names another file would be a chain; one is enough.
-_NOT_IN_A_FILE = {"--config", "*"}
+_NOT_HERE = {"--config", "*"}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -53,11 +53,14 @@ def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCo
     path = next((a.tokens[0].value for a in arguments if a.name == "--config" and a.tokens), None)
     if path is None:
         return
-    settings = {_flag(key): value for key, value in read_settings(Path(path)).items()}
-    known = sorted({argument.name for argument in arguments} - _NOT_IN_A_FILE)
-    for flag, value in settings.items():
-        _check(path, flag, value, known)
-    table = {flag.removeprefix("--"): value for flag, value in settings.items()}
+    table: dict[str, Any] = {}
+    by_flag = {argument.name: argument for argument in arguments if argument.name not in _NOT_HERE}
+    for key, value in read_settings(Path(path)).items():
+        name = key.replace("_", "-")
+        if name in table:
+            raise ConfigError(f'--config {path}: "{name}" is there twice, spelled with - and _')
+        _check(path, name, value, by_flag)
+        table[name] = value
     Dict(table, source=f"--config {path}", use_commands_as_keys=False)(app, commands, arguments)
 
 
@@ -70,15 +73,19 @@ def refuse_empty_key(app: App, commands: tuple[str, ...], arguments: ArgumentCol
         raise ConfigError("WEFT_API_KEY is set but empty; unset it, or give it a key")
 
 
-def _flag(key: str) -> str:
-    return "--" + key.replace("_", "-")
-
-
-def _check(path: str, flag: str, value: object, known: list[str]) -> None:
-    name = flag.removeprefix("--")
-    if flag not in known:
-        close = difflib.get_close_matches(flag, known, n=1)
+def _check(path: str, name: str, value: object, by_flag: dict[str, Argument]) -> None:
+    argument = by_flag.get(f"--{name}")
+    if argument is None:
+        close = difflib.get_close_matches(f"--{name}", by_flag, n=1)
         hint = f'; did you mean "{close[0].removeprefix("--")}"?' if close else ""
         raise ConfigError(f'--config {path}: unknown setting "{name}"{hint}')
-    if value is None or isinstance(value, dict):
+    values = value if isinstance(value, list) else [value]
+    if any(item is None or isinstance(item, dict | list) for item in values):
         raise ConfigError(f'--config {path}: "{name}" must be a value or a list of values')
+    if _takes_text(argument.hint) and not all(isinstance(item, str) for item in values):
+        # A file's number is not the text that was written: 0123 is 83, and 1.10 is 1.1.
+        raise ConfigError(f'--config {path}: "{name}" is text; put it in quotes')
+
+
+def _takes_text(hint: object) -> bool:
+    return hint is str or any(_takes_text(part) for part in get_args(hint))

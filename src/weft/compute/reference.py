@@ -21,7 +21,7 @@ Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
 
 @dataclass(frozen=True, slots=True)
 class _Linear:
-    """x @ matrix + bias; the matrix is [in, out]."""
+    """The matrix is [out, in], as checkpoints have it."""
 
     matrix: FloatArray
     bias: FloatArray | None
@@ -77,11 +77,10 @@ class ReferenceRunner:
         self.vocab_size = spec.vocab_size
         self._spec = spec
         reader = _Reader(spec, weights)
-        self._embed = weights["embed"].float32()
+        self._embed = reader.matrix("embed")
         self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
         self._norm = reader.norm("norm")
-        head = self._embed if spec.tied_head else weights["head"].float32()
-        self._head = _Linear(np.ascontiguousarray(head.T), None)
+        self._head = _Linear(self._embed if spec.tied_head else reader.matrix("head"), None)
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
         self._frequencies = {rope: inverse_frequencies(rope, max_model_len) for rope in ropes}
         self._block_size = 0
@@ -109,7 +108,7 @@ class ReferenceRunner:
                 rope: rotations(rope, frequencies, batch.positions)
                 for rope, frequencies in self._frequencies.items()
             },
-            plans={w: plan_attention(batch, self._block_size, w) for w in windows},
+            plans={w: plan_attention(spec, batch, self._block_size, w) for w in windows},
         )
         hidden = tiles.pad_rows(self._embed[batch.token_ids])  # [whole tiles of rows, hidden]
         hidden *= np.float32(spec.embedding_multiplier)
@@ -186,7 +185,7 @@ def _activate(activation: Activation, x: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Weights as the runner wants them: float32, [in, out], products of the same input joined."""
+    """Weights as the runner wants them: aligned float32, products of the same input joined."""
 
     spec: DecoderSpec
     weights: Weights
@@ -208,6 +207,10 @@ class _Reader:
             mlp_norm_after=self._optional_norm(prefix + "mlp_norm_after"),
         )
 
+    def matrix(self, name: str) -> FloatArray:
+        """One matrix; BLAS copies an unaligned one (a file may place it so) at every use."""
+        return np.require(self.weights[name].float32(), np.float32, ["C", "ALIGNED"])
+
     def norm(self, name: str) -> _RmsNorm:
         """A norm that every decoder has."""
         weight = self.weights[name].float32() + np.float32(self.spec.norm_offset)
@@ -217,9 +220,9 @@ class _Reader:
         return self.norm(name) if name in self.weights else None
 
     def _linear(self, prefix: str, *names: str) -> _Linear:
-        parts = [self.weights[prefix + name].float32() for name in names]
+        parts = [self.matrix(prefix + name) for name in names]
         biases = [f"{prefix}{name}.bias" for name in names]
         bias = None
         if biases[0] in self.weights:
             bias = np.concatenate([self.weights[name].float32() for name in biases])
-        return _Linear(np.ascontiguousarray(np.concatenate(parts).T), bias)
+        return _Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)

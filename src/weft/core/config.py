@@ -14,7 +14,6 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     revision: str | None = None
     served_model_name: list[str] | None = None
     dtype: str = "auto"
-    seed: int | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

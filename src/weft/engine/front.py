@@ -11,6 +11,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, assert_never
 
@@ -20,7 +21,6 @@ from weft.core.errors import (
     BadRequest,
     EngineDead,
     GenerationError,
-    Overloaded,
     Unavailable,
     Unsupported,
     WeftError,
@@ -31,7 +31,6 @@ from weft.core.types import (
     LoRARequest,
     PauseMode,
     PromptType,
-    Request,
     RequestOutput,
     SamplingParams,
 )
@@ -53,7 +52,7 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
-from weft.engine.outputs import RequestStream
+from weft.engine.open_requests import OpenRequest, OpenRequests
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
@@ -61,23 +60,6 @@ log = logging.getLogger("weft.engine")
 STALL_S = 30.0  # an engine that answers nothing for so long is unhealthy; no step takes as long
 _LOAD_TIMEOUT_S = 0.5
 _LONG_TEXT = 10_000  # characters
-
-
-class _Open:
-    """A request in flight: its stream, and the flag that wakes its reader."""
-
-    __slots__ = ("error", "has_news", "request", "stream", "waits_for_prefill")
-
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        self.request = request
-        self.stream = RequestStream(request, tokenizer)
-        self.has_news = asyncio.Event()
-        self.error: BaseException | None = None
-        self.waits_for_prefill = True
-
-    def fail(self, error: BaseException) -> None:
-        self.error = error
-        self.has_news.set()
 
 
 class FrontClient(EngineClient):
@@ -88,10 +70,7 @@ class FrontClient(EngineClient):
         self.model_config = config.model_config
         self.renderer = tokenizer
         self.input_processor = Processor(config, tokenizer)
-        self._tokenizer = tokenizer
-        self._open: dict[str, _Open] = {}  # by engine id
-        self._engine_ids: dict[str, set[str]] = {}  # by request id
-        self._num_queued_tokens = 0
+        self._open = OpenRequests(config.scheduler_config, tokenizer)
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
         self._feed = KvEventFeed()
@@ -101,7 +80,8 @@ class FrontClient(EngineClient):
         self._dead_error: WeftError | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._heard_at = time.monotonic()
-        self._pinged_at: float | None = None
+        self._ping: asyncio.Future[Reply] | None = None
+        self._pinged_at: float | None = None  # None once anything was heard since
 
     @abstractmethod
     def _send(self, command: Command) -> None:
@@ -151,8 +131,9 @@ class FrontClient(EngineClient):
         is_long = len(_text_of(prompt)) > _LONG_TEXT
         request = await asyncio.to_thread(process) if is_long else process()
         self._check_alive()
-        opened = self._admit(request)
+        opened = self._open.admit(request)
         try:
+            self._send(Add(request))
             while True:
                 await opened.has_news.wait()
                 opened.has_news.clear()
@@ -166,52 +147,20 @@ class FrontClient(EngineClient):
         finally:
             self._close(opened)
 
-    def _admit(self, request: Request) -> _Open:
-        limits = self.vllm_config.scheduler_config
-        num_sequences = sum(o.request.params.n for o in self._open.values()) + request.params.n
-        if num_sequences > limits.max_num_queued_reqs:
-            raise Overloaded(
-                f"the queue is full: {num_sequences} sequences would be open, at most"
-                f" {limits.max_num_queued_reqs} may be (--max-num-queued-reqs)"
-            )
-        if self._num_queued_tokens >= limits.max_num_queued_tokens:
-            raise Overloaded(
-                f"the queue is full: {self._num_queued_tokens} prompt tokens are waiting, at most"
-                f" {limits.max_num_queued_tokens} may (--max-num-queued-tokens)"
-            )
-        opened = _Open(request, self._tokenizer)
-        self._open[request.engine_id] = opened
-        self._engine_ids.setdefault(request.request_id, set()).add(request.engine_id)
-        self._num_queued_tokens += len(request.prompt_token_ids)
-        self._send(Add(request))
-        return opened
-
-    def _close(self, opened: _Open) -> None:
+    def _close(self, opened: OpenRequest) -> None:
         """Forget a request; if the engine still works on it, stop that."""
-        request = opened.request
-        self._start_prefilled(opened)
-        del self._open[request.engine_id]
-        siblings = self._engine_ids[request.request_id]
-        siblings.discard(request.engine_id)
-        if not siblings:
-            del self._engine_ids[request.request_id]
+        self._open.remove(opened)
         if not opened.stream.is_finished and self._dead_error is None:
-            self._send(Abort([request.engine_id], is_silent=True))
-
-    def _start_prefilled(self, opened: _Open) -> None:
-        if opened.waits_for_prefill:
-            opened.waits_for_prefill = False
-            self._num_queued_tokens -= len(opened.request.prompt_token_ids)
+            self._send(Abort([opened.request.engine_id], is_silent=True))
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """See `EngineClient.abort`."""
-        request_ids = [request_id] if isinstance(request_id, str) else request_id
-        engine_ids = [e for r in request_ids for e in self._engine_ids.get(r, ())]
-        for engine_id in engine_ids:
-            opened = self._open[engine_id]
+        named = self._open.named([request_id] if isinstance(request_id, str) else request_id)
+        for opened in named:
             opened.stream.abort()
             opened.has_news.set()
-        if engine_ids and self._dead_error is None:
+        if named and self._dead_error is None:
+            engine_ids = [opened.request.engine_id for opened in named]
             self._send(Abort(engine_ids, is_silent=True))
 
     # -- state --------------------------------------------------------------------------------
@@ -233,8 +182,8 @@ class FrontClient(EngineClient):
 
     @property
     def dead_error(self) -> BaseException:
-        """See `EngineClient`."""
-        return self._dead_error or EngineDead()
+        """See `EngineClient`. A new one each time: a raised exception keeps its traceback."""
+        return EngineDead(str(self._dead_error)) if self._dead_error else EngineDead()
 
     @property
     def num_active_requests(self) -> int:
@@ -247,24 +196,19 @@ class FrontClient(EngineClient):
         Asks with a ping through the engine's own mailbox; no request is ever queued for it.
         """
         if self._dead_error is not None:
-            raise self._dead_error
+            raise self.dead_error
         now = time.monotonic()
         if self._pinged_at is not None and now - self._pinged_at > STALL_S:
             raise Unavailable(f"the engine has not answered for {now - self._pinged_at:.0f} s")
-        if self._pinged_at is None and now - self._heard_at > 1.0 and not self._is_closing:
-            self._pinged_at = now
-            self._call_soon(Ping(next(self._call_ids)))
+        if now - self._heard_at > 1.0 and not self._is_closing:
+            self._ping_soon()
 
     async def get_loads(self) -> list[EngineLoad]:
         """See `EngineClient`. A busy engine answers with the load after its last step."""
         self._check_alive()
-        ping = Ping(next(self._call_ids))
-        try:
-            reply = await asyncio.wait_for(self._call(ping), _LOAD_TIMEOUT_S)
-        except TimeoutError:
-            return [self._load]
-        assert reply.load is not None
-        return [reply.load]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._ping_soon()), _LOAD_TIMEOUT_S)
+        return [self._load]
 
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
@@ -335,6 +279,13 @@ class FrontClient(EngineClient):
         self._send(command)
         return future
 
+    def _ping_soon(self) -> asyncio.Future[Reply]:
+        """The one ping that is under way: an engine in a long step must not find a pile of them."""
+        if self._ping is None or self._ping.done():
+            self._pinged_at = time.monotonic()
+            self._ping = self._call_soon(Ping(next(self._call_ids)))
+        return self._ping
+
     # -- what the engine says -----------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
@@ -362,7 +313,7 @@ class FrontClient(EngineClient):
         opened = self._open.get(output.engine_id)
         if opened is None:
             return  # ended here before the engine knew
-        self._start_prefilled(opened)
+        self._open.count_prefilled(opened)
         if opened.stream.push(output):  # a stop string, of which the engine knows nothing
             self._send(Abort([output.engine_id], output.index, is_silent=True))
         if opened.stream.error is not None:
@@ -385,12 +336,12 @@ class FrontClient(EngineClient):
         if self._dead_error is not None:
             return
         self._dead_error = error
-        for opened in list(self._open.values()):
+        for opened in self._open:
             if not opened.stream.is_finished:
-                opened.fail(error)
+                opened.fail(self.dead_error)
         for future in self._calls.values():
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(self.dead_error)
                 future.exception()  # a ping's answer may have nobody waiting for it
         self._calls.clear()
         self._feed.close(error)
@@ -401,7 +352,7 @@ class FrontClient(EngineClient):
 
     def _check_alive(self) -> None:
         if self._dead_error is not None:
-            raise self._dead_error
+            raise self.dead_error
         if self._is_closing:
             raise Unavailable("the server is shutting down")
 

@@ -81,6 +81,11 @@ class PrefixCache:
         self.pool.unlabel_all()
         self._events.append(AllBlocksCleared())
 
+    def start_weights_epoch(self) -> None:
+        """The weights have changed: nothing computed so far is found from now on."""
+        self._weights_epoch += 1
+        self.clear()
+
     def take_events(self) -> list[KvEvent]:
         """What changed since the last call, in order."""
         events, self._events = self._events, []

@@ -6,6 +6,7 @@ no orphan; it leaves the terminal's signals to the front, which drains and then 
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ import msgspec
 import zmq
 
 from weft.compute.load import load_runner
+from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
@@ -73,7 +75,9 @@ def main() -> int:
         signal.signal(name, signal.SIG_IGN)
     launch = Launch.read(sys.stdin.buffer)
     configure_logging(launch.log_level)
-    threading.Thread(target=_end_with_parent, name="weft-parent", daemon=True).start()
+    threading.Thread(
+        target=_end_with_parent, args=(launch.directory,), name="weft-parent", daemon=True
+    ).start()
     context = zmq.Context()
     commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket in (commands, events):
@@ -95,12 +99,8 @@ def main() -> int:
 
 
 def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
-    model, cache = config.model_config, config.cache_config
     try:
-        checkpoint = open_model(model.model, revision=model.revision, dtype=model.dtype)
-        runner = load_runner(checkpoint, max_model_len=model.max_model_len)
-        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
-        EngineLoop(config, runner, mailbox, emit).run()
+        EngineLoop(config, _load(config), mailbox, emit).run()
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
@@ -111,9 +111,25 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
     return 0
 
 
-def _end_with_parent() -> None:
+def _load(config: EngineConfig) -> Runner:
+    model, cache = config.model_config, config.cache_config
+    try:
+        checkpoint = open_model(model.model, revision=model.revision, dtype=model.dtype)
+        runner = load_runner(checkpoint, max_model_len=model.max_model_len)
+        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+    except MemoryError as error:  # a limit of this process, which free memory does not show
+        raise ConfigError(
+            f"{model.model} and its KV pool of {cache.num_blocks} blocks do not fit the memory that "
+            "this process may use: raise that limit (ulimit -v), or take a smaller model or pool "
+            "(--num-gpu-blocks-override)"
+        ) from error
+    return runner
+
+
+def _end_with_parent(directory: str) -> None:
     while os.read(sys.stdin.fileno(), 1):  # empty when the front is gone: it writes nothing more
         pass
+    shutil.rmtree(directory, ignore_errors=True)  # a front that was killed could not
     os._exit(1)
 
 

@@ -125,10 +125,14 @@ class Scheduler:
         """Drop every cached block. False, and no change, if blocks are held and may not be taken."""
         if self._running and not preempt_running:
             return False
-        for sequence in list(self._running):
-            self._preempt(sequence)
+        self._preempt_all()
         self.cache.clear()
         return True
+
+    def start_weights_epoch(self) -> None:
+        """The weights have changed: what runs computes its K/V again, and none is shared across."""
+        self._preempt_all()
+        self.cache.start_weights_epoch()
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -235,6 +239,10 @@ class Scheduler:
         entry = PlannedRows.of(sequence, sequence.num_planned_tokens, num_tokens)
         sequence.num_planned_tokens += num_tokens
         return entry
+
+    def _preempt_all(self) -> None:
+        for sequence in list(self._running):
+            self._preempt(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take the sequence's blocks; it keeps its tokens and computes them again later."""

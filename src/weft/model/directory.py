@@ -9,7 +9,7 @@ from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.families import ModelConfigFile, read_config, read_spec
-from weft.model.fields import Fields, parse_object, read_bytes
+from weft.model.fields import Fields, parse_object, read_bytes, shown
 from weft.model.generation import default_sampling_params, eos_token_ids, optional_id
 from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.safetensors_files import MappedFiles, StoredTensor, find_tensors
@@ -76,16 +76,11 @@ def describe(
         dtype=dtype,
         default_sampling_params=default_sampling_params(generation),
         num_parameters=num_parameters,
-        weight_bytes=_resident_bytes(spec, num_parameters),
+        # The reference runner widens every weight to float32.
+        weight_bytes=num_parameters * BYTES_PER_ELEMENT["float32"],
         kv_bytes_per_token=len(spec.layers) * 2 * spec.kv_size * BYTES_PER_ELEMENT["float32"],
         notice=None,
     )
-
-
-def _resident_bytes(spec: DecoderSpec, num_parameters: int) -> int:
-    """The reference runner widens to float32, and keeps a tied head apart from the embedding."""
-    copied = spec.vocab_size * spec.hidden_size if spec.tied_head else 0
-    return (num_parameters + copied) * BYTES_PER_ELEMENT["float32"]
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -117,7 +112,7 @@ def _match_tensors(path: Path, config: ModelConfigFile, spec: DecoderSpec) -> _O
     for source in sorted(stored.keys() - wanted.keys()):
         if not source.startswith(ignored) and not source.endswith(_COMPUTED_SUFFIXES):
             raise ConfigError(
-                f"{stored[source].path}: tensor {source} has no place in the model that config.json "
+                f"{stored[source].path}: tensor {shown(source)} has no place in the model that config.json "
                 "describes"
             )
     return _Opened(config, spec, layout, stored)

@@ -10,11 +10,15 @@ from typing import NoReturn, TypeGuard
 from weft.core.errors import ConfigError
 
 _MAX_SHOWN = 60
+_MAX_BYTES = 256 << 20  # the largest tokenizer.json in use has some 40 MB
 
 
 def read_bytes(path: Path) -> bytes:
     """The file's content; a `ConfigError` that says why it cannot be had."""
     try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise ConfigError(f"{path}: has {size} bytes; at most {_MAX_BYTES} are read")
         return path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(f"{path}: the file does not exist") from None
@@ -64,6 +68,11 @@ def shown(value: object) -> str:
     except ValueError:  # an int with more digits than Python prints
         return "a huge number"
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+
+
+def one_line(err: BaseException) -> str:
+    """What a library says went wrong, fit for the end of a message."""
+    return (" ".join(str(err).split()) or type(err).__name__)[:200]
 
 
 @dataclass(frozen=True, slots=True)

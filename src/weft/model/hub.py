@@ -1,6 +1,5 @@
 """Models by Hub id: from the local cache when complete, else downloaded, else one sentence why not."""
 
-import re
 from pathlib import Path
 
 import httpx2
@@ -8,19 +7,13 @@ import huggingface_hub
 from huggingface_hub import errors
 
 from weft.core.errors import ConfigError
-from weft.model.fields import Fields, parse_object, read_bytes
+from weft.model.fields import Fields, one_line, parse_object, read_bytes
 from weft.model.safetensors_files import INDEX, SINGLE
 from weft.model.tokenizer import FILE_NAMES, TOKENIZER
 
 _PATTERNS = [*FILE_NAMES, SINGLE, INDEX, "model-*.safetensors"]
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ANSWER_TIMEOUT_S = 5.0
 _FAILURES = (OSError, httpx2.HTTPError, errors.HFValidationError)
-
-
-def is_hub_id(name: str) -> bool:
-    """Whether `name` reads as owner/name."""
-    return _ID.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 
 def fetch(repo_id: str, revision: str | None) -> Path:
@@ -34,7 +27,7 @@ def fetch(repo_id: str, revision: str | None) -> Path:
             huggingface_hub.snapshot_download(repo_id, revision=revision, allow_patterns=_PATTERNS)
         )
     except _FAILURES as err:
-        raise ConfigError(f"{repo_id}: the download failed ({_short(err)}); try again") from err
+        raise ConfigError(f"{repo_id}: the download failed ({one_line(err)}); try again") from err
 
 
 def _cached(repo_id: str, revision: str | None) -> Path | None:
@@ -83,10 +76,6 @@ def _ask_hub(repo_id: str, revision: str | None) -> None:
         ) from None
     except _FAILURES as err:
         raise ConfigError(
-            f"{repo_id}: not in the local cache, and the Hub cannot be reached ({_short(err)}); "
+            f"{repo_id}: not in the local cache, and the Hub cannot be reached ({one_line(err)}); "
             "connect to the network, or give the directory of a local copy"
         ) from err
-
-
-def _short(err: BaseException) -> str:
-    return (" ".join(str(err).split()) or type(err).__name__)[:120]

@@ -1,5 +1,6 @@
 """`open_model`: a name from the command line to a checked `Checkpoint`."""
 
+import re
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -11,12 +12,12 @@ from weft.model.embedded.echo import open_echo
 from weft.model.embedded.parameters import parse_parameters
 from weft.model.embedded.random import open_random
 from weft.model.fields import shown
-from weft.model.hub import fetch, is_hub_id
 from weft.model.weights import DTYPES
 
 __all__ = ["Checkpoint", "open_model"]
 
 _EMBEDDED = "embedded:"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TOY_NOTICE = (
     "embedded:tiny is a toy of a few million parameters: it chats about a few dozen topics and is "
     "often wrong."
@@ -33,18 +34,34 @@ def open_model(name: str, *, revision: str | None = None, dtype: str = "auto") -
     if name.startswith(_EMBEDDED):
         _refuse_revision(name, revision)
         return _open_embedded(name, dtype)
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = _local_directory(name)
+    if path is not None:
         _refuse_revision(name, revision)
         return open_directory(path, name=name, dtype=dtype)
-    if path.exists():
-        raise ConfigError(f"{name}: is a file; give the directory that holds config.json")
     if not is_hub_id(name):
         raise ConfigError(
             f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
             "embedded:random, embedded:echo"
         )
+    # Late: the Hub's client takes 0.1 s to import, in two processes, and most starts do not need it.
+    from weft.model.hub import fetch  # noqa: PLC0415
+
     return open_directory(fetch(name, revision), name=name, dtype=dtype)
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether `name` reads as owner/name."""
+    return _HUB_ID.fullmatch(name) is not None and ".." not in name and "--" not in name
+
+
+def _local_directory(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            return path if name and path.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown ~user, a NUL
+        return None
+    raise ConfigError(f"{name}: is a file; give the directory that holds config.json")
 
 
 def _refuse_revision(name: str, revision: str | None) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.core.errors import ConfigError
-from weft.model.fields import Fields
+from weft.model.fields import Fields, shown
 from weft.model.spec import RopeKind, RopeSpec
 
 # Per kind: keys it needs, keys it may have. Any other key is refused: it would change the angles.
@@ -116,7 +116,9 @@ def _check_keys(settings: Fields, kind: str) -> None:
             settings.refuse(key, f"set for rope type {kind}")
     for key in settings.values:
         if settings.has(key) and key not in needed | allowed | _ANY_KIND:
-            raise ConfigError(f"{settings.where}: {key} is not implemented for rope type {kind}")
+            raise ConfigError(
+                f"{settings.where}: {shown(key)} is not implemented for rope type {kind}"
+            )
 
 
 def _rotary_dim(config: Fields, settings: Fields, rules: RopeRules, head_dim: int) -> int:

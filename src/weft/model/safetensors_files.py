@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from weft.core.errors import ConfigError
-from weft.model.fields import Fields, parse_object, read_bytes, shown
+from weft.model.fields import Fields, one_line, parse_object, read_bytes, shown
 from weft.model.weights import BYTES_PER_ELEMENT, Tensor
 
 SINGLE = "model.safetensors"
@@ -90,7 +90,7 @@ def _shard_names(weight_map: Fields) -> list[str]:
 def _check_index(weight_map: Fields, tensors: Mapping[str, StoredTensor]) -> None:
     for name, shard in weight_map.values.items():
         if name not in tensors or tensors[name].path.name != shard:
-            raise ConfigError(f"{weight_map.where}: tensor {shown(name)} is not in {shard}")
+            raise ConfigError(f"{weight_map.where}: tensor {shown(name)} is not in {shown(shard)}")
     extra = tensors.keys() - weight_map.values.keys()
     if extra:
         raise ConfigError(
@@ -105,7 +105,7 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
             length = int.from_bytes(file.read(8), "little")
             header = parse_object(file.read(length), f"{path}: header")
     except SafetensorError as err:
-        raise ConfigError(f"{path}: not a valid safetensors file ({err})") from err
+        raise ConfigError(f"{path}: not a valid safetensors file ({one_line(err)})") from err
     except OSError as err:
         raise ConfigError(f"{path}: cannot be read ({err.strerror or err})") from err
     header.pop("__metadata__", None)

@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from weft.core.errors import ConfigError
-from weft.model.fields import Fields, parse_object, read_bytes, shown
+from weft.model.fields import Fields, one_line, parse_object, read_bytes, shown
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -68,7 +68,7 @@ def _load(data: bytes, where: str) -> Tokenizer:
     try:
         return Tokenizer.from_str(data.decode("utf-8"))
     except Exception as err:
-        raise ConfigError(f"{where}: not a valid tokenizer ({_one_line(err)})") from err
+        raise ConfigError(f"{where}: not a valid tokenizer ({one_line(err)})") from err
 
 
 def _check_size(
@@ -151,10 +151,6 @@ def _check_template(template: str, where: str) -> None:
     try:
         environment.parse(template)
     except jinja2.TemplateSyntaxError as err:
-        raise ConfigError(f"{where}: line {err.lineno}: {_one_line(err)}") from err
+        raise ConfigError(f"{where}: line {err.lineno}: {one_line(err)}") from err
     except RecursionError:
         raise ConfigError(f"{where}: the template is nested too deeply") from None
-
-
-def _one_line(err: Exception) -> str:
-    return " ".join(str(err).split())[:200]

@@ -4,14 +4,14 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from google.protobuf.message import Message
 from grpc import RpcMethodHandler, StatusCode, unary_stream_rpc_method_handler
 from grpc import unary_unary_rpc_method_handler as unary_rpc_method_handler
-from grpc.aio import ServicerContext
+from grpc.aio import InternalError, ServicerContext
 
-from weft.core.errors import Overloaded, WeftError
+from weft.core.errors import WeftError
 from weft.rpc.methods import Malformed
 from weft.rpc.status import to_detail, to_status
 
@@ -32,7 +32,7 @@ def unary(name: str, handler: UnaryHandler, decode: Decode) -> "RpcMethodHandler
         except Exception as error:  # noqa: BLE001 - the root of a call
             failure = _to_failure(name, error, context)
         # Outside the try: `abort` works by raising, and must not be caught and called again.
-        return await context.abort(*failure)
+        return await _abort(name, failure, context)
 
     return unary_rpc_method_handler(call, decode, _encode)
 
@@ -50,23 +50,19 @@ def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandl
             failure = _to_failure(name, error, context)
         else:
             return
-        await context.abort(*failure)
+        await _abort(name, failure, context)
 
     return unary_stream_rpc_method_handler(call, decode, _encode)
 
 
-async def write_within(context: Context, message: Message, timeout_s: float) -> None:
-    """Write, unless the reader takes nothing for `timeout_s`: then `Overloaded`."""
-    scope = asyncio.timeout(timeout_s)
+async def _abort(name: str, failure: tuple[StatusCode, str], context: Context) -> NoReturn:
     try:
-        async with scope:
-            await context.write(message)
-    except TimeoutError:
-        if not scope.expired():
-            raise
-        raise Overloaded(
-            f"the reader took nothing for {timeout_s:g} s; the call was ended"
-        ) from None
+        await context.abort(*failure)
+    except InternalError:
+        # The caller left at this very moment, as when both sides see a deadline pass. Were it not
+        # caught, grpc would log a traceback for it.
+        log.debug("%s: the caller left before it was told %s", name, failure[0].name)
+        raise asyncio.CancelledError from None
 
 
 def _encode(message: Message) -> bytes:
@@ -82,7 +78,9 @@ def _decoded(request: Message | Malformed) -> Message:
 def _to_failure(name: str, error: Exception, context: Context) -> tuple[StatusCode, str]:
     if isinstance(error, WeftError):
         return to_status(error.code), to_detail(error)
-    if context.cancelled():
+    if context.cancelled() or isinstance(error, InternalError):
+        # InternalError is what grpc raises when it sends on a call that is over.
+        log.debug("%s: the caller went away", name, exc_info=error)
         return StatusCode.CANCELLED, "the caller went away"
     incident = secrets.token_hex(8)
     log.error("%s failed, id=%s", name, incident, exc_info=error)

@@ -60,7 +60,7 @@ class RpcClient(EngineClient):
         self._limits = _to_limits(config)
         self._tokenizer = tokenizer
         self._num_active = 0
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     @classmethod
     async def connect(
@@ -191,17 +191,17 @@ class RpcClient(EngineClient):
     @property
     def is_running(self) -> bool:
         """Until closed: whether the server lives is what `check_health` asks."""
-        return not self._is_closed
+        return not self._closed.is_set()
 
     @property
     def is_stopped(self) -> bool:
         """Same as `errored`."""
-        return self._is_closed
+        return self._closed.is_set()
 
     @property
     def errored(self) -> bool:
         """Whether this client was closed."""
-        return self._is_closed
+        return self._closed.is_set()
 
     @property
     def dead_error(self) -> BaseException:
@@ -218,6 +218,10 @@ class RpcClient(EngineClient):
         answer = await self._connection.call("HealthCheck", pb.HealthCheckRequest(), timeout_s=5.0)
         if not answer.healthy:
             raise Unavailable(answer.message)
+
+    async def do_log_stats(self) -> None:
+        """Not on this wire."""
+        _no_call("do_log_stats")
 
     async def get_loads(self) -> list[EngineLoad]:
         """See `EngineClient.get_loads`."""
@@ -298,8 +302,12 @@ class RpcClient(EngineClient):
 
     async def close(self) -> None:
         """Leave the server; open calls end and their requests are aborted. Idempotent."""
-        self._is_closed = True
+        self._closed.set()
         await self._connection.close()
+
+    async def wait_closed(self) -> None:
+        """Return when this client has been closed; the server goes on."""
+        await self._closed.wait()
 
 
 def _to_limits(config: EngineConfig) -> Limits:

@@ -5,17 +5,16 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 
-from google.protobuf.message import Message
-
 from weft.core.client import EngineClient
 from weft.core.errors import DeadlineExceeded, Unavailable
 from weft.core.types import RequestOutput
 from weft.core.validate import Limits
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.boundary import Context, write_within
+from weft.rpc.boundary import Context
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.open_requests import OpenRequests
+from weft.rpc.outlet import Outlet
 
 _TRACE_HEADERS = ("traceparent", "tracestate")
 
@@ -71,27 +70,23 @@ class GenerateCall:
         )
 
     async def _reply_as_stream(
-        self, outputs: AsyncIterator[RequestOutput], generation: Generation, context: Context
+        self, outputs: AsyncGenerator[RequestOutput, None], generation: Generation, context: Context
     ) -> None:
         reply = StreamedReply(generation.params)
+        outlet = Outlet(context, outputs, self._write_timeout_s)
         async for output in outputs:
             for message in reply.messages(output):
-                await self._write(message, context)
+                await outlet.write(message)
         reply.end()
 
     async def _reply_at_once(
-        self, outputs: AsyncIterator[RequestOutput], generation: Generation, context: Context
+        self, outputs: AsyncGenerator[RequestOutput, None], generation: Generation, context: Context
     ) -> None:
         reply = WholeReply(generation.params)
         async for output in outputs:
             reply.add(output)
         for message in reply.messages():
-            await self._write(message, context)
-
-    async def _write(self, message: Message, context: Context) -> None:
-        # While a write waits, the engine's client merges what follows into one output: a slow
-        # reader costs memory only up to the length of its answer, and time only up to this limit.
-        await write_within(context, message, self._write_timeout_s)
+            await context.write(message)
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@ from weft.core.client import EngineClient
 from weft.core.errors import Unsupported
 from weft.core.types import EngineLoad, KvEventBatch
 from weft.pb import common_pb2
-from weft.rpc.boundary import Context, write_within
+from weft.rpc.boundary import Context
 from weft.rpc.convert.kv_events import KvEventWriter
+from weft.rpc.outlet import Outlet
 from weft.rpc.ticks import with_ticks
 
 
@@ -32,18 +33,19 @@ class KvEventsCall:
         wants_heartbeats = request.load_records_before_first_batch
         await context.send_initial_metadata(())
         async with aclosing(with_ticks(batches, self._heartbeat_s)) as ticking:
+            outlet = Outlet(context, ticking, self._write_timeout_s)
             if wants_heartbeats:
-                await self._write(await subscriber.heartbeats(), context)
+                await self._write(await subscriber.heartbeats(), outlet)
             async for batch in ticking:
                 if batch is not None:
                     wants_heartbeats = True
-                    await self._write([await subscriber.batch(batch)], context)
+                    await self._write([await subscriber.batch(batch)], outlet)
                 elif wants_heartbeats:
-                    await self._write(await subscriber.heartbeats(), context)
+                    await self._write(await subscriber.heartbeats(), outlet)
 
-    async def _write(self, messages: list[common_pb2.KvEventBatch], context: Context) -> None:
+    async def _write(self, messages: list[common_pb2.KvEventBatch], outlet: Outlet) -> None:
         for message in messages:
-            await write_within(context, message, self._write_timeout_s)
+            await outlet.write(message)
 
 
 class _Subscriber:

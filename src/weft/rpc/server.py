@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from weft.rpc.auth import BearerAuth
 from weft.rpc.health import HEALTH_SERVICE, Health
 from weft.rpc.methods import SERVICE
 from weft.rpc.service import Service, is_alive
+from weft.rpc.tls import server_credentials
 
 log = logging.getLogger("weft.rpc")
 
@@ -76,6 +76,8 @@ class RpcServer:
 
     async def start(self) -> int:
         """Listen and serve; the port that was bound. `ConfigError` if that is impossible."""
+        if not all(self._options.api_keys):
+            raise ConfigError("--api-key: a key must not be empty")
         server = grpc.aio.server(
             interceptors=(BearerAuth(self._options.api_keys),) if self._options.api_keys else (),
             options=_to_channel_args(self._options),
@@ -139,11 +141,14 @@ def _to_channel_args(options: RpcOptions) -> list[tuple[str, int]]:
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
+        # A peer that vanished without a word is noticed, and its requests are aborted.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
     ]
 
 
 def _bind(server: grpc.aio.Server, options: RpcOptions) -> int:
-    credentials = _to_credentials(options)
+    credentials = server_credentials(options.tls_cert, options.tls_key, options.tls_client_ca)
     try:
         if credentials is None:
             port = server.add_insecure_port(options.address)
@@ -161,50 +166,3 @@ def _bind_error(options: RpcOptions) -> ConfigError:
         f"cannot listen on {options.address}: the port is in use or the address is not local; "
         "choose another with --grpc-port or --host"
     )
-
-
-def _to_credentials(options: RpcOptions) -> grpc.ServerCredentials | None:
-    if options.tls_cert is None or options.tls_key is None:
-        if options.tls_cert or options.tls_key or options.tls_client_ca:
-            raise ConfigError("TLS needs both --grpc-tls-cert and --grpc-tls-key")
-        return None
-    cert = _read("--grpc-tls-cert", options.tls_cert)
-    key = _read("--grpc-tls-key", options.tls_key)
-    client_ca = None
-    if options.tls_client_ca is not None:
-        client_ca = _read("--grpc-tls-client-ca", options.tls_client_ca)
-        _check_authority(options.tls_client_ca)
-    _check_pair(options.tls_cert, options.tls_key)
-    return grpc.ssl_server_credentials(
-        [(key, cert)],
-        root_certificates=client_ca,
-        require_client_auth=client_ca is not None,
-    )
-
-
-def _read(flag: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{flag}: cannot read {path}: {error.strerror}") from error
-
-
-def _check_pair(cert: Path, key: Path) -> None:
-    """Refuse here what grpc would refuse without saying why."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"--grpc-tls-cert {cert} and --grpc-tls-key {key} are not a certificate and its key "
-            "in PEM form"
-        ) from error
-
-
-def _check_authority(path: Path) -> None:
-    """The same for the authority of client certificates."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"--grpc-tls-client-ca: {path} holds no certificate in PEM form"
-        ) from error

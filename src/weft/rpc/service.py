@@ -13,7 +13,7 @@ from weft.core.errors import Overloaded, Unsupported
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc import boundary
-from weft.rpc.boundary import Context, write_within
+from weft.rpc.boundary import Context
 from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
 from weft.rpc.convert.state import to_loads_response, to_model_info, to_server_info
 from weft.rpc.generate import GenerateCall
@@ -41,7 +41,6 @@ class Service:
         self._client = client
         self._archive = TokenizerArchive(tokenizer_files)
         self._health = health
-        self._write_timeout_s = write_timeout_s
         self._kv_events = KvEventsCall(
             client, heartbeat_s=heartbeat_s, write_timeout_s=write_timeout_s
         )
@@ -131,7 +130,7 @@ class Service:
         self, _request: common_pb2.GetTokenizerRequest, context: Context
     ) -> None:
         for chunk in to_chunks(await self._archive.packed()):
-            await write_within(context, chunk, self._write_timeout_s)
+            await context.write(chunk)
 
     # -- control ------------------------------------------------------------------------------
 

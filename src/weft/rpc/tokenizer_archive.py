@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 
 from weft.core.errors import FailedPrecondition, GenerationError
 from weft.pb import common_pb2
@@ -15,6 +16,11 @@ PIECE_BYTES = 64 * 1024
 MAX_FILES = 50
 MAX_PACKED_BYTES = 200 * 2**20
 MAX_UNPACKED_BYTES = 500 * 2**20
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+# What reading a broken archive raises.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 
 # Part of every entry's header; a fixed one keeps the archive's hash the same on every server.
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
@@ -69,12 +75,16 @@ def unpack(packed: bytes, sha256: str) -> dict[str, bytes]:
             entries = archive.infolist()
             _check_entries(entries)
             return {entry.filename: archive.read(entry) for entry in entries}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
+    except _DAMAGE as error:
         raise GenerationError(f"the tokenizer archive cannot be read: {error}") from error
 
 
-def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
+def _check_entries(entries: Sequence[zipfile.ZipInfo]) -> None:
     names = [entry.filename for entry in entries]
+    if len(set(names)) != len(names):
+        raise ValueError("a file name occurs twice")
+    if any(entry.compress_type not in _METHODS for entry in entries):
+        raise ValueError("an entry is packed with an unknown method")
     # Declared sizes can be trusted: reading stops with an error where an entry holds more.
     num_bytes = sum(entry.file_size for entry in entries)
     if len(names) > MAX_FILES or num_bytes > MAX_UNPACKED_BYTES:

@@ -1,0 +1,95 @@
+"""The requests in flight at the front of an engine, and the limits on how many there may be."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from weft.core.config import SchedulerConfig
+from weft.core.errors import Overloaded
+from weft.core.types import Request
+from weft.engine.outputs import RequestStream
+from weft.text.tokenizer import Tokenizer
+
+
+class OpenRequest:
+    """A request in flight: its stream, and the flag that wakes its reader."""
+
+    __slots__ = ("error", "has_news", "request", "stream", "waits_for_prefill")
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.stream = RequestStream(request, tokenizer)
+        self.has_news = asyncio.Event()
+        self.error: BaseException | None = None
+        self.waits_for_prefill = True
+
+    def fail(self, error: BaseException) -> None:
+        """Make the reader raise `error`."""
+        self.error = error
+        self.has_news.set()
+
+
+class OpenRequests:
+    """Requests by the engine's id and by the caller's, which several may share."""
+
+    def __init__(self, limits: SchedulerConfig, tokenizer: Tokenizer) -> None:
+        self._limits = limits
+        self._tokenizer = tokenizer
+        self._by_engine_id: dict[str, OpenRequest] = {}
+        self._engine_ids: dict[str, set[str]] = {}  # by request id
+        self._num_sequences = 0
+        self._num_queued_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._by_engine_id)
+
+    def __iter__(self) -> Iterator[OpenRequest]:
+        return iter(list(self._by_engine_id.values()))
+
+    def get(self, engine_id: str) -> OpenRequest | None:
+        """The request that the engine knows by this id, if it is still open."""
+        return self._by_engine_id.get(engine_id)
+
+    def named(self, request_ids: Iterable[str]) -> list[OpenRequest]:
+        """All requests whose callers gave one of these ids."""
+        return [
+            self._by_engine_id[engine_id]
+            for request_id in request_ids
+            for engine_id in self._engine_ids.get(request_id, ())
+        ]
+
+    def admit(self, request: Request) -> OpenRequest:
+        """Take a request in, or raise `Overloaded`. Each of its `n` answers takes a place."""
+        num_sequences = self._num_sequences + request.params.n
+        if num_sequences > self._limits.max_num_queued_reqs:
+            raise Overloaded(
+                f"the queue is full: {num_sequences} sequences would be open, at most"
+                f" {self._limits.max_num_queued_reqs} may be (--max-num-queued-reqs)"
+            )
+        if self._num_queued_tokens >= self._limits.max_num_queued_tokens:
+            raise Overloaded(
+                f"the queue is full: {self._num_queued_tokens} prompt tokens are waiting, at most"
+                f" {self._limits.max_num_queued_tokens} may (--max-num-queued-tokens)"
+            )
+        opened = OpenRequest(request, self._tokenizer)
+        self._by_engine_id[request.engine_id] = opened
+        self._engine_ids.setdefault(request.request_id, set()).add(request.engine_id)
+        self._num_sequences = num_sequences
+        self._num_queued_tokens += len(request.prompt_token_ids)
+        return opened
+
+    def count_prefilled(self, opened: OpenRequest) -> None:
+        """The request's prompt waits no longer: it has its first output, or is gone."""
+        if opened.waits_for_prefill:
+            opened.waits_for_prefill = False
+            self._num_queued_tokens -= len(opened.request.prompt_token_ids)
+
+    def remove(self, opened: OpenRequest) -> None:
+        """Forget a request."""
+        request = opened.request
+        self.count_prefilled(opened)
+        self._num_sequences -= request.params.n
+        del self._by_engine_id[request.engine_id]
+        siblings = self._engine_ids[request.request_id]
+        siblings.discard(request.engine_id)
+        if not siblings:
+            del self._engine_ids[request.request_id]

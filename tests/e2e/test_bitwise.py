@@ -1,0 +1,205 @@
+"""The same request gives the same tokens whatever else runs beside it, bit for bit."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.contract.engines import start, stop
+from weft.core.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
+from weft.engine.local_client import LocalClient
+
+RANDOM = (
+    "embedded:random?layers=2&hidden=64&heads=4&kv_heads=2&head_dim=16&intermediate=128&vocab=512"
+)
+TINY = "embedded:tiny"
+MODELS = (RANDOM, TINY)
+MAX_MODEL_LEN = 128
+NUM_REQUESTS = 64
+
+Request = tuple[list[int], SamplingParams]
+Answer = list[list[int]]  # token ids of each of the n
+
+
+def make_requests(seed: int = 2) -> list[Request]:
+    """Greedy and seeded, short and long, n from 1 to 3, half of them with a beginning in common."""
+    draw = random.Random(seed)
+    common = [draw.randrange(3, 256) for _ in range(40)]
+    requests = []
+    for number in range(NUM_REQUESTS):
+        prompt = [draw.randrange(3, 256) for _ in range(draw.choice((1, 5, 17, 33, 70)))]
+        if number % 2:
+            prompt = common[: draw.choice((16, 35, 40))] + prompt[:40]
+        is_greedy = number % 3 == 0
+        params = SamplingParams(
+            n=1 if is_greedy else draw.choice((1, 1, 1, 2, 3)),
+            temperature=0.0 if is_greedy else draw.choice((0.5, 1.0, 1.5)),
+            top_p=draw.choice((1.0, 0.9)),
+            top_k=draw.choice((0, 30)),
+            repetition_penalty=draw.choice((1.0, 1.0, 1.2)),
+            seed=None if is_greedy else draw.randrange(2**31),
+            max_tokens=draw.choice((1, 4, 9, 14, 28)),
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=OutputKind.DELTA,
+        )
+        requests.append((prompt, params))
+    return requests
+
+
+REQUESTS = make_requests()
+
+
+class Bench:
+    """A small engine, and what it has been seen doing."""
+
+    def __init__(self, client: LocalClient) -> None:
+        self._client = client
+        self._ids = itertools.count()
+        self.num_cached_tokens = 0
+        self.num_aborted = 0
+
+    async def ask(self, request: Request, on_output: Callable[[], None] | None = None) -> Answer:
+        """Run one request to its end."""
+        prompt, params = request
+        answer: Answer = [[] for _ in range(params.n)]
+        outputs = self._client.generate({"prompt_token_ids": prompt}, params, f"r{next(self._ids)}")
+        async with aclosing(outputs):
+            async for output in outputs:
+                _extend(answer, output)
+                if on_output is not None:
+                    on_output()
+        self.num_cached_tokens += output.num_cached_tokens
+        return answer
+
+    async def ask_all(
+        self, requests: Iterable[Request], on_output: Callable[[], None] | None = None
+    ) -> list[Answer]:
+        """All at once."""
+        return await asyncio.gather(*(self.ask(request, on_output) for request in requests))
+
+    async def load(self) -> EngineLoad:
+        """What the engine says of itself."""
+        return (await self._client.get_loads())[0]
+
+
+def _extend(answer: Answer, output: RequestOutput) -> None:
+    for part in output.outputs:
+        answer[part.index] += part.token_ids
+
+
+@asynccontextmanager
+async def bench(model: str, **options: Any) -> AsyncIterator[Bench]:
+    """An engine with these options; at its end it must hold nothing."""
+    defaults = {"max_model_len": MAX_MODEL_LEN, "num_gpu_blocks_override": 1024}
+    client = await start(LocalClient, model, **{**defaults, **options})
+    try:
+        yield (opened := Bench(client))
+        load = await opened.load()
+        assert (load.num_running, load.num_waiting, load.num_held_blocks) == (0, 0, 0)
+    finally:
+        await stop(client)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model, and its answers to each request alone: one at a time, without a cache."""
+
+    name: str
+    reference: list[Answer]
+
+    def check(self, answers: list[Answer]) -> None:
+        """Every token of every answer is the reference's, and there are as many as were asked for."""
+        assert [len(ids) for answer in answers for ids in answer] == [
+            params.max_tokens for _, params in REQUESTS for _ in range(params.n)
+        ]
+        assert answers == self.reference
+
+
+async def ask_one_by_one(name: str) -> list[Answer]:
+    """The reference."""
+    async with bench(name, enable_prefix_caching=False) as engine:
+        answers = [await engine.ask(request) for request in REQUESTS]
+        assert engine.num_cached_tokens == 0
+        return answers
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=["random", "tiny"])
+def model(request: pytest.FixtureRequest) -> Model:
+    """Each model in turn."""
+    return Model(request.param, asyncio.run(ask_one_by_one(request.param)))
+
+
+def test_the_requests_are_worth_comparing():
+    """Different answers of different lengths, some of several parts."""
+    assert len(REQUESTS) == NUM_REQUESTS
+    assert sum(params.n > 1 for _, params in REQUESTS) >= 10
+    assert sum(params.is_greedy for _, params in REQUESTS) >= 20
+
+
+async def test_reference_answers_differ_from_each_other(model: Model):
+    """A model that says one thing to everybody would pass all of these tests."""
+    texts = {tuple(ids) for answer in model.reference for ids in answer if len(ids) > 1}
+    assert len(texts) > 40
+
+
+async def test_all_together(model: Model):
+    """One batch of everything."""
+    async with bench(model.name, enable_prefix_caching=False, max_num_seqs=128) as engine:
+        model.check(await engine.ask_all(REQUESTS))
+        load = await engine.load()
+        assert load.num_steps < sum(params.max_tokens or 0 for _, params in REQUESTS) / 4
+
+
+async def test_in_chunks_of_sixteen(model: Model):
+    """A budget of 16 tokens a step cuts most prompts in pieces."""
+    async with bench(
+        model.name, enable_prefix_caching=False, max_num_batched_tokens=16, max_num_seqs=16
+    ) as engine:
+        model.check(await engine.ask_all(REQUESTS))
+
+
+async def test_with_a_pool_so_small_that_it_preempts(model: Model):
+    """Sequences give way, and compute again what they had."""
+    async with bench(model.name, num_gpu_blocks_override=10, max_num_batched_tokens=64) as engine:
+        model.check(await engine.ask_all(REQUESTS))
+        assert (await engine.load()).num_preemptions > 0
+
+
+async def test_with_a_warm_cache(model: Model):
+    """The second time most of each prompt is taken from the cache."""
+    async with bench(model.name) as engine:
+        model.check(await engine.ask_all(REQUESTS))
+        num_cached_before = engine.num_cached_tokens
+        again = await engine.ask_all(reversed(REQUESTS))
+        model.check(again[::-1])
+        num_prompt_tokens = sum(len(prompt) for prompt, _ in REQUESTS)
+        assert engine.num_cached_tokens - num_cached_before > num_prompt_tokens / 2
+
+
+async def test_while_others_are_aborted_at_random(model: Model):
+    """About one abort a step, of requests that share blocks, batches and prompts with ours."""
+    draw = random.Random(5)
+    others: list[asyncio.Task[Answer]] = []
+
+    async with bench(model.name, num_gpu_blocks_override=40, max_num_batched_tokens=64) as engine:
+
+        def disturb() -> None:
+            """Called on every output of ours: one comes, and of those that are there one goes."""
+            prompt, params = draw.choice(REQUESTS)
+            others.append(asyncio.create_task(engine.ask((prompt, params))))
+            if len(others) > 6:
+                task = others.pop(draw.randrange(len(others)))
+                engine.num_aborted += not task.done()
+                task.cancel()
+
+        model.check(await engine.ask_all(REQUESTS, on_output=disturb))
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        assert engine.num_aborted >= (await engine.load()).num_steps / 2

@@ -1,0 +1,187 @@
+"""The engine's loop, fed by a script of commands."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.doubles.fake_runner import FakeRunner, greedy_after
+from tests.doubles.stepping import make_config, make_request
+from weft.core.types import FinishReason, SamplingParams
+from weft.engine.loop import EngineLoop
+from weft.engine.messages import (
+    Abort,
+    Add,
+    Pause,
+    Ping,
+    Ready,
+    Reply,
+    ResetPrefixCache,
+    Resume,
+    StepOutput,
+    Stop,
+)
+
+PROMPT = list(range(10, 21))
+
+
+class Script:
+    """A mailbox that gives one entry each time it is asked, then `Stop`; and the list of events."""
+
+    def __init__(self, *entries):
+        self.entries = list(entries)
+        self.events = []
+
+    def receive(self, timeout_s):
+        """The next entry: commands, or a function of this script that makes them."""
+        if not self.entries:
+            return [Stop(1000.0)]
+        entry = self.entries.pop(0)
+        return entry(self) if isinstance(entry, Callable) else entry
+
+    def run(self, runner=None, **overrides):
+        """Play the script to its end."""
+        config = make_config(**overrides)
+        runner = runner or FakeRunner()
+        cache = config.cache_config
+        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        EngineLoop(config, runner, self, self.events.append).run()
+        return self
+
+    def tokens(self, engine_id):
+        """All tokens of a request's first answer."""
+        return [
+            token
+            for event in self.events
+            if isinstance(event, StepOutput)
+            for output in event.outputs
+            if output.engine_id == engine_id
+            for token in output.token_ids
+        ]
+
+    def reasons(self, engine_id):
+        """Final reasons of a request's answers."""
+        return [
+            output.finish_reason
+            for event in self.events
+            if isinstance(event, StepOutput)
+            for output in event.outputs
+            if output.engine_id == engine_id and output.finish_reason
+        ]
+
+    def replies(self):
+        """Ids of the calls that were answered, in order."""
+        return [event.call_id for event in self.events if isinstance(event, Reply)]
+
+
+def add(request_id, **params):
+    """A command that submits a greedy request."""
+    merged = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 4, **params}
+    return Add(make_request(request_id, PROMPT, SamplingParams(**merged)))
+
+
+def test_the_loop_says_ready_first_and_serves():
+    """Ready, then step outputs, the last with the finish reason."""
+    script = Script([add("a")]).run()
+    assert isinstance(script.events[0], Ready)
+    assert script.tokens("a") == greedy_after(PROMPT, 4)
+    assert script.reasons("a") == [FinishReason.LENGTH]
+
+
+def test_stop_drains_what_is_open():
+    """Open requests finish within the time that Stop gives."""
+    script = Script([add("a"), Stop(1000.0)]).run()
+    assert script.reasons("a") == [FinishReason.LENGTH]
+
+
+def test_stop_without_time_aborts_what_is_open():
+    """Every accepted request ends, once, also when the engine must leave at once."""
+    script = Script([add("a", n=2), Stop(0.0)]).run()
+    assert script.reasons("a") == [FinishReason.ABORT] * 2
+
+
+def test_a_paused_engine_still_drains():
+    """Stop undoes a pause: nothing waits for ever."""
+    script = Script([Pause(1, "keep", False)], [add("a")], [Stop(1000.0)]).run()
+    assert script.reasons("a") == [FinishReason.LENGTH]
+
+
+def test_pause_wait_answers_when_running_requests_are_done():
+    """The running one finishes before the answer; the queued one starts only after resume."""
+    seen = {}
+
+    def look(script):
+        seen["replied"], seen["b"] = script.replies(), script.tokens("b")
+        return [Resume(2)]
+
+    script = Script([add("a")], [Pause(1, "wait", True), add("b")], [], [], [], [], look).run()
+    assert seen == {"replied": [1], "b": []}
+    assert script.tokens("a") == script.tokens("b") == greedy_after(PROMPT, 4)
+
+
+def test_pause_wait_is_not_answered_early():
+    """While something runs there is no answer."""
+    seen = {}
+
+    def look(script):
+        seen["replied"] = script.replies()
+        return []
+
+    script = Script([add("a", max_tokens=6)], [Pause(1, "wait", True)], [], look).run()
+    assert seen == {"replied": []}
+    assert script.replies() == [1]
+
+
+def test_resume_answers_a_pause_that_still_waits():
+    """Nobody is left waiting for a pause that is over."""
+    script = Script([add("a", max_tokens=20)], [Pause(1, "wait", True)], [Resume(2)]).run()
+    assert script.replies() == [1, 2]
+    assert script.tokens("a") == greedy_after(PROMPT, 20)
+
+
+def test_pause_keep_with_clear_drops_the_cache_and_loses_no_token():
+    """Frozen requests keep their tokens and compute their K/V again (trap 8)."""
+    entries = [[add("a", max_tokens=6)], [], [Pause(1, "keep", True)], [Resume(2)]]
+    script = Script(*entries).run()
+    assert script.tokens("a") == greedy_after(PROMPT, 6)
+
+
+def test_a_ping_is_answered_with_the_load_after_pending_commands():
+    """The load in the answer counts what was queued before it."""
+    script = Script([Pause(1, "keep", False)], [add("a", n=3), Ping(7)]).run()
+    (reply,) = [e for e in script.events if isinstance(e, Reply) and e.call_id == 7]
+    assert (reply.load.num_waiting, reply.load.num_waiting_uncached_tokens) == (3, 33)
+
+
+def test_a_silent_abort_says_nothing_and_a_plain_one_says_abort():
+    """The front ends answers itself when it asks silently."""
+    script = Script([add("a"), add("b")], [Abort(["a"], is_silent=True), Abort(["b"])]).run()
+    assert script.reasons("a") == []
+    assert script.reasons("b") == [FinishReason.ABORT]
+
+
+def test_event_batches_are_numbered_without_gaps():
+    """A router that sees a gap knows that it lost something."""
+    script = Script([add("a", max_tokens=30)], [ResetPrefixCache(1, True)], [add("b")]).run()
+    batches = [e.kv_events for e in script.events if isinstance(e, StepOutput) and e.kv_events]
+    assert [batch.sequence_number for batch in batches] == list(range(len(batches)))
+    assert len(batches) > 3
+
+
+def test_a_failing_step_leaves_the_loop():
+    """A step's exception is fatal: no limping on with state nobody can vouch for."""
+
+    class Broken(FakeRunner):
+        def forward(self, batch):
+            raise MemoryError("no room")
+
+    with pytest.raises(MemoryError):
+        Script([add("a")]).run(runner=Broken())
+
+
+def test_load_counts_blocks_and_preemptions():
+    """The load after the last step: idle, with the history in its counters."""
+    script = Script([add("a"), add("b")]).run(num_blocks=6, max_model_len=24)
+    loads = [event.load for event in script.events if isinstance(event, StepOutput)]
+    assert max(load.num_held_blocks for load in loads) > 0
+    assert loads[-1].num_held_blocks == loads[-1].num_running == loads[-1].num_waiting == 0
+    assert loads[-1].num_blocks == 6

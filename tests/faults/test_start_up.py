@@ -1,0 +1,277 @@
+"""What cannot be served is refused: soon, in one line that names the cause, and leaving nothing behind."""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.cli.running import WEFT, clean_environment, running
+from tests.faults.watching import answer_of, generate_request, is_listening, stub_of, until
+from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint, write_json, write_raw
+from weft.model.embedded.byte_tokenizer import tokenizer_files
+
+
+def free_address() -> str:
+    """An address that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def processes_of_session(session_id: int) -> list[psutil.Process]:
+    """Everything that was started from a process that leads a session of its own."""
+
+    def belongs(process: psutil.Process) -> bool:
+        try:
+            return os.getsid(process.pid) == session_id
+        except ProcessLookupError:
+            return False
+
+    return [process for process in psutil.process_iter() if belongs(process)]
+
+
+def refusal(*argv: str, limits: str = "") -> str:
+    """The one line that a start-up ends in. `limits` are shell commands that come before it."""
+    address = free_address()
+    port = address.rpartition(":")[2]
+    started = time.monotonic()
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f'{limits}\nexec "$@"', "sh", *WEFT, "serve", *argv, "--grpc-port", port],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=clean_environment(HF_HUB_OFFLINE="1"), start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=30)
+        took_s = time.monotonic() - started
+        left = processes_of_session(process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode in (1, 2)
+    assert took_s < 10
+    assert out == ""
+    assert "Traceback" not in err
+    assert left == []
+    assert not is_listening(address)
+    *others, line = err.splitlines()
+    assert [other for other in others if "WARNING" not in other] == []
+    assert line.startswith("error: ")
+    return line
+
+
+def config_with(**changes: object) -> Callable[[Path], None]:
+    """Spoils config.json."""
+
+    def spoil(directory: Path) -> None:
+        write_json(directory / "config.json", CONFIG | changes)
+
+    return spoil
+
+
+def file_with(name: str, data: bytes) -> Callable[[Path], None]:
+    """Replaces a file."""
+
+    def spoil(directory: Path) -> None:
+        (directory / name).write_bytes(data)
+
+    return spoil
+
+
+def without(name: str) -> Callable[[Path], None]:
+    """Removes a file."""
+
+    def spoil(directory: Path) -> None:
+        (directory / name).unlink()
+
+    return spoil
+
+
+def cut(directory: Path) -> None:
+    """Half of the weights."""
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def huge_header(directory: Path) -> None:
+    """A header that claims 2^60 bytes."""
+    (directory / "model.safetensors").write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
+
+
+def unknown_dtype(directory: Path) -> None:
+    """A tensor of a type that does not exist."""
+    header = {"model.norm.weight": {"dtype": "Q9", "shape": [16], "data_offsets": [0, 64]}}
+    write_raw(directory / "model.safetensors", header, bytes(64))
+
+
+def unreadable(directory: Path) -> None:
+    """A directory where a file should be: not even root can read that."""
+    (directory / "config.json").unlink()
+    (directory / "config.json").mkdir()
+
+
+def index_to(shard: str) -> Callable[[Path], None]:
+    """Shards, of which one is not there."""
+
+    def spoil(directory: Path) -> None:
+        (directory / "model.safetensors").unlink()
+        index = {"weight_map": dict.fromkeys(tensors_of(), shard)}
+        write_json(directory / "model.safetensors.index.json", index)
+
+    return spoil
+
+
+def tensors_with(change: Callable[[dict[str, np.ndarray]], object]) -> Callable[[Path], None]:
+    """Changes the weights."""
+
+    def spoil(directory: Path) -> None:
+        tensors = tensors_of()
+        change(tensors)
+        write_checkpoint(directory, tensors=tensors)
+
+    return spoil
+
+
+def only_bin(directory: Path) -> None:
+    """A checkpoint in the format that can execute code."""
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+
+
+def chat_template(text: str) -> Callable[[Path], None]:
+    """A template of the checkpoint's own."""
+    return file_with("chat_template.jinja", text.encode())
+
+
+CHECKPOINTS = [
+    pytest.param(without("config.json"), "config.json", id="71-config-missing"),
+    pytest.param(unreadable, "config.json", id="72-unreadable"),
+    pytest.param(file_with("config.json", b"{not"), "config.json", id="73-not-json"),
+    pytest.param(config_with(hidden_size=10**30), "hidden_size", id="73-huge-integer"),
+    pytest.param(config_with(num_attention_heads=3), "heads", id="73-heads"),
+    pytest.param(config_with(vocab_size=301), "embed", id="73-vocabulary"),
+    pytest.param(config_with(model_type="rwkv"), "rwkv", id="73-architecture"),
+    pytest.param(file_with("model.safetensors", b""), "model.safetensors", id="74-empty"),
+    pytest.param(cut, "model.safetensors", id="74-truncated"),
+    pytest.param(huge_header, "model.safetensors", id="74-huge-header"),
+    pytest.param(unknown_dtype, "model.safetensors", id="74-dtype"),
+    pytest.param(index_to("gone.safetensors"), "gone.safetensors", id="75-missing-shard"),
+    pytest.param(index_to("../x.safetensors"), "../x.safetensors", id="75-traversal"),
+    pytest.param(
+        tensors_with(lambda t: t.pop("model.norm.weight")), "model.norm.weight", id="76-missing"
+    ),
+    pytest.param(
+        tensors_with(lambda t: t["model.norm.weight"].fill(np.nan)),
+        "model.norm.weight",
+        id="77-nan",
+    ),
+    pytest.param(only_bin, ".bin", id="78-only-bin"),
+    pytest.param(without("tokenizer.json"), "tokenizer", id="79-tokenizer-missing"),
+    pytest.param(file_with("tokenizer.json", b"{}"), "tokenizer", id="79-tokenizer-broken"),
+    pytest.param(
+        file_with("tokenizer.json", tokenizer_files(5000, "<|endoftext|>")["tokenizer.json"]),
+        "tokenizer",
+        id="79-tokenizer-larger",
+    ),
+    pytest.param(chat_template("{% if %}"), "chat", id="80-template"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "words"), CHECKPOINTS)
+def test_a_spoilt_checkpoint_is_refused(tmp_path: Path, spoil: Callable[[Path], None], words: str):
+    """Rows 71 to 80: the line names the file or the field."""
+    directory = write_checkpoint(tmp_path / "model")
+    spoil(directory)
+    assert words in refusal(str(directory))
+
+
+def test_the_sound_checkpoint_is_served(tmp_path: Path):
+    """What the others spoil; `auto_map` in it is ignored, and nothing of it is imported."""
+    directory = write_checkpoint(tmp_path / "model", CONFIG | {"auto_map": {"AutoModel": "x.Y"}})
+    (directory / "x.py").write_text("raise SystemExit('imported')\n")
+    with running(str(directory)) as server, stub_of(server.address) as stub:
+        assert len(answer_of(stub, generate_request([1, 2, 3], max_tokens=4))) == 4
+
+
+SMALL = "embedded:random?layers=1&hidden=32&max_len=256"
+SLOW_TO_LOAD = "embedded:random?layers=24&hidden=1024&vocab=32000&max_len=1024"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        pytest.param(("/no/such/directory",), "/no/such/directory", id="71-directory"),
+        pytest.param(("nobody/nothing",), "nobody/nothing", id="71-hub-offline"),
+        pytest.param(("embedded:nothing",), "embedded:nothing", id="71-embedded"),
+        pytest.param(("embedded:random?hidden=x",), "hidden", id="81-model-parameter"),
+        pytest.param((SMALL, "--max-model-len", "257"), "--max-model-len", id="81-context"),
+        pytest.param(
+            (SMALL, "--num-gpu-blocks-override", "2"), "--num-gpu-blocks-override", id="81-pool"
+        ),
+        pytest.param(
+            (SMALL, "--kv-cache-bytes", "900TiB"), "of memory are free", id="81-beyond-memory"
+        ),
+        pytest.param((SMALL, "--max-num-seqs", "0"), "--max-num-seqs", id="81-seqs"),
+        pytest.param((SMALL, "--shutdown-timeout", "nan"), "--shutdown-timeout", id="81-timeout"),
+        pytest.param((SMALL, "--shutdwon-timeout", "1"), "--shutdwon-timeout", id="81-flag"),
+        pytest.param((SMALL, "--log-level", "loud"), "loud", id="81-choice"),
+        pytest.param((SMALL, "--host", "no.such.host.invalid"), "--host", id="70-host"),
+        pytest.param((SMALL, "--host", "203.0.113.7"), "203.0.113.7", id="70-address"),
+        pytest.param(
+            (SMALL, "--grpc-tls-cert", "/none", "--grpc-tls-key", "/none"),
+            "cannot read /none",
+            id="81-certificate",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):
+    """Rows 70, 71 and 81: the line names the flag, or the model."""
+    assert words in refusal(*argv)
+
+
+def test_too_little_memory_is_refused():
+    """A limit on the process's memory that the model does not fit: one line, not a traceback."""
+    model = "embedded:random?layers=16&hidden=2048&max_len=256"
+    line = refusal(model, "--num-gpu-blocks-override", "16", limits="ulimit -v 1500000")
+    assert "memory" in line
+
+
+def test_too_few_open_files_are_refused():
+    """Row 83."""
+    assert "64 open files" in refusal(SMALL, limits="ulimit -n 64")
+
+
+def test_a_second_server_on_the_port_is_refused():
+    """Row 70: and the first one is not disturbed."""
+    with running(SMALL) as first, stub_of(first.address) as stub:
+        expected = answer_of(stub, generate_request([5, 6, 7]))
+        port = first.address.rpartition(":")[2]
+        result = subprocess.run(
+            [*WEFT, "serve", SMALL, "--grpc-port", port],
+            capture_output=True, text=True, timeout=30, env=clean_environment(), check=False,
+        )  # fmt: skip
+        assert result.returncode == 2
+        assert f"cannot listen on {first.address}" in result.stderr
+        assert answer_of(stub, generate_request([5, 6, 7])) == expected
+
+
+def test_an_engine_that_dies_while_it_starts_is_reported():
+    """As by the system when memory runs out: no ready block, and the cause."""
+    with subprocess.Popen(
+        [*WEFT, "serve", SLOW_TO_LOAD, "--num-gpu-blocks-override", "64", "--grpc-port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
+    ) as process:  # fmt: skip
+        try:
+            front = psutil.Process(process.pid)
+            until(lambda: bool(front.children()), 20)
+            front.children()[0].kill()
+            out, err = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert out == ""
+    assert "Traceback" not in err
+    assert "the engine process ended unexpectedly (signal 9)" in err.splitlines()[-1]

@@ -1,0 +1,76 @@
+"""Random damage to the files of a checkpoint ends in a `ConfigError` or in a model, never in a crash."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.model.checkpoints import CONFIG, write_checkpoint
+from weft.core.errors import ConfigError
+from weft.model.families import read_config, read_spec
+from weft.model.open import open_model
+
+FILES = ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8)
+    | st.sampled_from([0, 1, 2**31, 10**30, "sliding_attention", "yarn", "llama3"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+KEYS = [
+    *CONFIG,
+    *(
+        "rope_scaling rope_parameters rope_theta layer_types sliding_window head_dim hidden_act"
+        " attention_bias text_config no_rope_layers max_window_layers use_sliding_window"
+        " sliding_window_pattern query_pre_attn_scalar partial_rotary_factor"
+    ).split(),
+]
+
+
+def complaint(action):
+    """What a `ConfigError` says; nothing when all is well. Any other exception fails the test."""
+    try:
+        action()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "m")
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    name=st.sampled_from(FILES),
+    place=st.integers(0, 5000),
+    damage=st.binary(max_size=4),
+    cut=st.integers(0, 4),
+)
+def test_damaged_bytes_never_crash(directory, name, place, damage, cut):
+    """A few bytes put in or taken out, anywhere in any file."""
+    path = directory / name
+    sound = path.read_bytes()
+    place %= len(sound)
+    path.write_bytes(sound[:place] + damage + sound[place + cut :])
+    message = complaint(lambda: open_model(str(directory)).load())
+    path.write_bytes(sound)
+    assert "\n" not in message
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    model_type=st.sampled_from("llama mistral qwen2 smollm3 phi3 granite gemma2 gemma3".split()),
+    changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4),
+)
+def test_any_config_is_read_or_refused(model_type, changes):
+    """Whatever a key holds, the answer is a spec or one line of refusal."""
+    config = {**CONFIG, "model_type": model_type, **changes}
+    config.pop("architectures")
+    assert "\n" not in complaint(lambda: read_spec(read_config(config, "config.json")))

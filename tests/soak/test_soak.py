@@ -1,0 +1,167 @@
+"""After thousands of requests, many of them cut short, a server is as it was before the first."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from statistics import mean
+from typing import TypeVar
+
+import psutil
+import pytest
+
+from tests.cli.running import Server, running
+from tests.contract.engines import MODEL, start, stop
+from tests.faults.watching import answer_of, generate_request, is_idle, stub_of, until
+from tests.soak.footprint import Footprint
+from tests.soak.traffic import KINDS, Traffic
+from weft.engine.process_client import ProcessClient
+from weft.model.open import open_model
+from weft.rpc.server import RpcOptions, RpcServer
+
+NUM_BLOCKS = 32  # so few that requests preempt each other
+FLAGS = ("--max-model-len", "256", "--num-gpu-blocks-override", str(NUM_BLOCKS))
+CANARY = generate_request([11, 12, 13, 14, 15], max_tokens=20)
+NUM_AT_ONCE = 32
+MIB = 2**20
+
+
+class Watched:
+    """A server, and what it and its engine cost the machine."""
+
+    def __init__(self, server: Server) -> None:
+        self.address = server.address
+        self.processes = (psutil.Process(server.process.pid), server.engine)
+
+    def wait_idle(self) -> None:
+        """Return when the engine has nothing to do and holds no block."""
+        with stub_of(self.address) as stub:
+            until(lambda: is_idle(stub), 5)
+
+    def canary(self) -> list[int]:
+        """What the server answers to a plain request."""
+        with stub_of(self.address) as stub:
+            return answer_of(stub, CANARY)
+
+    def counts(self) -> list[tuple[int, int]]:
+        """Descriptors and threads, of both."""
+        return [(now.num_fds, now.num_threads) for now in map(Footprint.of, self.processes)]
+
+
+@contextmanager
+def watched(*flags: str) -> Iterator[tuple[Watched, list[str]]]:
+    """A server; on leaving it is drained, and what it logged is complete."""
+    log: list[str] = []
+    with running(MODEL, *FLAGS, *flags) as server:
+        # A pipe that nobody reads fills up, and then it is the server that waits.
+        reader = threading.Thread(target=lambda: log.extend(server.process.stderr or ()))
+        reader.start()
+        yield Watched(server), log
+        server.send(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        reader.join(5)
+
+
+T = TypeVar("T")
+
+
+async def settled(read: Callable[[], T]) -> T:
+    """What is read five times in a row: closed connections and ended calls take a moment to go."""
+    last, num_same = read(), 1
+    async with asyncio.timeout(10):
+        while num_same < 5:
+            await asyncio.sleep(0.05)
+            now = read()
+            last, num_same = now, num_same + 1 if now == last else 1
+    return last
+
+
+def check_log(log: list[str]) -> None:
+    """Callers who leave or send nonsense are no errors of the server."""
+    errors = [line for line in log if " ERROR " in line or "Traceback" in line]
+    assert errors == [], "".join(log)
+
+
+async def test_some_hundred_requests_leave_nothing():
+    """No block, no open request, no descriptor, no thread, no line in the log."""
+    with watched() as (server, log):
+        expected = server.canary()
+        traffic = Traffic(server.address, seed=1)
+        await traffic.run(100, at_once=NUM_AT_ONCE)  # whatever is made on first use is made now
+        before = await settled(server.counts)
+        await traffic.run(500, at_once=NUM_AT_ONCE)
+        await asyncio.to_thread(server.wait_idle)
+        assert await settled(server.counts) == before
+        assert server.canary() == expected
+        assert set(traffic.num_by_kind) == set(KINDS)
+        assert traffic.num_compared > 50
+    check_log(log)
+
+
+async def test_deadlines_that_both_sides_see_pass_are_not_logged():
+    """The caller has hung up at the moment when it is told: that is nobody's fault."""
+    with watched() as (server, log):
+        traffic = Traffic(server.address, seed=4, kinds={"runs_out_of_time": 1})
+        await traffic.run(1000, at_once=NUM_AT_ONCE)
+    check_log(log)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[ProcessClient, str]]:
+    """The engine in its process, and the gRPC server on this event loop."""
+    client = await start(ProcessClient, num_gpu_blocks_override=NUM_BLOCKS)
+    server = RpcServer(client, open_model(MODEL).tokenizer_files, RpcOptions(port=0))
+    try:
+        yield client, f"127.0.0.1:{await server.start()}"
+    finally:
+        await server.stop()
+        await stop(client)
+
+
+async def test_no_task_outlives_its_request():
+    """The server's own event loop has as many tasks as before; and blocks were taken by force."""
+    async with serving() as (client, address):
+        traffic = Traffic(address, seed=2)
+        await traffic.run(50, at_once=NUM_AT_ONCE)
+        num_tasks = await settled(lambda: len(asyncio.all_tasks()))
+        await traffic.run(400, at_once=NUM_AT_ONCE)
+        assert await settled(lambda: len(asyncio.all_tasks())) == num_tasks
+        assert client.num_active_requests == 0
+        [load] = await client.get_loads()
+        assert (load.num_running, load.num_waiting, load.num_held_blocks) == (0, 0, 0)
+        assert load.num_preemptions > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_ten_thousand_requests_leave_nothing_and_memory_flat():
+    """As above, with a subscriber to KV events; memory is sampled once the ring of those is full.
+
+    Flat: the second five thousand add less than half a MiB to the mean of either process, where the
+    ring holds its ten thousand batches; to allow for what allocators do, not for what is kept.
+    """
+    with watched() as (server, log):
+        expected = server.canary()
+        traffic = Traffic(server.address, seed=3)
+        subscriber = asyncio.create_task(traffic.follow_kv_events())
+        while traffic.num_kv_batches < 10_500:
+            await traffic.run(1000, at_once=NUM_AT_ONCE)
+        before = await settled(server.counts)
+        samples: list[list[Footprint]] = []
+        for _ in range(20):
+            await traffic.run(500, at_once=NUM_AT_ONCE)
+            await asyncio.to_thread(server.wait_idle)
+            samples.append([Footprint.of(process) for process in server.processes])
+        assert await settled(server.counts) == before
+        assert server.canary() == expected
+        assert not subscriber.done()
+        subscriber.cancel()
+        with suppress(asyncio.CancelledError):
+            await subscriber
+    check_log(log)
+    for process in zip(*samples, strict=True):
+        rss = [footprint.rss_bytes / MIB for footprint in process]
+        print("RSS in MiB:", " ".join(f"{value:.1f}" for value in rss))
+        assert mean(rss[10:]) - mean(rss[:10]) < 0.5
+        assert max(rss) < 1.1 * rss[0]
