@@ -14,9 +14,19 @@
 namespace weft {
 namespace {
 
-// Tiles of values taken per head before the next head when several heads are done together: they lie
-// side by side in memory, and one long stream is what the hardware prefetches.
+// Tiles taken of one head before the next head. Heads lie side by side, and hardware prefetches what
+// is read from one end to the other: so few tiles where several heads are done together.
 constexpr int kTilesPerTurn = 2;
+constexpr int kTilesPerTurnAlone = 8;
+// With so few rows the next tile does not come by itself while this one is multiplied.
+constexpr int kFewRows = 4;
+
+// Columns that fit the registers beside `kRows` rows: few rows alone would wait for each other's sums.
+template <class E, int kRows>
+constexpr int kColumnsBeside = kRows * 8 <= kMaxRows<E> * kWide   ? 8
+                               : kRows * 4 <= kMaxRows<E> * kWide ? 4
+                               : kRows * 2 <= kMaxRows<E> * kWide ? 2
+                                                                  : 1;
 
 template <class E>
 struct Attention {
@@ -87,9 +97,9 @@ private:
         for (Stored*& edge : edges) edge = take<Stored>(at, num_heads() * head_size);
     }
 
+    std::ptrdiff_t tile_size() const { return 2 * task.num_kv_heads * head_size; }
     const Stored* tile(int index) const {
-        const std::ptrdiff_t size = 2 * task.num_kv_heads * head_size;
-        return static_cast<const Stored*>(task.pool) + task.tiles[index] * size;
+        return static_cast<const Stored*>(task.pool) + task.tiles[index] * tile_size();
     }
     const Stored* keys(int index, int head) const {
         return tile(index) + (task.first_head + head) * head_size;
@@ -114,19 +124,40 @@ private:
     }
 
     void score() {
-        const int steps = task.padded_dim / E::kStep;
-        for (int index = first_tile; index < end_tile; index += kWide)
-            for (int head = 0; head < num_heads(); head++) {
-                const Act* q = queries + static_cast<std::ptrdiff_t>(head) * rows * task.padded_dim;
-                float* to = scores + head * rows * width + (index - first_tile) * kLanes;
-                const bool pair = kWide == 2 && index + 1 < end_tile;
-                const Columns<E> columns{{keys(index, head), keys(pair ? index + 1 : index, head)},
-                                         kCell<E>};
-                if (pair)
-                    product_tiles<E, kWide>(rows, q, task.padded_dim, columns, steps, to, width, false);
-                else
-                    product_tiles<E, 1>(rows, q, task.padded_dim, columns, steps, to, width, false);
-            }
+        const int turn = num_heads() == 1 ? kTilesPerTurnAlone : kTilesPerTurn;
+        for (int index = first_tile; index < end_tile; index += turn)
+            for (int head = 0; head < num_heads(); head++)
+                for_tiles<E>(rows, [&](int first, auto height, bool) {
+                    constexpr int kRows = decltype(height)::value;
+                    const int left = end_tile - index;
+                    const int count = left < turn ? left : turn;
+                    for_columns<kColumnsBeside<E, kRows>>(count, [&](int tile, auto width) {
+                        score_rows<kRows, decltype(width)::value>(index + tile, head, first);
+                    });
+                });
+    }
+
+    template <int kRows, int kColumns>
+    void score_rows(int index, int head, int first) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
+        Columns<E, kColumns> columns;
+        columns.step = kCell<E>;
+        for (int j = 0; j < kColumns; j++) {
+            columns.cells[j] = keys(index + j, head);
+            columns.ahead[j] = ahead_of_keys(index + j, head, kColumns);
+        }
+        product<E, kRows, kColumns, true>(queries + at * task.padded_dim, task.padded_dim, columns,
+                                          task.padded_dim / E::kStep,
+                                          scores + at * width + (index - first_tile) * kLanes, width, false);
+    }
+
+    // Bytes from these keys to those of the next head or, after the last one, of the next turn.
+    std::ptrdiff_t ahead_of_keys(int index, int head, int turn) const {
+        const auto bytes = static_cast<std::ptrdiff_t>(sizeof(Stored));
+        if (head + 1 < num_heads()) return head_size * bytes;
+        if (index + turn >= end_tile) return 0;
+        return (task.tiles[index + turn] - task.tiles[index]) * tile_size() * bytes -
+               head * head_size * bytes;
     }
 
     // Scores of one row become weights: exp(score - highest), 0 for what the row does not see.
@@ -189,19 +220,15 @@ private:
         for (int index = first_tile; index < end_tile; index += turn)
             for (int head = 0; head < num_heads(); head++) {
                 const int end = index + turn < end_tile ? index + turn : end_tile;
-                int column = 0;
-                for (; column + kWide * kLanes <= task.padded_dim; column += kWide * kLanes)
-                    combine_columns<kWide>(index, end, head, column);
-                for (; column < task.padded_dim; column += kLanes)
-                    combine_columns<1>(index, end, head, column);
+                for_tiles<E>(rows, [&](int first, auto height, bool) {
+                    constexpr int kRows = decltype(height)::value;
+                    for_columns<kColumnsBeside<E, kRows>>(
+                        task.padded_dim / kLanes, [&](int column, auto width) {
+                            combine_rows<kRows, decltype(width)::value>(index, end, head,
+                                                                        column * kLanes, first);
+                        });
+                });
             }
-    }
-
-    template <int kColumns>
-    void combine_columns(int begin, int end, int head, int column) {
-        for_tiles<E>(rows, [&](int first, auto height, bool) {
-            combine_rows<decltype(height)::value, kColumns>(begin, end, head, column, first);
-        });
     }
 
     // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
@@ -216,13 +243,19 @@ private:
         for (int index = begin; index < end; index++) {
             const Stored* v = values(index, head) + column * kLanes;
             const Act* w = weights + at * width + (index - first_tile) * kLanes;
+            const std::ptrdiff_t ahead =
+                index + 1 < end_tile ? (task.tiles[index + 1] - task.tiles[index]) * tile_size() : 0;
             for (int s = 0; s < kLanes / E::kStep; s++) {
                 typename E::Cell cell[kColumns];
-                for (int j = 0; j < kColumns; j++)
-                    cell[j] = E::load_cell(v + j * kLanes * kLanes + s * kCell<E>);
+#pragma GCC unroll 8
+                for (int j = 0; j < kColumns; j++) {
+                    const Stored* p = v + j * kLanes * kLanes + s * kCell<E>;
+                    if (kRows <= kFewRows) prefetch(p + ahead);
+                    cell[j] = E::load_cell(p);
+                }
 #pragma GCC unroll 16
                 for (int m = 0; m < kRows; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 8
                     for (int j = 0; j < kColumns; j++)
                         sum[m][j] = E::dot(sum[m][j], cell[j], w + m * width + s * E::kStep);
             }

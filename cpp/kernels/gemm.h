@@ -107,6 +107,20 @@ inline void gemm_one_row(const GemmTask& task) {
 }
 
 template <class E>
+inline void multiply_block(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
+                           const Columns<E, kWide>& columns, int steps, float* y,
+                           std::ptrdiff_t y_stride, bool accumulate) {
+    for_tiles<E>(rows, [&](int first, auto height, bool is_first) {
+        constexpr int kRows = decltype(height)::value;
+        const typename E::Activation* xs = x + first * x_stride;
+        float* ys = y + first * y_stride;
+        // The first pass over the cells takes them from memory, later ones from the cache.
+        if (is_first) product<E, kRows, kWide, true>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
+        else product<E, kRows, kWide, false>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
+    });
+}
+
+template <class E>
 inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows) {
     alignas(64) float waiting[kBlockRows * kPanelColumns];
     float* y = waiting;
@@ -122,9 +136,14 @@ inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows)
         const int steps = (left < kBlockDepth<E> ? left : kBlockDepth<E>) / E::kStep;
         const typename E::Stored* cells = w + static_cast<std::ptrdiff_t>(depth) * kPanelColumns;
         for (int j = 0; j < 2; j += kWide) {
-            const Columns<E> columns{{cells + j * kCell<E>, cells + kCell<E>}, 2 * kCell<E>};
-            product_tiles<E, kWide>(rows, x + depth, task.x_stride, columns, steps, y + j * kLanes,
-                                    y_stride, depth > 0);
+            Columns<E, kWide> columns;
+            columns.step = 2 * kCell<E>;
+            for (int i = 0; i < kWide; i++) {
+                columns.cells[i] = cells + (i + j) * kCell<E>;
+                columns.ahead[i] = kAhead;
+            }
+            multiply_block<E>(rows, x + depth, task.x_stride, columns, steps, y + j * kLanes, y_stride,
+                              depth > 0);
         }
     }
     finish<E>(task, panel, first_row, rows, y, y_stride);

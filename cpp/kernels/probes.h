@@ -14,18 +14,17 @@ double probe_arithmetic(int rounds, float* sink) {
     const typename E::Cell cell[2] = {E::load_cell(cells[0]), E::load_cell(cells[1])};
     constexpr int kRows = kMaxRows<E>;
     Lanes sum[kRows][kWide];
-    for (auto& row : sum)
-        for (Lanes& lanes : row) lanes = splat(0.0F);
+    for (int m = 0; m < kRows; m++)
+        for (int j = 0; j < kWide; j++) sum[m][j] = splat(0.0F);
     for (int round = 0; round < rounds; round++) {
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; m++)
 #pragma GCC unroll 2
             for (int j = 0; j < kWide; j++) sum[m][j] = E::dot(sum[m][j], cell[j], x);
-        asm volatile("" ::: "memory");  // `x` and the cells may have changed, for all the compiler knows
     }
     Lanes total = splat(0.0F);
-    for (auto& row : sum)
-        for (Lanes& lanes : row) total = add(total, lanes);
+    for (int m = 0; m < kRows; m++)
+        for (int j = 0; j < kWide; j++) total = add(total, sum[m][j]);
     *sink = sum_of(total);
     return 2.0 * rounds * kRows * kWide * kLanes * E::kStep;
 }

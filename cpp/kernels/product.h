@@ -11,15 +11,16 @@ namespace {
 // How far ahead of its use a cell is asked for while weights stream from memory.
 constexpr int kAhead = 2048;
 
-// Where cells lie: `step` elements apart, from `cells[0]` and, for two columns, from `cells[1]`.
-template <class E>
+// Columns of cells side by side: where each begins, and how far ahead of each to ask memory for more.
+template <class E, int kWide>
 struct Columns {
-    const typename E::Stored* cells[2];
-    std::ptrdiff_t step;
+    const typename E::Stored* cells[kWide];
+    std::ptrdiff_t ahead[kWide];  // in bytes
+    std::ptrdiff_t step;          // from one cell of a column to the next, in elements
 };
 
 template <class E, int kRows, int kWide, bool kPrefetch>
-inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const Columns<E>& w,
+inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const Columns<E, kWide>& w,
                     int num_steps, float* y, std::ptrdiff_t y_stride, bool accumulate) {
     Lanes sum[kRows][kWide];
     for (int m = 0; m < kRows; m++)
@@ -27,14 +28,15 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
             sum[m][j] = accumulate ? load(y + m * y_stride + j * kLanes) : splat(0.0F);
     for (int s = 0; s < num_steps; s++) {
         typename E::Cell cell[kWide];
+#pragma GCC unroll 8
         for (int j = 0; j < kWide; j++) {
             const typename E::Stored* p = w.cells[j] + s * w.step;
-            if (kPrefetch) prefetch(reinterpret_cast<const char*>(p) + kAhead);
+            if (kPrefetch) prefetch(reinterpret_cast<const char*>(p) + w.ahead[j]);
             cell[j] = E::load_cell(p);
         }
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; m++)
-#pragma GCC unroll 2
+#pragma GCC unroll 8
             for (int j = 0; j < kWide; j++)
                 sum[m][j] = E::dot(sum[m][j], cell[j], x + m * x_stride + s * E::kStep);
     }
@@ -42,10 +44,10 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
         for (int j = 0; j < kWide; j++) store(y + m * y_stride + j * kLanes, sum[m][j]);
 }
 
-// A height as a type, so that a body can be made for each.
-template <int kRows>
-struct Height {
-    static constexpr int value = kRows;
+// A number as a type, so that a body can be made for each.
+template <int kNumber>
+struct Constant {
+    static constexpr int value = kNumber;
 };
 
 template <int kMost, class Body>
@@ -53,7 +55,7 @@ inline void with_height(int height, const Body& body) {
     if constexpr (kMost > 1) {
         if (height < kMost) return with_height<kMost - 1>(height, body);
     }
-    body(Height<kMost>{});
+    body(Constant<kMost>{});
 }
 
 // Any number of rows in tiles of nearly equal height: `body(first row, height, is first tile)`.
@@ -67,20 +69,15 @@ inline void for_tiles(int rows, const Body& body) {
     }
 }
 
-template <class E, int kWide>
-inline void product_tiles(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
-                          const Columns<E>& w, int num_steps, float* y, std::ptrdiff_t y_stride,
-                          bool accumulate) {
-    for_tiles<E>(rows, [&](int first, auto height, bool is_first) {
-        constexpr int kRows = decltype(height)::value;
-        const typename E::Activation* xs = x + first * x_stride;
-        float* ys = y + first * y_stride;
-        // The first pass over the cells takes them from memory, later ones from the cache.
-        if (is_first)
-            product<E, kRows, kWide, true>(xs, x_stride, w, num_steps, ys, y_stride, accumulate);
-        else
-            product<E, kRows, kWide, false>(xs, x_stride, w, num_steps, ys, y_stride, accumulate);
-    });
+// Any number of columns, as many at a time as `kMost` and then fewer: `body(first column, width)`.
+template <int kMost, class Body>
+inline void for_columns(int count, const Body& body) {
+    int at = 0;
+    for (; at + kMost <= count; at += kMost) body(at, Constant<kMost>{});
+    if constexpr (kMost > 1) {
+        if (at < count)
+            for_columns<kMost / 2>(count - at, [&](int first, auto kWide) { body(at + first, kWide); });
+    }
 }
 
 }  // namespace
