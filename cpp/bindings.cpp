@@ -23,6 +23,12 @@ using Table = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::dev
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Tensor = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Keys = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Chosen = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Flags = nb::ndarray<bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 std::span<const std::int32_t> span_of(const Ints& array) { return {array.data(), array.size()}; }
 
 template <class Value>
@@ -72,6 +78,26 @@ std::map<std::string, double> seconds(const weft::Model& model) {
     for (std::size_t part = 0; part < weft::kPartNames.size(); part++)
         result[weft::kPartNames[part]] = model.seconds()[part];
     return result;
+}
+
+// Chooses from each row; `is_finite` tells the rows that could be chosen from.
+void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys, Chosen& tokens,
+               Flags& is_finite) {
+    const std::size_t count = logits.shape(0);
+    if (temperatures.size() != count || keys.size() != count || tokens.size() != count ||
+        is_finite.size() != count)
+        throw std::invalid_argument("every array must have an entry for each row of logits");
+    if (logits.shape(1) < 1 || logits.shape(1) > 1 << 24)
+        throw std::invalid_argument("logits must have from 1 to 2^24 columns");
+    const weft::Kernels& kernels = weft::kernels_of(weft::usable_paths().front(), weft::Element::kFloat32);
+    const nb::gil_scoped_release release;
+    for (std::size_t row = 0; row < count; row++) {
+        int token = 0;
+        const weft::DrawTask task{logits.data() + row * logits.shape(1), static_cast<int>(logits.shape(1)),
+                                  temperatures.data()[row], keys.data()[row]};
+        is_finite.data()[row] = kernels.draw(task, token);
+        tokens.data()[row] = token;
+    }
 }
 
 void bind_spec(nb::module_& module) {
@@ -163,6 +189,8 @@ NB_MODULE(_core, module) {
                    return std::make_pair(limits.bytes_per_s, limits.operations_per_s);
                },
                nb::arg("path"), nb::arg("element"), nb::arg("num_threads"));
+    module.def("draw_rows", &draw_rows, nb::arg("logits").noconvert(), nb::arg("temperatures").noconvert(),
+               nb::arg("keys").noconvert(), nb::arg("tokens").noconvert(), nb::arg("is_finite").noconvert());
     bind_spec(module);
     bind_model(module);
 }

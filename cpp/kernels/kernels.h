@@ -99,6 +99,14 @@ struct AttentionTask {
     void* scratch;
 };
 
+// One row of logits, and how to choose from it.
+struct DrawTask {
+    const float* logits;
+    int vocab_size;
+    double temperature;  // 0: the best
+    std::uint64_t key;   // of the noise
+};
+
 struct Kernels {
     Element element;
     int activation_bytes;
@@ -106,6 +114,8 @@ struct Kernels {
     void (*residual)(const ResidualTask&);
     void (*heads)(const HeadsTask&);
     void (*attend)(const AttentionTask&);
+    // False for a row that holds NaN, or whose largest logit is infinite.
+    bool (*draw)(const DrawTask&, int& token);
     // For benchmarks: operations done in `rounds` of the micro-kernel, and one pass over memory.
     double (*probe_arithmetic)(int rounds, float* sink);
     void (*probe_reading)(const void* data, std::size_t bytes, float* sink);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/draw.h"
 #include "kernels/gemm.h"
 #include "kernels/probes.h"
 #include "kernels/rows.h"
@@ -13,7 +14,7 @@ template <class E>
 constexpr Kernels kTable = {
     E::kElement, static_cast<int>(sizeof(typename E::Activation)),
     gemm<E>,     residual<E>,
-    heads<E>,    attend<E>,
+    heads<E>,    attend<E>,   draw,
     probe_arithmetic<E>, probe_reading,
 };
 

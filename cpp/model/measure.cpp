@@ -12,11 +12,11 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t kBytes = std::size_t{512} << 20;  // far more than any cache
+constexpr std::size_t kBytes = std::size_t{256} << 20;  // far more than a cache
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 constexpr int kPieces = static_cast<int>(kBytes / kPiece);
-constexpr int kTurns = 3;
-constexpr int kRounds = 100000;
+constexpr int kTurns = 8;
+constexpr int kRounds = 50000;  // a millisecond or so: some turn is not interrupted
 
 template <class Body>
 double seconds_of(ThreadPool& pool, const Body& body) {

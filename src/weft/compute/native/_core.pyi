@@ -1,5 +1,6 @@
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from weft.compute.runner import FloatArray, IntArray
@@ -9,6 +10,13 @@ def cpu_features() -> list[str]: ...
 def available_cpus() -> int: ...
 def usable_paths() -> list[str]: ...
 def measure_limits(path: str, element: str, num_threads: int) -> tuple[float, float]: ...
+def draw_rows(
+    logits: FloatArray,
+    temperatures: NDArray[np.float64],
+    keys: NDArray[np.uint64],
+    tokens: IntArray,
+    is_finite: NDArray[np.bool_],
+) -> None: ...
 
 class LayerSpec:
     rope: int | None
