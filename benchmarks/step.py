@@ -85,7 +85,7 @@ def measure(runner: Runner, shape: Shape, num_runs: int, dtype: str) -> Timing:
     runner.forward(batch)
     native = runner if isinstance(runner, NativeRunner) else None
     before = native.seconds() if native else {}
-    limits = [measure_limits(dtype)] if native else []
+    limits = [measure_limits(dtype, native.num_threads)] if native else []
     cpu_started, taken = time.process_time(), []
     for _ in range(num_runs):
         started = time.perf_counter()
@@ -95,7 +95,7 @@ def measure(runner: Runner, shape: Shape, num_runs: int, dtype: str) -> Timing:
     after = native.seconds() if native else {}
     threads = native.num_threads if native else 1
     if native:
-        limits.append(measure_limits(dtype))
+        limits.append(measure_limits(dtype, native.num_threads))
     return Timing(
         taken,
         {part: (after[part] - before[part]) / num_runs for part in after},
@@ -134,7 +134,7 @@ def print_steps(runner: Runner, spec: DecoderSpec, dtype: str, context: int, num
         timing = measure(runner, shape, num_runs, dtype)
         median = statistics.median(timing.taken)
         mean = statistics.fmean(timing.taken)
-        parts = "".join(f"{1e3 * timing.parts[part]:>10.2f}" for part in timing.parts)
+        parts = "".join(f"{1e3 * timing.parts[part]:>10.2f}" for part in PARTS if timing.parts)
         rest = 1e3 * (mean - sum(timing.parts.values()))
         print(
             f"{shape.name:<18}{1e3 * median:>10.2f}{1e3 * min(timing.taken):>9.2f}"
@@ -165,12 +165,13 @@ def main() -> None:
     parser.add_argument("--runner", default="auto", choices=("auto", "native", "reference"))
     parser.add_argument("--context", type=int, default=256, help="tokens a decoded sequence has")
     parser.add_argument("--runs", type=int, default=10, help="how often each shape is run")
+    parser.add_argument("--threads", type=int, help="of the native runner; all CPUs if unset")
     options = parser.parse_args()
     checkpoint = open_model(options.model, dtype=options.dtype)
     if not isinstance(checkpoint.spec, DecoderSpec):
         parser.error("--model must be a decoder")
     started = time.perf_counter()
-    runner = load_runner(checkpoint, runner=options.runner)
+    runner = load_runner(checkpoint, runner=options.runner, num_threads=options.threads)
     loaded_s = time.perf_counter() - started
     longest = max(32 * options.context, 512)
     runner.allocate_kv(num_blocks=-(-longest // BLOCK_SIZE) + 32, block_size=BLOCK_SIZE)

@@ -96,7 +96,7 @@ void Model::forward(const Batch& batch, std::span<float> logits) {
         throw std::invalid_argument("logits must have a row of vocab_size for each of logit_rows");
     make_room(plan, batch.logit_rows.size());
     Step step(*this, batch, plan, logits);
-    pool_.run([&](int thread) { step.run(thread); });
+    step.run();
     for (int part = 0; part < kNumParts; part++)
         seconds_[static_cast<std::size_t>(part)] += step.seconds()[static_cast<std::size_t>(part)];
 }

@@ -39,17 +39,17 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
     }
 }
 
-void Step::run(int thread) {
+void Step::run() {
     ThreadPool& pool = model_.pool_;
-    pool.share(plan_.rows, 1, [&](int begin, int end) {
+    pool.share(plan_.rows, 1, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) prepare(row);
     });
-    lap(thread, Part::kPrepare);
+    lap(Part::kPrepare);
     const int num_layers = static_cast<int>(spec_.layers.size());
-    for (int index = 0; index < num_layers; index++) layer(index, thread);
+    for (int index = 0; index < num_layers; index++) layer(index);
     if (last_.count == 0) return;
     head();
-    lap(thread, Part::kHead);
+    lap(Part::kHead);
 }
 
 // The embedding, the angles of the row's position, and the first norm.
@@ -97,34 +97,34 @@ std::byte* Step::layer_pool(int index) const {
     return model_.kv_.data() + static_cast<std::size_t>(index) * model_.layer_bytes();
 }
 
-void Step::layer(int index, int thread) {
+void Step::layer(int index) {
     ThreadPool& pool = model_.pool_;
     const LayerWeights& weights = model_.weights_.layers[static_cast<std::size_t>(index)];
     const bool is_last = index + 1 == static_cast<int>(spec_.layers.size());
     linear(weights.qkv, model_.space_.normed.data(), all_.count, Finish::kStore,
            model_.space_.wide.data(), weights.qkv.columns);
-    lap(thread, Part::kLinear);
+    lap(Part::kLinear);
     // Every row is in the cache before any row reads: it may attend to others of this step.
-    pool.share(all_.count, 1, [&](int begin, int end) {
+    pool.share(all_.count, 1, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) write_heads(index, row);
     });
     if (is_last && last_.count == 0) return;
     if (!plan_.gathers.empty())
-        pool.share(static_cast<int>(plan_.gathers.size()), 1, [&](int begin, int end) {
+        pool.share(static_cast<int>(plan_.gathers.size()), 1, [&](int, int begin, int end) {
             for (int tile = begin; tile < end; tile++) gather(index, tile);
         });
-    lap(thread, Part::kCache);
+    lap(Part::kCache);
     const int num_groups = spec_.num_kv_heads / heads_of_task_;
-    pool.share(static_cast<int>(plan_.pieces.size()) * num_groups, 1, [&](int begin, int end) {
+    pool.share(static_cast<int>(plan_.pieces.size()) * num_groups, 1, [&](int thread, int begin, int end) {
         for (int task = begin; task < end; task++) attend(index, thread, task);
     });
-    lap(thread, Part::kAttention);
+    lap(Part::kAttention);
     if (is_last)
-        pool.share(last_.count, 1, [&](int begin, int end) {
+        pool.share(last_.count, 1, [&](int, int begin, int end) {
             for (int wanted = begin; wanted < end; wanted++) pick(wanted);
         });
     finish_layer(index, is_last ? last_ : all_);
-    lap(thread, Part::kLinear);
+    lap(Part::kLinear);
 }
 
 void Step::write_heads(int index, int row) {
@@ -229,14 +229,14 @@ void Step::finish_layer(int index, const Rows& rows) {
     const std::ptrdiff_t hidden = spec_.padded_hidden();
     void* wide = model_.space_.wide.data();
     linear(weights.o, rows.attended, rows.count, Finish::kStore, wide, hidden);
-    pool.share(rows.count, 1, [&](int begin, int end) {
+    pool.share(rows.count, 1, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++)
             residual(rows, row, weights.attention_norm_after, weights.mlp_norm_before);
     });
     linear(weights.gate_up, model_.space_.normed.data(), rows.count, Finish::kActivate,
            model_.space_.inner.data(), spec_.padded_inner());
     linear(weights.down, model_.space_.inner.data(), rows.count, Finish::kStore, wide, hidden);
-    pool.share(rows.count, 1, [&](int begin, int end) {
+    pool.share(rows.count, 1, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) residual(rows, row, weights.mlp_norm_after, next);
     });
 }
@@ -276,7 +276,7 @@ void Step::linear(const Matrix& matrix, const void* x, int rows, Finish finish, 
     // enough that threads end together even when one of them was interrupted.
     const int chunk = matrix.num_panels() / (model_.pool_.size() * 8);
     model_.pool_.share(matrix.num_panels(), rows == 1 ? round_up(std::max(chunk, 4), 4) : std::max(chunk, 1),
-                       [&](int begin, int end) {
+                       [&](int, int begin, int end) {
                            GemmTask part = task;
                            part.first_panel = begin;
                            part.last_panel = end;
@@ -289,8 +289,7 @@ void Step::head() {
            logits_.data(), spec_.vocab_size);
 }
 
-void Step::lap(int thread, Part part) {
-    if (thread != 0) return;
+void Step::lap(Part part) {
     const Clock::time_point now = Clock::now();
     seconds_[static_cast<std::size_t>(part)] += std::chrono::duration<double>(now - since_).count();
     since_ = now;

@@ -1,4 +1,4 @@
-// One step from token ids to logits. Every thread runs all of it; they share out each part.
+// One step from token ids to logits, part by part; the threads share out each part.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class Step {
 public:
     Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits);
 
-    void run(int thread);
+    void run();
 
     const std::array<double, kNumParts>& seconds() const { return seconds_; }
 
@@ -34,7 +34,7 @@ private:
     void prepare(int row);
     void turn(const Rope& rope, int row, float* cosines) const;
     const float* rotations(int rope, int row) const;
-    void layer(int index, int thread);
+    void layer(int index);
     void write_heads(int index, int row);
     void gather(int index, int tile);
     void attend(int index, int thread, int task);
@@ -45,7 +45,7 @@ private:
     void residual(const Rows& rows, int row, const std::vector<float>& after,
                   const std::vector<float>& before);
     void head();
-    void lap(int thread, Part part);
+    void lap(Part part);
 
     std::byte* layer_pool(int index) const;
     std::byte* normed(int row) const;

@@ -14,10 +14,9 @@
 namespace weft {
 namespace {
 
-// Inside a step the others are a few microseconds away; between steps the caller samples and plans,
-// and a spinning thread would take its CPU.
-constexpr int kSpinsInside = 4000;
-constexpr int kSpinsBetween = 2000;
+// Some tens of microseconds: within a step more work comes sooner than that, and after a step the
+// caller samples and plans, and needs the CPU.
+constexpr int kSpins = 3000;
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -94,57 +93,75 @@ int available_cpus() {
 
 ThreadPool::ThreadPool(int num_threads) : size_(num_threads) {
     for (int thread = 1; thread < size_; thread++)
-        threads_.emplace_back([this, thread] { work_loop(thread); });
+        threads_.emplace_back([this, thread] { help(thread); });
 }
 
 ThreadPool::~ThreadPool() {
-    is_over_ = true;
-    wake(round_);
+    is_over_.store(true);
+    bell_.fetch_add(1);
+    bell_.notify_all();
     for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadPool::run(const std::function<void(int)>& body) {
-    body_ = &body;
-    if (size_ > 1) wake(round_);
-    body(0);
-    meet();
+void ThreadPool::offer(std::uint32_t num_chunks) {
+    done_.store(0, std::memory_order_relaxed);
+    tickets_.store(static_cast<std::uint64_t>(num_chunks) << 32, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
+    bell_.fetch_add(1, std::memory_order_seq_cst);
+    bell_.notify_all();
 }
 
-void ThreadPool::work_loop(int thread) {
-    for (std::uint32_t seen = 0;; seen++) {
-        wait_while(round_, seen, kSpinsBetween);
-        if (is_over_) return;
-        (*body_)(thread);
-        meet();
-    }
+bool ThreadPool::has_chunks() const {
+    const std::uint64_t tickets = tickets_.load(std::memory_order_seq_cst);
+    return (tickets & 0xFFFFFFFFU) < tickets >> 32;
 }
 
-void ThreadPool::meet() {
-    const std::uint32_t meeting = meeting_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_) {
-        wait_while(meeting_, meeting, kSpinsInside);
-        return;
-    }
-    // The last to arrive is alone here: nobody looks for work until it lets them go.
-    arrived_.store(0, std::memory_order_relaxed);
-    next_.store(0, std::memory_order_relaxed);
-    if (size_ > 1) wake(meeting_);
+bool ThreadPool::take(int thread) {
+    if (!has_chunks()) return false;
+    // Whatever job this falls into, the old value tells the chunk of that very job.
+    const std::uint64_t tickets = tickets_.fetch_add(1, std::memory_order_acq_rel);
+    const std::uint64_t number = tickets & 0xFFFFFFFFU;
+    if (number >= tickets >> 32) return false;
+    const int begin = static_cast<int>(number) * job_.chunk;
+    job_.run(job_.work, thread, begin, std::min(job_.count, begin + job_.chunk));
+    done_.fetch_add(1, std::memory_order_seq_cst);
+    if (is_caller_asleep_.load(std::memory_order_seq_cst)) done_.notify_all();
+    return true;
 }
 
-void ThreadPool::wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t seen, int spins) {
-    for (int i = 0; i < spins; i++) {
-        if (word.load(std::memory_order_acquire) != seen) return;
+void ThreadPool::wait_until_done(std::uint32_t num_chunks) {
+    for (int i = 0; i < kSpins; i++) {
+        if (done_.load(std::memory_order_acquire) == num_chunks) return;
         pause_briefly();
     }
-    // Counted before the last look, so that whoever changes the word either sees the count or is seen.
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    while (word.load(std::memory_order_seq_cst) == seen) word.wait(seen, std::memory_order_seq_cst);
-    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    is_caller_asleep_.store(true, std::memory_order_seq_cst);
+    for (;;) {
+        const std::uint32_t done = done_.load(std::memory_order_seq_cst);
+        if (done == num_chunks) break;
+        done_.wait(done, std::memory_order_seq_cst);
+    }
+    is_caller_asleep_.store(false, std::memory_order_relaxed);
 }
 
-void ThreadPool::wake(std::atomic<std::uint32_t>& word) {
-    word.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) > 0) word.notify_all();
+void ThreadPool::help(int thread) {
+    while (!is_over_.load()) {
+        while (take(thread)) {
+        }
+        rest();
+    }
+}
+
+// Returns when there may be work: spins for a while, then sleeps until the bell rings.
+void ThreadPool::rest() {
+    for (int i = 0; i < kSpins; i++) {
+        if (has_chunks()) return;
+        pause_briefly();
+    }
+    // Counted before the last look, so that whoever offers work either sees the count or is seen.
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    const std::uint32_t heard = bell_.load(std::memory_order_seq_cst);
+    if (!has_chunks() && !is_over_.load()) bell_.wait(heard, std::memory_order_seq_cst);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace weft

@@ -21,12 +21,8 @@ void check_shape(const std::string& name, const Source& source, int rows, int co
 // Packs or copies rows in parallel, a panel's worth at a time.
 template <class Work>
 void for_rows(ThreadPool& pool, int rows, const Work& work) {
-    pool.run([&](int) {
-        pool.share((rows + kPanelColumns - 1) / kPanelColumns, 4, [&](int begin, int end) {
-            for (int row = begin * kPanelColumns; row < std::min(rows, end * kPanelColumns);
-                 row += kPanelColumns)
-                work(row, std::min(rows, row + kPanelColumns));
-        });
+    pool.share(rows, 4 * kPanelColumns, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row += kPanelColumns) work(row, std::min(end, row + kPanelColumns));
     });
 }
 

@@ -14,13 +14,18 @@ RunnerName = Literal["auto", "reference", "native"]
 
 
 def load_runner(
-    checkpoint: Checkpoint, *, max_model_len: int | None = None, runner: RunnerName = "auto"
+    checkpoint: Checkpoint,
+    *,
+    max_model_len: int | None = None,
+    runner: RunnerName = "auto",
+    num_threads: int | None = None,
 ) -> Runner:
     """Load the weights and build the runner.
 
     `max_model_len` is the longest sequence that will be served (None: all that the model allows);
     models with a second set of rotary frequencies for long contexts choose by it. "auto" is the
-    native runner wherever the CPU has vector instructions for it, else the reference.
+    native runner wherever the CPU has vector instructions for it, else the reference. `num_threads`
+    is of the native runner (None: the CPUs that this process may use).
     """
     spec, card = checkpoint.spec, checkpoint.card
     if isinstance(spec, EchoSpec):
@@ -30,7 +35,13 @@ def load_runner(
         case "reference":
             return ReferenceRunner(spec, checkpoint.load(), max_model_len=length)
         case "native":
-            return NativeRunner(spec, checkpoint.load(), dtype=card.dtype, max_model_len=length)
+            return NativeRunner(
+                spec,
+                checkpoint.load(),
+                dtype=card.dtype,
+                max_model_len=length,
+                num_threads=num_threads,
+            )
         case never:
             assert_never(never)
 
