@@ -42,11 +42,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of each run; seconds of a run by part; the share of the threads' time spent computing."""
+    """Seconds of each run; seconds of a run by part; seconds of a run that each thread was running."""
 
     taken: list[float]
     parts: dict[str, float]
-    cpu_share: float
+    running_s: float
     limits: Limits | None
 
 
@@ -99,7 +99,7 @@ def measure(runner: Runner, shape: Shape, num_runs: int, dtype: str) -> Timing:
     return Timing(
         taken,
         {part: (after[part] - before[part]) / num_runs for part in after},
-        cpu_s / sum(taken) / threads,
+        cpu_s / num_runs / threads,
         Limits(max(one.bytes_per_s for one in limits), max(one.operations_per_s for one in limits))
         if limits
         else None,
@@ -115,9 +115,8 @@ def shares_of_limits(spec: DecoderSpec, dtype: str, shape: Shape, timing: Timing
     head = spec.vocab_size * spec.hidden_size
     matrices = sizes.weights // width - (head if spec.tied_head else 2 * head)
     rows = shape.sequences * shape.tokens
-    fastest = min(timing.taken)
-    bytes_per_s = (matrices + head) * width / fastest
-    operations_per_s = 2 * (matrices * rows + head * shape.sequences) / fastest
+    bytes_per_s = (matrices + head) * width / timing.running_s
+    operations_per_s = 2 * (matrices * rows + head * shape.sequences) / timing.running_s
     reading = bytes_per_s / timing.limits.bytes_per_s
     multiplying = operations_per_s / timing.limits.operations_per_s
     return f"{reading:>8.0%}{multiplying:>8.0%}"
@@ -138,7 +137,7 @@ def print_steps(runner: Runner, spec: DecoderSpec, dtype: str, context: int, num
         rest = 1e3 * (mean - sum(timing.parts.values()))
         print(
             f"{shape.name:<18}{1e3 * median:>10.2f}{1e3 * min(timing.taken):>9.2f}"
-            f"{shape.sequences * shape.tokens / median:>10.1f}{timing.cpu_share:>6.0%}"
+            f"{shape.sequences * shape.tokens / median:>10.1f}{timing.running_s / mean:>6.0%}"
             f"{shares_of_limits(spec, dtype, shape, timing)}"
             f"{parts}{rest:>8.2f}",
             flush=True,
