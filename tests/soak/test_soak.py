@@ -20,13 +20,8 @@ from weft.engine.process_client import ProcessClient
 from weft.model.open import open_model
 from weft.rpc.server import RpcOptions, RpcServer
 
-# So few that requests preempt each other, and so small that nearly every step makes a KV event.
-NUM_BLOCKS, BLOCK_SIZE = 128, 4
-FLAGS = (
-    "--max-model-len=256",
-    f"--block-size={BLOCK_SIZE}",
-    f"--num-gpu-blocks-override={NUM_BLOCKS}",
-)
+NUM_BLOCKS = 32  # so few that requests preempt each other
+FLAGS = ("--max-model-len", "256", "--num-gpu-blocks-override", str(NUM_BLOCKS))
 CANARY = generate_request([11, 12, 13, 14, 15], max_tokens=20)
 NUM_AT_ONCE = 32
 MIB = 2**20
@@ -115,7 +110,7 @@ async def test_deadlines_that_both_sides_see_pass_are_not_logged():
 @asynccontextmanager
 async def serving() -> AsyncIterator[tuple[ProcessClient, str]]:
     """The engine in its process, and the gRPC server on this event loop."""
-    client = await start(ProcessClient, num_gpu_blocks_override=NUM_BLOCKS, block_size=BLOCK_SIZE)
+    client = await start(ProcessClient, num_gpu_blocks_override=NUM_BLOCKS)
     server = RpcServer(client, open_model(MODEL).tokenizer_files, RpcOptions(port=0))
     try:
         yield client, f"127.0.0.1:{await server.start()}"
@@ -152,7 +147,7 @@ async def test_ten_thousand_requests_leave_nothing_and_memory_flat():
         traffic = Traffic(server.address, seed=3)
         subscriber = asyncio.create_task(traffic.follow_kv_events())
         while traffic.num_kv_batches < 10_500:
-            await traffic.run(500, at_once=NUM_AT_ONCE)
+            await traffic.run(1000, at_once=NUM_AT_ONCE)
         before = await settled(server.counts)
         samples: list[list[Footprint]] = []
         for _ in range(20):
