@@ -33,6 +33,7 @@ METHOD: Final = "Process"
 METADATA_NAMESPACE: Final = "envoy.lb"
 # Envoy's limit for one piece of a streamed body is 64 KiB; the reference stays below it as well.
 MAX_PIECE_BYTES: Final = 62_000
+MAX_LAST_PIECE_BYTES: Final = 8_000
 FULL_DUPLEX: Final = BodySendMode.FULL_DUPLEX_STREAMED
 
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
@@ -117,9 +118,16 @@ def response_headers(set_headers: Mapping[str, str]) -> ProcessingResponse:
 
 
 def request_body(body: bytes, *, is_last: bool) -> Iterator[ProcessingResponse]:
-    """A part of a request's body, in pieces that Envoy takes."""
-    for piece, is_last_piece in pieces(body, is_last=is_last):
+    """A part of a request's body, in pieces that Envoy takes.
+
+    The last piece of a large one is empty: small enough to reach Envoy in one read with the end of
+    the stream that follows it, so that nothing can come between them.
+    """
+    is_split = is_last and len(body) > MAX_LAST_PIECE_BYTES
+    for piece, is_last_piece in pieces(body, is_last=is_last and not is_split):
         yield ProcessingResponse(request_body=_body(piece, is_last=is_last_piece))
+    if is_split:
+        yield ProcessingResponse(request_body=_body(b"", is_last=True))
 
 
 def response_body(
