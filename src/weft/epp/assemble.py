@@ -4,7 +4,7 @@ from typing import Any
 
 from weft.epp.director import Parts, ProducerStep
 from weft.epp.metrics import PickerMetrics, Timer
-from weft.epp.plugin import FollowsResponse, Kind, Surroundings
+from weft.epp.plugin import FollowsResponse, Kind, Learner, Surroundings
 from weft.epp.pool import Pool
 from weft.epp.profile import FilterStep, PickerStep, SchedulingProfile, ScorerStep
 from weft.epp.resolve import ResolvedConfig, ResolvedProfile
@@ -20,7 +20,10 @@ class Assembly:
         self.pool = pool
         self.metrics = metrics
         self.plugins: dict[str, Any] = {}
-        self._types = {plugin.name: plugin.row.type for plugin in config.plugins}
+        self.parameters: dict[str, Any] = {
+            plugin.name: plugin.parameters for plugin in config.plugins
+        }
+        self._types = {plugin.name: plugin.row.type_name for plugin in config.plugins}
         for plugin in config.plugins:
             surroundings = Surroundings(plugin.name, pool, metrics, max_load_age_s, self.plugins)
             self.plugins[plugin.name] = plugin.row.build(plugin.parameters, surroundings)
@@ -41,6 +44,7 @@ class Assembly:
             handler=self.plugins[self.config.handler],
             detector=self.plugins[self.config.detector],
             metrics=self.metrics,
+            learners=[plugin for plugin in self.plugins.values() if isinstance(plugin, Learner)],
             followers=[
                 plugin for plugin in self.plugins.values() if isinstance(plugin, FollowsResponse)
             ],

@@ -2,19 +2,32 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
 
 from weft import __version__
 from weft.core.errors import ConfigError
 from weft.epp.assemble import Assembly
 from weft.epp.config import BUILT_IN, PickerConfig, read_config
 from weft.epp.director import Director, DirectorSettings
-from weft.epp.discovery import watch_endpoints
+from weft.epp.discovery import (
+    RESOLVE_EVERY_S,
+    every,
+    follow_names,
+    is_ip_address,
+    put_endpoints,
+)
+from weft.epp.endpoint import EndpointSpec
+from weft.epp.endpoints_file import EndpointsFile
 from weft.epp.explain import DecisionRing
 from weft.epp.metrics import PickerMetrics
+from weft.epp.objects_files import ObjectFiles
 from weft.epp.options import PickerOptions, parse_endpoint
 from weft.epp.pool import Pool
 from weft.epp.resolve import ResolvedConfig, resolve
+from weft.epp.settings import FileDiscoveryParameters
+from weft.epp.state import Telemetry
+from weft.epp.watch import mark, watch
 
 _log = logging.getLogger(__name__)
 
@@ -24,12 +37,21 @@ _SWEEP_EVERY_S = 5.0
 class Picker:
     """A running picker: its director, and the tasks that keep its state fresh."""
 
-    def __init__(
-        self, director: Director, assembly: Assembly, tasks: Sequence[asyncio.Task[None]]
-    ) -> None:
+    def __init__(self, director: Director, assembly: Assembly) -> None:
         self.director = director
         self.assembly = assembly
-        self._tasks = list(tasks)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+
+    def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
+        """Own a task until the picker is closed."""
+        task = asyncio.create_task(coroutine, name=f"picker {name}")
+        task.add_done_callback(_log_failure)
+        self._tasks.append(task)
+
+    def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
+        """Call `closer` when the picker is closed."""
+        self._closers.append(closer)
 
     @property
     def parsers(self) -> tuple[str, ...]:
@@ -68,6 +90,9 @@ class Picker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        closers, self._closers = self._closers, []
+        for closer in closers:
+            await closer()
 
 
 def load_config(options: PickerOptions) -> ResolvedConfig:
@@ -87,12 +112,58 @@ async def open_picker(options: PickerOptions) -> Picker:
     pool, metrics = Pool(), PickerMetrics()
     metrics.info.labels("", __version__).set(1)
     assembly = Assembly(config, pool, metrics, options.max_load_age_s)
-    director = Director(assembly.parts(), _settings(options))
-    tasks = [
-        asyncio.create_task(_sweep(director), name="picker-sweep"),
-        *await watch_endpoints(pool, specs),
-    ]
-    return Picker(director, assembly, tasks)
+    picker = Picker(Director(assembly.parts(), _settings(options)), assembly)
+    try:
+        await _start(picker, options, specs)
+    except BaseException:
+        await picker.close()
+        raise
+    return picker
+
+
+async def _start(picker: Picker, options: PickerOptions, specs: Sequence[EndpointSpec]) -> None:
+    assembly = picker.assembly
+    if options.objects:
+        await _follow_objects(picker, options)
+    telemetry = Telemetry(assembly, options)
+    telemetry.start()
+    picker.on_close(telemetry.close)
+    if assembly.config.discovery is not None:
+        await _follow_file(picker, assembly.parameters[assembly.config.discovery])
+    elif not specs:
+        _log.warning("no endpoints: name some, or a file-discovery plugin in dataLayer.discovery")
+    await put_endpoints(assembly.pool, specs)
+    if any(not is_ip_address(spec.address) for spec in specs):
+        picker.spawn(follow_names(assembly.pool, specs), "resolve")
+    picker.spawn(_sweep(picker.director), "sweep")
+
+
+async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
+    files = ObjectFiles(options.objects, pool_name=options.pool_name)
+    seen = mark(files.list_files())
+    picker.director.objects = files.read()
+
+    async def reload() -> None:
+        try:
+            picker.director.objects = files.read()
+        except ConfigError as error:
+            _log.error("%s; keeping the objects there are", error)
+
+    picker.spawn(watch(files.list_files, seen, reload), "objects")
+
+
+async def _follow_file(picker: Picker, parameters: FileDiscoveryParameters) -> None:
+    file = EndpointsFile(Path(parameters.path), picker.pool)
+    seen = mark([file.path])
+    await file.load()
+    picker.spawn(every(RESOLVE_EVERY_S, file.resolve), "resolve file")
+    if parameters.watch_file:
+        picker.spawn(watch(lambda: [file.path], seen, file.reload), "endpoints file")
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("%s ended: %r", task.get_name(), error, exc_info=error)
 
 
 def _read(options: PickerOptions) -> PickerConfig:

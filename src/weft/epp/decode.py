@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise _at(key_node, f"keys must be strings, got {key!r}")
             if key in seen:
@@ -52,9 +52,9 @@ def parse_documents(text: str, source: str) -> list[Any]:
         loader = _Loader(text)
         try:
             while loader.check_data():  # type: ignore[no-untyped-call]
-                documents.append(loader.get_data())  # type: ignore[no-untyped-call]
+                documents.append(loader.get_data())
         finally:
-            loader.dispose()  # type: ignore[no-untyped-call]
+            loader.dispose()
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise ConfigError(f"{source}: not valid YAML: {_one_line(error)}") from error
     for document in documents:

@@ -11,7 +11,7 @@ from weft.epp.endpoint import Endpoint
 from weft.epp.explain import DecisionRing
 from weft.epp.metrics import PickerMetrics, Timer
 from weft.epp.objects import Objects
-from weft.epp.plugin import Detector, FollowsResponse, Handler, Producer, Profile
+from weft.epp.plugin import Detector, FollowsResponse, Handler, Learner, Producer, Profile
 from weft.epp.pool import Pool, reachable
 from weft.epp.request import Decision, Drop, Ending, InferenceRequest, Refused, Usage
 from weft.epp.telemetry import RequestMetrics
@@ -43,6 +43,7 @@ class Parts:
     handler: Handler
     detector: Detector
     metrics: PickerMetrics
+    learners: Sequence[Learner]  # plugins that hear of every decision
     followers: Sequence[FollowsResponse]  # plugins that must hear of every end
 
 
@@ -209,8 +210,8 @@ class Director:
         return schedule
 
     def _commit(self, cycle: Cycle, schedule: Schedule) -> Decision:
-        for step in self._parts.producers:
-            step.plugin.picked(cycle, schedule)
+        for plugin in self._parts.learners:
+            plugin.picked(cycle, schedule)
         endpoints = {picks[0]: None for picks in schedule.picks.values() if picks}
         self._num_picks += 1
         for endpoint in endpoints:

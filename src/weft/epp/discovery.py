@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from weft.epp.endpoint import EndpointSpec
 from weft.epp.pool import Pool
@@ -57,18 +57,23 @@ class Resolver:
         return self._last[name]
 
 
-async def watch_endpoints(pool: Pool, specs: Sequence[EndpointSpec]) -> list[asyncio.Task[None]]:
-    """Put `specs` into the pool; returns the task that follows their names, if any has one."""
-    if not specs:
-        return []
+async def put_endpoints(pool: Pool, specs: Sequence[EndpointSpec]) -> None:
+    """Put endpoints named by hand into the pool."""
+    pool.replace("static", await Resolver().resolve_all(specs))
+
+
+async def follow_names(pool: Pool, specs: Sequence[EndpointSpec]) -> None:
+    """Look their hostnames up again and again, until cancelled."""
     resolver = Resolver()
-    pool.replace("static", await resolver.resolve_all(specs))
-    if all(is_ip_address(spec.address) for spec in specs):
-        return []
-    return [asyncio.create_task(_follow(pool, specs, resolver), name="picker-resolve")]
 
-
-async def _follow(pool: Pool, specs: Sequence[EndpointSpec], resolver: Resolver) -> None:
-    while True:
-        await asyncio.sleep(RESOLVE_EVERY_S)
+    async def resolve() -> None:
         pool.replace("static", await resolver.resolve_all(specs))
+
+    await every(RESOLVE_EVERY_S, resolve)
+
+
+async def every(interval_s: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Act again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(interval_s)
+        await act()

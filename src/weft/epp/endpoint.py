@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # A request needs this long to get from a decision into the server's own counters.
 TRAVEL_S = 0.05
@@ -125,6 +125,16 @@ class Endpoint:
         self.num_poll_failures = 0
         self.num_refusals = 0
         self.forget_unseen(asked_at - TRAVEL_S)
+
+    def observe_part(self, load: Load, *, asked_at: float) -> None:
+        """Take over the counts of a load that tells no more than counts."""
+        counts = replace(
+            self.load,
+            num_waiting=load.num_waiting,
+            num_running=load.num_running,
+            kv_usage=load.kv_usage,
+        )
+        self.observe(counts, asked_at=asked_at)
 
     def forget_unseen(self, before: float) -> None:
         """Drop the picks made before a moment: the server's counters have them, or they are over."""

@@ -237,9 +237,18 @@ class PickerMetrics:
             labels,
             _BYTES,
         )
+        self._make_load_series()
+
+    def _make_load_series(self) -> None:
         labels = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
         self.inflight_requests = self.gauge("inflight_requests", "Requests under way.", labels)
         self.inflight_tokens = self.gauge("inflight_tokens", "Prompt tokens under way.", labels)
+        self.index_lookups = self.counter(
+            "kv_cache_index_lookup_requests", "Prompts looked up in a precise prefix index."
+        )
+        self.index_hits = self.counter(
+            "kv_cache_index_lookup_hits", "Blocks the best endpoint held, over all look-ups."
+        )
         self.kv_events = self.counter(
             "kv_cache_events", "Events of the endpoints' prefix caches.", ("outcome",)
         )

@@ -76,7 +76,7 @@ class Surroundings:
 class PluginType:
     """One row of the registry."""
 
-    type: str
+    type_name: str
     kinds: frozenset[Kind]
     build: Callable[[Any, Surroundings], Any]
     parameters: type[Parameters] = NoParameters
@@ -110,11 +110,16 @@ class Picker(Protocol):
 
 
 class Producer(Protocol):
-    """Computes data for others and learns from decisions."""
+    """Computes data for others."""
 
     def produce(self, cycle: Cycle) -> None:
         """Fill in the cycle."""
         ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """Implemented by plugins that learn from decisions."""
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Learn where the request goes."""

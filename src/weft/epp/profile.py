@@ -87,8 +87,9 @@ class SchedulingProfile:
             scores = step.plugin.score(cycle, run.scored)
             weight = step.weight
             for i, score in enumerate(scores):
-                # Written so that a NaN from a server's metrics counts as 0 rather than wins or loses all.
-                totals[i] += weight * (1.0 if score >= 1.0 else score if score > 0.0 else 0.0)
+                # Written so that a NaN from a server's metrics counts as 0.
+                if score > 0.0:
+                    totals[i] += weight * min(1.0, score)
             step.timer.observe(perf_counter() - started)
             run.scores.append((step.name, weight, scores))
         return totals

@@ -1,102 +1,122 @@
 """The table of plugin types: what a configuration may name, and what is refused with a reason."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+from weft.epp import pickers, saturation, session
+from weft.epp.filters import header_testing, labels, limits, prefix_affinity
+from weft.epp.handlers import disagg, others
 from weft.epp.handlers.single import SingleProfileHandler
-from weft.epp.pickers import MaxScorePicker, PickerParameters, RandomPicker, WeightedRandomPicker
-from weft.epp.plugin import Kind, PluginType
-from weft.epp.producers import approximate_prefix, inflight, tokens
-from weft.epp.saturation import (
-    ConcurrencyDetector,
-    ConcurrencyParameters,
-    UtilizationDetector,
-    UtilizationParameters,
+from weft.epp.plugin import Kind, NoParameters, Parameters, PluginType
+from weft.epp.producers import approximate_prefix, inflight, precise_prefix, tokens
+from weft.epp.scorers import affinity, attribute, context_length, load, prefix
+from weft.epp.scorers import inflight as inflight_scorers
+from weft.epp.settings import (
+    ExtractorParameters,
+    FileDiscoveryParameters,
+    MetricsSourceParameters,
 )
-from weft.epp.scorers.load import (
-    KvUsageScorer,
-    LoadAwareParameters,
-    LoadAwareScorer,
-    QueueScorer,
-    RunningScorer,
-)
-from weft.epp.scorers.prefix import PrefixScorer, PrefixScorerParameters
+
+_HEADERS_NOTE = "nothing: the profile handler sets the headers itself"
 
 
 def _nothing(_: object, __: object) -> None:
     """For types whose parameters are read by whoever starts that part."""
 
 
+def _row(
+    type_name: str,
+    kinds: Kind | tuple[Kind, ...],
+    build: Callable[[Any, Any], Any] = _nothing,
+    parameters: type[Parameters] = NoParameters,
+    **more: Any,
+) -> PluginType:
+    wanted = frozenset(kinds if isinstance(kinds, tuple) else (kinds,))
+    return PluginType(type_name=type_name, kinds=wanted, build=build, parameters=parameters, **more)
+
+
+_FILTERS: Final = (
+    _row("label-selector-filter", Kind.FILTER, labels.LabelSelectorFilter,
+         labels.SelectorParameters, aliases=("by-label-selector",)),
+    _row("by-label", Kind.FILTER, labels.LabelFilter, labels.LabelParameters,
+         replacement="label-selector-filter"),
+    _row("decode-filter", Kind.FILTER, labels.decode_filter),
+    _row("prefill-filter", Kind.FILTER, labels.prefill_filter),
+    _row("encode-filter", Kind.FILTER, labels.encode_filter),
+    _row("prefix-cache-affinity-filter", Kind.FILTER, prefix_affinity.PrefixAffinityFilter,
+         prefix_affinity.PrefixAffinityParameters),
+    _row("session-affinity-filter", Kind.FILTER, session.SessionAffinity,
+         session.SessionParameters, is_alpha=True),
+    _row("utilization-filter", Kind.FILTER, limits.UtilizationFilter,
+         limits.UtilizationFilterParameters, is_alpha=True),
+    _row("endpoint-attribute-filter", Kind.FILTER, limits.AttributeFilter,
+         limits.AttributeFilterParameters, is_alpha=True),
+    _row("header-based-testing-filter", Kind.FILTER, header_testing.HeaderTestingFilter),
+)  # fmt: skip
 _SCORERS: Final = (
-    PluginType(type="queue-scorer", kinds=frozenset({Kind.SCORER}), build=QueueScorer),
-    PluginType(
-        type="running-requests-size-scorer", kinds=frozenset({Kind.SCORER}), build=RunningScorer
-    ),
-    PluginType(
-        type="kv-cache-utilization-scorer", kinds=frozenset({Kind.SCORER}), build=KvUsageScorer
-    ),
-    PluginType(
-        type="load-aware-scorer",
-        kinds=frozenset({Kind.SCORER}),
-        build=LoadAwareScorer,
-        parameters=LoadAwareParameters,
-    ),
-    PluginType(
-        type="prefix-cache-scorer",
-        kinds=frozenset({Kind.SCORER}),
-        build=PrefixScorer,
-        parameters=PrefixScorerParameters,
-    ),
-)
-_PICKERS: Final = tuple(
-    PluginType(type=name, kinds=frozenset({Kind.PICKER}), build=build, parameters=PickerParameters)
-    for name, build in (
-        ("max-score-picker", MaxScorePicker),
-        ("random-picker", RandomPicker),
-        ("weighted-random-picker", WeightedRandomPicker),
-    )
-)
+    _row("queue-scorer", Kind.SCORER, load.QueueScorer),
+    _row("running-requests-size-scorer", Kind.SCORER, load.RunningScorer),
+    _row("kv-cache-utilization-scorer", Kind.SCORER, load.KvUsageScorer),
+    _row("load-aware-scorer", Kind.SCORER, load.LoadAwareScorer, load.LoadAwareParameters),
+    _row("active-request-scorer", Kind.SCORER, inflight_scorers.ActiveRequestScorer,
+         inflight_scorers.ActiveRequestParameters),
+    _row("token-load-scorer", Kind.SCORER, inflight_scorers.TokenLoadScorer,
+         inflight_scorers.TokenLoadParameters),
+    _row("prefix-cache-scorer", Kind.SCORER, prefix.PrefixScorer, prefix.PrefixScorerParameters),
+    _row("precise-prefix-cache-scorer", (Kind.SCORER, Kind.PRODUCER),
+         precise_prefix.PrecisePrefixScorer, precise_prefix.PreciseParameters,
+         replacement="precise-prefix-cache-producer with prefix-cache-scorer"),
+    _row("lora-affinity-scorer", Kind.SCORER, affinity.LoraAffinityScorer),
+    _row("session-affinity-scorer", Kind.SCORER, session.SessionAffinity,
+         session.SessionParameters, is_alpha=True),
+    _row("no-hit-lru-scorer", Kind.SCORER, affinity.NoHitLruScorer, affinity.NoHitLruParameters),
+    _row("context-length-aware", (Kind.SCORER, Kind.FILTER), context_length.ContextLengthAware,
+         context_length.ContextLengthParameters),
+    _row("header-label-affinity-scorer", Kind.SCORER, affinity.HeaderLabelScorer,
+         affinity.HeaderLabelParameters, is_alpha=True),
+    _row("endpoint-attribute-scorer", Kind.SCORER, attribute.AttributeScorer,
+         attribute.AttributeScorerParameters, is_alpha=True),
+)  # fmt: skip
+_PICKERS: Final = (
+    _row("max-score-picker", Kind.PICKER, pickers.MaxScorePicker, pickers.PickerParameters),
+    _row("random-picker", Kind.PICKER, pickers.RandomPicker, pickers.PickerParameters),
+    _row("weighted-random-picker", Kind.PICKER, pickers.WeightedRandomPicker,
+         pickers.PickerParameters),
+)  # fmt: skip
 _PRODUCERS: Final = (
-    PluginType(
-        type=tokens.TYPE,
-        kinds=frozenset({Kind.PRODUCER}),
-        build=tokens.TokenProducer,
-        parameters=tokens.TokenParameters,
-        aliases=("tokenizer",),
-    ),
-    PluginType(
-        type=approximate_prefix.TYPE,
-        kinds=frozenset({Kind.PRODUCER}),
-        build=approximate_prefix.ApproximatePrefixProducer,
-        parameters=approximate_prefix.ApproximateParameters,
-    ),
-    PluginType(
-        type=inflight.TYPE,
-        kinds=frozenset({Kind.PRODUCER}),
-        build=inflight.InflightLoad,
-        parameters=inflight.InflightParameters,
-    ),
-)
+    _row(tokens.TYPE, Kind.PRODUCER, tokens.TokenProducer, tokens.TokenParameters,
+         aliases=("tokenizer",)),
+    _row(approximate_prefix.TYPE, Kind.PRODUCER, approximate_prefix.ApproximatePrefixProducer,
+         approximate_prefix.ApproximateParameters),
+    _row(precise_prefix.TYPE, Kind.PRODUCER, precise_prefix.PrecisePrefixProducer,
+         precise_prefix.PreciseParameters),
+    _row(inflight.TYPE, Kind.PRODUCER, inflight.InflightLoad, inflight.InflightParameters),
+    _row("session-id-producer", Kind.PRODUCER, session.SessionIdProducer,
+         session.SessionIdParameters),
+)  # fmt: skip
 _DETECTORS: Final = (
-    PluginType(
-        type="utilization-detector",
-        kinds=frozenset({Kind.DETECTOR, Kind.FILTER}),
-        build=UtilizationDetector,
-        parameters=UtilizationParameters,
-    ),
-    PluginType(
-        type="concurrency-detector",
-        kinds=frozenset({Kind.DETECTOR, Kind.FILTER}),
-        build=ConcurrencyDetector,
-        parameters=ConcurrencyParameters,
-    ),
-)
+    _row("utilization-detector", (Kind.DETECTOR, Kind.FILTER), saturation.UtilizationDetector,
+         saturation.UtilizationParameters),
+    _row("concurrency-detector", (Kind.DETECTOR, Kind.FILTER), saturation.ConcurrencyDetector,
+         saturation.ConcurrencyParameters),
+)  # fmt: skip
 _HANDLERS: Final = (
-    PluginType(
-        type="single-profile-handler", kinds=frozenset({Kind.HANDLER}), build=SingleProfileHandler
-    ),
-)
+    _row("single-profile-handler", Kind.HANDLER, SingleProfileHandler),
+    _row("disagg-profile-handler", Kind.HANDLER, disagg.DisaggHandler, disagg.DisaggParameters),
+    _row("pd-profile-handler", Kind.HANDLER, disagg.pd_handler, disagg.PdParameters,
+         replacement="disagg-profile-handler"),
+    _row("disagg-headers-handler", (), parameters=disagg.HeadersParameters,
+         aliases=("prefill-header-handler",), replacement=_HEADERS_NOTE),
+    _row("header-profile-handler", Kind.HANDLER, others.HeaderHandler,
+         others.HeaderHandlerParameters, is_alpha=True),
+    _row("data-parallel-profile-handler", Kind.HANDLER, others.DataParallelHandler,
+         others.DataParallelParameters, replacement="one endpoint per rank"),
+    _row("prefix-based-pd-decider", Kind.DECIDER, disagg.PrefixDecider,
+         disagg.PrefixDeciderParameters),
+    _row("always-disagg-pd-decider", Kind.DECIDER, disagg.AlwaysDecider),
+    _row("always-disagg-multimodal-decider", Kind.DECIDER, disagg.MediaDecider),
+)  # fmt: skip
 PARSER_TYPES: Final = (
     "openai-parser",
     "anthropic-parser",
@@ -106,20 +126,18 @@ PARSER_TYPES: Final = (
     "vertexai-parser",
     "passthrough-parser",
 )
-_PARSERS: Final = tuple(
-    PluginType(type=name, kinds=frozenset({Kind.PARSER}), build=_nothing) for name in PARSER_TYPES
-)
+_PARSERS: Final = tuple(_row(name, Kind.PARSER) for name in PARSER_TYPES)
 _DATA: Final = (
-    PluginType(type="metrics-data-source", kinds=frozenset({Kind.SOURCE}), build=_nothing),
-    PluginType(type="core-metrics-extractor", kinds=frozenset({Kind.EXTRACTOR}), build=_nothing),
+    _row("metrics-data-source", Kind.SOURCE, parameters=MetricsSourceParameters),
+    _row("core-metrics-extractor", Kind.EXTRACTOR, parameters=ExtractorParameters),
+    _row("file-discovery", Kind.DISCOVERY, parameters=FileDiscoveryParameters),
 )
 
+_ROWS: Final = (
+    *_FILTERS, *_SCORERS, *_PICKERS, *_PRODUCERS, *_DETECTORS, *_HANDLERS, *_PARSERS, *_DATA,
+)  # fmt: skip
 PLUGIN_TYPES: Final[Mapping[str, PluginType]] = MappingProxyType(
-    {
-        name: row
-        for row in (*_SCORERS, *_PICKERS, *_PRODUCERS, *_DETECTORS, *_HANDLERS, *_PARSERS, *_DATA)
-        for name in (row.type, *row.aliases)
-    }
+    {name: row for row in _ROWS for name in (row.type_name, *row.aliases)}
 )
 
 _LATENCY = "latency prediction and SLO routing are not offered yet"
@@ -155,7 +173,6 @@ REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "topology-extractor": _TOPOLOGY,
         "mm-embeddings-cache-producer": _MEDIA,
         "mm-embeddings-cache-scorer": _MEDIA,
-        "always-disagg-multimodal-decider": _MEDIA,
         "burst-prefix-cache-producer": "holding requests back for a window is not offered",
         "p2p-source-producer": "transfers of cached blocks between endpoints are not offered yet",
         "agent-identity": "fairness between flows belongs to flow control, which is not offered yet",

@@ -32,6 +32,7 @@ class InferenceRequest:
     is_streaming: bool = False
     max_tokens: int | None = None
     num_body_bytes: int = 0
+    num_media: int = 0  # images, videos and sounds among the prompts
     is_grpc: bool = False
     is_schedulable: bool = True  # False: any ready endpoint will do (GET, HealthCheck, ...)
 
@@ -43,7 +44,9 @@ class Decision:
     endpoints: tuple[str, ...]  # the destination first; more only when a picker was told to
     set_headers: Mapping[str, str] = field(default_factory=dict)  # for the model server
     response_headers: Mapping[str, str] = field(default_factory=dict)  # for the client
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # in dynamic metadata, under "envoy.lb"
+    metadata: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # in dynamic metadata, under "envoy.lb"
     rewritten_model: str | None = None  # the body must name this model instead
     tracks_response: bool = False  # some plugin or metric needs the response phase
     ticket: object = None  # the director's own; comes back with the response's events

@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 DEFAULT_HANDLER = "single-profile-handler"
+_ONE_PROFILE_HANDLERS = {DEFAULT_HANDLER, "data-parallel-profile-handler"}
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_DETECTOR = "utilization-detector"
 METRICS_SOURCE = "metrics-data-source"
@@ -110,11 +111,11 @@ class _Plugins:
             raise ConfigError(
                 f"{path}.type: {type_!r} is experimental; start with --allow-experimental-plugins"
             )
-        if type_ != row.type:
-            self._warnings.append(f"{path}.type: {type_!r} is deprecated; use {row.type!r}")
+        if type_ != row.type_name:
+            self._warnings.append(f"{path}.type: {type_!r} is deprecated; use {row.type_name!r}")
         if row.replacement:
             self._warnings.append(f"{path}.type: {type_!r} is deprecated; use {row.replacement}")
-        decoded = decode(dict(parameters), row.parameters, f"{path}.parameters")
+        decoded: Parameters = decode(dict(parameters), row.parameters, f"{path}.parameters")
         self._by_name[name] = ResolvedPlugin(name, row, decoded, path)
 
     def get(self, name: str, kind: Kind, path: str) -> ResolvedPlugin:
@@ -124,7 +125,7 @@ class _Plugins:
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ConfigError(f"{path}: no plugin is named {name!r}{hint}")
         if not plugin.is_a(kind):
-            raise ConfigError(f"{path}: {name!r} is a {plugin.row.type}, which is no {kind}")
+            raise ConfigError(f"{path}: {name!r} is a {plugin.row.type_name}, which is no {kind}")
         return plugin
 
     def find(self, name: str) -> ResolvedPlugin | None:
@@ -257,7 +258,7 @@ def _placed(plugins: _Plugins, name: str, path: str) -> ResolvedPlugin:
         return plugins.get(name, Kind.SCORER, path)  # raises, and says so
     if not plugin.row.kinds & {Kind.FILTER, Kind.SCORER, Kind.PICKER}:
         raise ConfigError(
-            f"{path}: {name!r} is a {plugin.row.type}; a profile takes filters, scorers, a picker"
+            f"{path}: {name!r} is a {plugin.row.type_name}; a profile takes filters, scorers, a picker"
         )
     return plugin
 
@@ -272,9 +273,9 @@ def _handler(plugins: _Plugins, profiles: tuple[ResolvedProfile, ...]) -> str:
     if not handlers:
         return plugins.ensure(DEFAULT_HANDLER)
     handler = handlers[0]
-    if handler.row.type == DEFAULT_HANDLER and len(profiles) > 1:
+    if handler.row.type_name in _ONE_PROFILE_HANDLERS and len(profiles) > 1:
         raise ConfigError(
-            f"schedulingProfiles: {DEFAULT_HANDLER} takes one profile, found {len(profiles)}"
+            f"schedulingProfiles: {handler.row.type_name} takes one profile, found {len(profiles)}"
         )
     known = [profile.name for profile in profiles]
     for key, name in handler.parameters.profiles():
@@ -306,7 +307,7 @@ def _parsers(config: PickerConfig, plugins: _Plugins) -> tuple[str, ...]:
         refs.append((config.parser, "parser.pluginRef"))
     if not refs:
         return DEFAULT_PARSERS
-    types = [plugins.get(ref.plugin_ref, Kind.PARSER, path).row.type for ref, path in refs]
+    types = [plugins.get(ref.plugin_ref, Kind.PARSER, path).row.type_name for ref, path in refs]
     return tuple(dict.fromkeys(types))
 
 
@@ -327,8 +328,8 @@ def _sources(config: PickerConfig, plugins: _Plugins) -> tuple[tuple[str, tuple[
         found = plugins.of(Kind.SOURCE)
         sources.append((found[0].name if found else plugins.ensure(METRICS_SOURCE), ()))
     if not sources[0][1]:
-        extractors = plugins.of(Kind.EXTRACTOR)
-        name = extractors[0].name if extractors else plugins.ensure(METRICS_EXTRACTOR)
+        readers = plugins.of(Kind.EXTRACTOR)
+        name = readers[0].name if readers else plugins.ensure(METRICS_EXTRACTOR)
         sources[0] = (sources[0][0], (name,))
     return tuple(sources)
 

@@ -1,7 +1,7 @@
 """Tickets: what the picker remembers of a request until its response is over."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from weft.epp.endpoint import Endpoint
@@ -20,7 +20,7 @@ class Ticket:
     is_followed: bool
     status: int = 200
     first_token_at: float | None = None
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     is_over: bool = False
 
 

@@ -5,7 +5,7 @@ from sys import byteorder
 
 import msgspec
 
-from weft.epp.cycle import Cycle, Schedule
+from weft.epp.cycle import Cycle
 from weft.epp.plugin import Parameters, Surroundings
 from weft.epp.request import Prompt, Refused
 
@@ -39,9 +39,6 @@ class TokenProducer:
         )
         cycle.prompts = [pack(prompt) for prompt in prompts]
         cycle.num_prompt_tokens = sum(map(len, cycle.prompts)) // 4
-
-    def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Nothing to learn."""
 
 
 def pack(prompt: Prompt) -> bytes:

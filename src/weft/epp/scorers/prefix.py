@@ -33,13 +33,13 @@ class PrefixScorer:
     """A longer cached prefix is better."""
 
     def __init__(self, parameters: PrefixScorerParameters, _: Surroundings) -> None:
-        self._producer = parameters.prefix_match_info_producer_name
+        self.producer = parameters.prefix_match_info_producer_name
         self._weight = parameters.match_length_weight
         self._scale = parameters.match_length_scale_tokens
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """The cached share of the prompt, blended with the square of the cached length."""
-        match = cycle.prefixes.get(self._producer)
+        match = cycle.prefixes.get(self.producer)
         if match is None or not match.num_blocks or not match.weight:
             return [0.0] * len(candidates)
         held, total, weight = match.weight, match.num_blocks, self._weight
