@@ -17,7 +17,7 @@ from weft.epp.parsers.table import ParserTable
 from weft.epp.request import Refused
 from weft.epp.server_health import Health
 from weft.epp.server_limits import Held, Limits
-from weft.epp.server_stream import Director, Exchange, ProtocolError, Services
+from weft.epp.server_stream import Director, Exchange, Explain, ProtocolError, Services
 from weft.epp.wire import ProcessingRequest, ProcessingResponse
 
 log = logging.getLogger("weft.epp")
@@ -74,12 +74,16 @@ class PickerServer:
     """Serves one director. Make, start and stop it on one event loop."""
 
     def __init__(
-        self, director: ReadyDirector, parsers: tuple[str, ...], options: ServerOptions
+        self,
+        director: ReadyDirector,
+        parsers: tuple[str, ...],
+        options: ServerOptions,
+        explain: Explain | None = None,
     ) -> None:
         self._options = options
         limits = options.limits
         self._services = Services(
-            director, ParserTable(parsers), limits, Held(limits.max_held_bytes)
+            director, ParserTable(parsers), limits, Held(limits.max_held_bytes), explain
         )
         self.health = Health(lambda: director.is_ready)
         self._streams: set[_Stream] = set()

@@ -6,24 +6,27 @@ way. Then the stream is done, unless something is to be learned from the respons
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from weft.epp import wire
 from weft.epp.parsers.parser import Call, Dialect, Parser, Reads
 from weft.epp.parsers.table import ParserTable
-from weft.epp.request import Decision, Drop, InferenceRequest, Refused
+from weft.epp.request import Decision, Drop, Ending, InferenceRequest, Refused
 from weft.epp.response import Followed, Listener, ResponsePhase, has_reason_to_follow
 from weft.epp.server_limits import Held, Limits
 from weft.epp.server_refusal import to_answer
 from weft.epp.wire import ProcessingRequest, ProcessingResponse
-from weft.epp.wire_headers import DESTINATION, REQUEST_ID, control_headers, is_grpc
+from weft.epp.wire_headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
 
 log = logging.getLogger("weft.epp")
 
 _MAX_REQUEST_ID = 256
+_MAX_EXPLANATION = 4096  # gateways and clients bound what headers may hold
 
 
 class Director(Listener, Protocol):
@@ -36,6 +39,9 @@ class Director(Listener, Protocol):
         """Any ready endpoint. Raises `Refused`."""
 
 
+Explain = Callable[[str], Mapping[str, Any] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What every stream of a server shares."""
@@ -44,6 +50,7 @@ class Services:
     parsers: ParserTable
     limits: Limits
     held: Held
+    explain: Explain | None = None  # a kept decision in a few words, for the client to see
 
 
 class ProtocolError(Exception):
@@ -237,10 +244,15 @@ class Exchange:
     def _route(
         self, request: InferenceRequest, decision: Decision, dialect: Dialect, phase: Phase
     ) -> Iterator[ProcessingResponse]:
+        if self._services.explain is not None:
+            decision = _explained(decision, self._services.explain(request.request_id))
         is_followed = self._can_follow and has_reason_to_follow(decision)
         if is_followed:
             followed = Followed(request=request, decision=decision, dialect=dialect)
             self._response = ResponsePhase(self._services.director, followed)
+        elif decision.tracks_response:
+            # The gateway keeps responses to itself: what would be counted until the end is over now.
+            self._services.director.on_end(decision, Ending.NATURAL)
         self._phase = phase
         return iter((self._head(decision, is_followed=is_followed),))
 
@@ -287,6 +299,18 @@ class Exchange:
         self._services.held.give(self._num_bytes)
         self._num_bytes = 0
         self._chunks.clear()
+
+
+def _explained(decision: Decision, told: Mapping[str, Any] | None) -> Decision:
+    """The decision with its own reasons, in a header for the client and in metadata."""
+    if told is None:
+        return decision
+    text = msgspec.json.encode(told).decode()[:_MAX_EXPLANATION]
+    return replace(
+        decision,
+        response_headers={**decision.response_headers, DECISION: text},
+        metadata={**decision.metadata, DECISION: told},
+    )
 
 
 def _announced(headers: Mapping[str, str]) -> int:

@@ -6,6 +6,7 @@ from typing import Final
 DESTINATION: Final = "x-gateway-destination-endpoint"
 DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 REQUEST_ID: Final = "x-request-id"
+DECISION: Final = "x-weft-decision"
 WENT_INTO_RESPONSE: Final = "x-went-into-resp-headers"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 SUBSET_HINT: Final = "x-gateway-destination-endpoint-subset"

@@ -6,6 +6,7 @@ import msgspec
 
 from weft.epp.parsers.json_body import (
     ABSENT,
+    UNREADABLE,
     content_text,
     decode_body,
     joined_text,
@@ -58,7 +59,7 @@ class AnthropicParser:
         try:
             turns = [turn.role + content_text(turn.content) for turn in body.messages]
             prompt = joined_text((raw_text(body.tools), content_text(body.system), *turns))
-        except msgspec.DecodeError as err:
+        except UNREADABLE as err:
             raise malformed(f"content must be a text or a list of blocks: {err}") from err
         return replace(
             call.to_request(self.type),

@@ -1,8 +1,9 @@
 """JSON bodies: decoded strictly, only as far as is needed, and changed in one member only."""
 
 import hashlib
+import re
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -10,6 +11,9 @@ from weft.epp.parsers.parser import MAX_TOKEN_ID, malformed
 from weft.epp.request import Prompt
 
 T = TypeVar("T")
+
+# What decoding may raise. Invalid UTF-8 and endless nesting have errors of their own.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = tuple[TokenId, ...]
@@ -87,25 +91,20 @@ _one_text = _text
 _texts = msgspec.json.Decoder(tuple[str, ...])
 _ids = msgspec.json.Decoder(TokenIds)
 _many_ids = msgspec.json.Decoder(tuple[TokenIds, ...])
+_SHAPE: Final = re.compile(rb'(?:\[\s*)?(["\[]?)')
 
 
 def decode_prompts(raw: msgspec.Raw, name: str) -> PromptField:
     """A prompt field by its shape: text, texts, ids, or lists of ids."""
     view = memoryview(raw)
-    start = bytes(view[:64]).lstrip()
-    inner = start[1:].lstrip()
-    decoder: Any
-    if start[:1] == b'"':
+    found = _SHAPE.match(view)
+    first = found[1] if found else b""
+    decoder: Any = {b'"': _texts, b"[": _many_ids}.get(first, _ids)
+    if view[:1] == b'"':
         decoder = _one_text
-    elif inner[:1] == b'"':
-        decoder = _texts
-    elif inner[:1] == b"[":
-        decoder = _many_ids
-    else:
-        decoder = _ids
     try:
         decoded: PromptField = decoder.decode(view)
-    except msgspec.DecodeError as err:
+    except UNREADABLE as err:
         raise malformed(f"{name} must be a text, token ids, or a list of either: {err}") from err
     return decoded
 

@@ -7,6 +7,7 @@ import msgspec
 
 from weft.epp.parsers.json_body import (
     ABSENT,
+    UNREADABLE,
     PromptField,
     content_text,
     decode_body,
@@ -68,6 +69,7 @@ class Body(msgspec.Struct):
 
 
 _body = msgspec.json.Decoder(Body)
+_text = msgspec.json.Decoder(str)
 _items = msgspec.json.Decoder(list[Message])
 
 
@@ -155,7 +157,7 @@ def _responses_prompt(body: Body) -> Prompt:
     if not is_given(body.input):
         raise malformed("input not found in request body")
     if bytes(memoryview(body.input)[:1]) == b'"':
-        text = msgspec.json.decode(body.input, type=str)
+        text = decode_body(_text, bytes(memoryview(body.input)))
         return joined_text((raw_text(body.tools), body.instructions or "", "user", text))
     return _joined(body, decode_body(_items, bytes(memoryview(body.input))))
 
@@ -164,5 +166,5 @@ def _joined(body: Body, messages: list[Message]) -> Prompt:
     head = (raw_text(body.tools), body.instructions or "")
     try:
         return joined_text((*head, *(message.text() for message in messages)))
-    except msgspec.DecodeError as err:
+    except UNREADABLE as err:
         raise malformed(f"content must be a text or a list of parts: {err}") from err
