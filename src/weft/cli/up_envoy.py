@@ -33,7 +33,7 @@ class EnvoyPlan:
     http_workers: Sequence[tuple[str, int]] = ()
     admin: tuple[str, int] | None = None
     is_fail_open: bool = True  # without the picker, requests go round robin; else they fail
-    picker_timeout_s: float = 10.0  # how long it may think about a request; queueing included
+    picker_timeout_s: float = 10.0  # for its answer to a request without a body
     health_interval_s: float = 1.0
 
 
@@ -156,7 +156,12 @@ def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
         "connect_timeout": "1s",
         "typed_extension_protocol_options": _http2(),
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
-        "health_checks": [_health_check(plan, {"grpc_health_check": {"service_name": service}})],
+        # A picker that hangs holds requests that no timeout of the filter ends.
+        "close_connections_on_host_health_failure": True,
+        "health_checks": [
+            _health_check(plan, {"grpc_health_check": {"service_name": service}})
+            | {"unhealthy_threshold": 1}
+        ],
         "load_assignment": _assignment(PICKER, [plan.picker]),
     }
 

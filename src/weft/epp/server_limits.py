@@ -7,12 +7,17 @@ from weft.epp.request import Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """`max_held_bytes` is for all requests together; the rest is for one."""
+    """`max_held_bytes` and `max_streams` are for all requests together; the rest is for one.
+
+    `max_pick_s` is a last resort, for a director that hangs: Envoy's own timeout does not apply to
+    requests whose body it streams.
+    """
 
     max_body_bytes: int = 64 * 2**20
     max_header_bytes: int = 64 * 2**10
     max_held_bytes: int = 2**30
     max_streams: int = 8192
+    max_pick_s: float = 120.0
 
 
 class Held:

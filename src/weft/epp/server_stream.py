@@ -4,6 +4,7 @@ The body is gathered until the parser can read it, the director picks, and the r
 way. Then the stream is done, unless something is to be learned from the response.
 """
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -154,7 +155,7 @@ class Exchange:
                 return self._route_anywhere(Phase.PASS)
             case Reads.HEADERS:
                 request = parser.parse(self._call)
-                decision = await self._services.director.pick(request, self._subset)
+                decision = await self._pick(request)
                 return self._route(request, decision, parser.dialect, Phase.PASS)
             case Reads.BODY:
                 self._phase = Phase.GATHER
@@ -227,13 +228,21 @@ class Exchange:
             endpoint = self._services.director.pick_any(self._subset)
             decision = Decision(endpoints=(endpoint,))
         else:
-            decision = await self._services.director.pick(request, self._subset)
+            decision = await self._pick(request)
         if decision.rewritten_model is not None and decision.rewritten_model != request.model:
             body = self._parser.rename(call, decision.rewritten_model)
         head = self._route(request, decision, self._parser.dialect, Phase.RESPONSE)
         self._release()
         self._end_request()
         return _in_order(head, body, is_last=is_last)
+
+    async def _pick(self, request: InferenceRequest) -> Decision:
+        limit_s = self._services.limits.max_pick_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._services.director.pick(request, self._subset)
+        except TimeoutError as error:
+            raise Refused(503, f"no endpoint was chosen within {limit_s:g} s") from error
 
     def _route_anywhere(self, phase: Phase) -> Iterator[ProcessingResponse]:
         """For what is not inference: a model list, a health check, a call without a prompt."""

@@ -324,3 +324,13 @@ async def test_reasons_are_shown_to_the_client_by_flag():
     assert metadata["x-weft-decision"] == {"picked": ["10.0.0.1:8000"], "id": "r1"}
     answer = stream.answers[-1].response_headers.response.header_mutation
     assert set_headers(answer)["x-weft-decision"] == '{"picked":["10.0.0.1:8000"],"id":"r1"}'
+
+
+async def test_a_director_that_hangs_is_given_up():
+    """Envoy would wait for ever."""
+    director = FakeDirector()
+    director.delay_s = 30
+    stream = Stream(director, limits=Limits(max_pick_s=0.01))
+    await stream.send(request_headers(), request_body())
+    assert stream.refusal.status.code == 503
+    assert b"within 0.01 s" in stream.refusal.body
