@@ -99,7 +99,7 @@ def _explain(message: str, into: type, path: str) -> str:
     close = get_close_matches(key, allowed, 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     listed = f"; allowed: {', '.join(allowed) or 'none'}" if not where and not close else ""
-    return f"{join(path, key)}: unknown key{hint}{listed}"
+    return f"{join(path, key or '(empty)')}: unknown key{hint}{listed}"
 
 
 class _Plain:
@@ -117,7 +117,7 @@ class _Plain:
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise ConfigError(f"{join(path, str(key))}: keys must be strings")
-                self.check(item, join(path, key), depth + 1)
+                self.check(item, join(path, key or '(empty)'), depth + 1)
         elif isinstance(value, list):
             for i, item in enumerate(value):
                 self.check(item, f"{path}[{i}]", depth + 1)
