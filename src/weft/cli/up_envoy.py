@@ -100,7 +100,19 @@ def _route(cluster: str) -> dict[str, Any]:
         "cluster": cluster,
         "timeout": "0s",  # the default of 15 s would cut long answers
         # Nothing has been sent to a worker that could not be reached, so another may have it.
-        "retry_policy": {"retry_on": "connect-failure", "num_retries": 1},
+        "retry_policy": {
+            "retry_on": "connect-failure",
+            "num_retries": 2,
+            "retry_host_predicate": [
+                {
+                    "name": "envoy.retry_host_predicates.previous_hosts",
+                    "typed_config": {
+                        "@type": f"{_TYPE}extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+                    },
+                }
+            ],
+            "host_selection_retry_max_attempts": 5,
+        },
     }
 
 
