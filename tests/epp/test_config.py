@@ -70,8 +70,7 @@ def test_profile_without_picker_takes_the_configured_one():
 def test_explicit_parsers_have_no_fallback():
     """An unclaimed path is then an error, not a pass."""
     config = load_rest(
-        "plugins: [{type: vllmgrpc-parser, name: g}]\n"
-        "requestHandler: {parsers: [{pluginRef: g}]}"
+        "plugins: [{type: vllmgrpc-parser, name: g}]\nrequestHandler: {parsers: [{pluginRef: g}]}"
     )
     assert config.parsers == ("vllmgrpc-parser",)
 

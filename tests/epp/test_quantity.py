@@ -22,7 +22,15 @@ def test_what_is_no_quantity_is_refused(text: str):
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0", 0), ("0s", 0), ("50ms", 0.05), ("1m30s", 90), ("1.5h", 5400), ("-2s", -2), ("3µs", 3e-6)],
+    [
+        ("0", 0),
+        ("0s", 0),
+        ("50ms", 0.05),
+        ("1m30s", 90),
+        ("1.5h", 5400),
+        ("-2s", -2),
+        ("3µs", 3e-6),
+    ],
 )
 def test_durations_are_seconds(text: str, seconds: float):
     """Go's spelling."""

@@ -147,9 +147,7 @@ def test_prefix_affinity_stays_unless_it_costs_too_much(held, settings, tokens, 
 def test_utilization_filter_holds_every_cap(conditions, falls_back: bool, kept: list[str]):
     """AND of all; back to everybody only if asked."""
     pool = pool_of(3)
-    candidates = with_loads(
-        pool, Load(), Load(num_waiting=2, kv_usage=0.9), Load(num_waiting=3)
-    )
+    candidates = with_loads(pool, Load(), Load(num_waiting=2, kv_usage=0.9), Load(num_waiting=3))
     built = {"inflight-load-producer": make_inflight(pool, 0, 2, 1)}
     values = parameters(
         limits.UtilizationFilterParameters, conditions=conditions, fallbackOnEmpty=falls_back
@@ -173,7 +171,9 @@ def test_attribute_filter_compares(settings, kept: list[str]):
         algorithm={"type": "threshold", "threshold": {"operator": "LessThan", "value": 2}},
         **settings,
     )
-    assert names(limits.AttributeFilter(values, around()).keep(cycle(candidates), candidates)) == kept
+    assert (
+        names(limits.AttributeFilter(values, around()).keep(cycle(candidates), candidates)) == kept
+    )
 
 
 def test_utilization_detector_takes_the_worse_of_queue_and_cache():

@@ -195,16 +195,17 @@ def test_attribute_scorer_is_linear(algorithm, scores: list[float]):
     """Over the candidates' range or a fixed one; without the attribute 0."""
     loads = [Load(attributes={"x": each}) for each in (2.0, 4.0, 6.0)]
     candidates = with_loads(pool_of(4), *loads, Load())
-    values = parameters(
-        attribute.AttributeScorerParameters, attributeKey="x", algorithm=algorithm
-    )
+    values = parameters(attribute.AttributeScorerParameters, attributeKey="x", algorithm=algorithm)
     scorer = attribute.AttributeScorer(values, around())
     assert scorer.score(cycle(candidates), candidates) == scores
 
 
 def test_attribute_range_must_not_be_empty():
     """The path says which."""
-    algorithm = {"type": "linear_lower_is_better", "normalization": {"fixedRange": {"min": 1, "max": 1}}}
+    algorithm = {
+        "type": "linear_lower_is_better",
+        "normalization": {"fixedRange": {"min": 1, "max": 1}},
+    }
     with pytest.raises(ConfigError, match=r"^p\.algorithm\.normalization\.fixedRange: min must be"):
         decode(
             {"attributeKey": "x", "algorithm": algorithm}, attribute.AttributeScorerParameters, "p"

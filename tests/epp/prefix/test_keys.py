@@ -65,9 +65,7 @@ def test_precise_chain_has_full_blocks_only():
     """Each key's parent is the one before; only the first has the salt."""
     keys = XxhKeys("")
     first = keys.block(9, pack(1, 2), ("salt",))
-    chain = chain_keys(
-        keys, pack(1, 2, 3, 4, 5), block_size=2, parent=9, first_extra=("salt",)
-    )
+    chain = chain_keys(keys, pack(1, 2, 3, 4, 5), block_size=2, parent=9, first_extra=("salt",))
     assert chain == [first, keys.block(first, pack(3, 4), None)]
 
 

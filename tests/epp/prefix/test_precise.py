@@ -35,7 +35,9 @@ def weights(index: PreciseIndex, *tokens: int, model: str = "m") -> dict[Endpoin
         first_extra=None,
     )  # fmt: skip
     found = index.match(chain)
-    sums = {each: sum(w for bits, (_, w) in found.items() if bits >> each.slot & 1) for each in POOL}
+    sums = {
+        each: sum(w for bits, (_, w) in found.items() if bits >> each.slot & 1) for each in POOL
+    }
     return {each: total for each, total in sums.items() if total}
 
 
@@ -167,7 +169,9 @@ def run_weight(held: set, chain: int) -> float:
 # -- the producer -----------------------------------------------------------------------------
 
 
-def produce(producer: PrecisePrefixProducer, pool, now: float = 0.0, **fields) -> tuple[Cycle, PrefixMatch | None]:
+def produce(
+    producer: PrecisePrefixProducer, pool, now: float = 0.0, **fields
+) -> tuple[Cycle, PrefixMatch | None]:
     made = cycle(list(pool))
     made.request, made.model, made.now = request(*fields.pop("tokens", ()), **fields), "m", now
     TokenProducer(TokenParameters(), around()).produce(made)
