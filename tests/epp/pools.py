@@ -1,7 +1,7 @@
 """Pools, requests and directors for tests: no sockets, and a clock that the test moves."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class Clock:
 
 def spec(number: int, *, port: int = 8000, **labels: str) -> EndpointSpec:
     """Endpoint e1 at 10.0.0.1, and so on; `_` in a label stands for what labels need."""
-    named = {key: value for key, value in labels.items()}
+    named = dict(labels.items())
     return EndpointSpec(name=f"e{number}", address=f"10.0.0.{number}", port=port, labels=named)
 
 
@@ -132,3 +132,10 @@ def profile(*plugins: str) -> str:
     """A configuration of one profile with these plugins, each by its type."""
     listed = "".join(f"- type: {plugin}\n" for plugin in plugins)
     return f"plugins:\n{listed}"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that another task does; ten seconds at most."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
+            await asyncio.sleep(0.01)

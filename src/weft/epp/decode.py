@@ -117,7 +117,7 @@ class _Plain:
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise ConfigError(f"{join(path, str(key))}: keys must be strings")
-                self.check(item, join(path, key or '(empty)'), depth + 1)
+                self.check(item, join(path, key or "(empty)"), depth + 1)
         elif isinstance(value, list):
             for i, item in enumerate(value):
                 self.check(item, f"{path}[{i}]", depth + 1)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
 from weft.epp.cycle import Cycle, Schedule
 from weft.epp.endpoint import Endpoint
@@ -12,6 +12,18 @@ from weft.epp.request import Ending, Refused
 from weft.epp.tickets import Ticket
 
 _Labels = tuple[str, str, str, str]
+_MAX_KEPT_SERIES = 4096
+
+
+class _Series:
+    """The series of one set of labels: finding them again costs more than observing."""
+
+    __slots__ = ("input_tokens", "requests", "size")
+
+    def __init__(self, metrics: PickerMetrics, labels: _Labels) -> None:
+        self.requests = metrics.request.labels(*labels)
+        self.size = metrics.request_size.labels(*labels)
+        self.input_tokens = metrics.input_tokens.labels(*labels)
 
 
 class RequestMetrics:
@@ -19,6 +31,16 @@ class RequestMetrics:
 
     def __init__(self, metrics: PickerMetrics) -> None:
         self._metrics = metrics
+        self._series: dict[_Labels, _Series] = {}
+        self._attempts: dict[tuple[str, Endpoint], Counter] = {}
+
+    def _of(self, labels: _Labels) -> _Series:
+        found = self._series.get(labels)
+        if found is None:
+            if len(self._series) >= _MAX_KEPT_SERIES:
+                self._series.clear()
+            found = self._series[labels] = _Series(self._metrics, labels)
+        return found
 
     def labels(self, cycle: Cycle) -> _Labels:
         """The labels every request series has."""
@@ -38,19 +60,29 @@ class RequestMetrics:
     def decided(self, cycle: Cycle, outcome: Schedule | Refused, duration_s: float) -> None:
         """A decision was made, or refused."""
         metrics, labels = self._metrics, self.labels(cycle)
-        metrics.request.labels(*labels).inc()
-        metrics.request_size.labels(*labels).observe(cycle.request.num_body_bytes)
+        series = self._of(labels)
+        series.requests.inc()
+        series.size.observe(cycle.request.num_body_bytes)
         metrics.scheduler_duration.observe(duration_s)
         if isinstance(outcome, Refused):
             metrics.request_error.labels(*labels, str(outcome.status)).inc()
             metrics.scheduler_attempts.labels("failure", labels[1], "", "", "").inc()
             return
         if cycle.num_prompt_tokens:
-            metrics.input_tokens.labels(*labels).observe(cycle.num_prompt_tokens)
-        spec = outcome.target.spec
-        metrics.scheduler_attempts.labels(
-            "success", labels[1], spec.name, spec.namespace, str(spec.port)
-        ).inc()
+            series.input_tokens.observe(cycle.num_prompt_tokens)
+        self._attempt(labels[1], outcome.target).inc()
+
+    def _attempt(self, model: str, target: Endpoint) -> Counter:
+        found = self._attempts.get((model, target))
+        if found is None:
+            if len(self._attempts) >= _MAX_KEPT_SERIES:
+                self._attempts.clear()
+            spec = target.spec
+            found = self._metrics.scheduler_attempts.labels(
+                "success", model, spec.name, spec.namespace, str(spec.port)
+            )
+            self._attempts[model, target] = found
+        return found
 
     def opened(self, ticket: Ticket) -> None:
         """A followed request was sent on."""

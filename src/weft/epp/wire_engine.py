@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import grpc
 
 from weft.epp.endpoint import Load
-from weft.epp.prefix.events import Cleared, Event, Removed, Stored, block_hash, pack_tokens, tier_of
+from weft.epp.prefix.events import Cleared, Event, Removed, Stored, block_hash, tier_of
+from weft.epp.prefix.keys import pack_tokens
 from weft.pb import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
 
 CALL_TIMEOUT_S = 5.0

@@ -3,8 +3,8 @@ import pytest
 from tests.epp.plugins.test_scorers import make_inflight, match
 from tests.epp.pools import around, cycle, make_pool, parameters, pool_of, spec, with_loads
 from weft.core.errors import ConfigError
-from weft.epp.decode import decode
 from weft.epp.cycle import Schedule
+from weft.epp.decode import decode
 from weft.epp.endpoint import Load
 from weft.epp.filters import header_testing, labels, limits, prefix_affinity
 from weft.epp.plugin import NoParameters
@@ -65,7 +65,7 @@ def test_label_selector_selects_as_kubernetes_does(selector, kept: list[str]):
 )  # fmt: skip
 def test_selectors_without_sense_are_refused(selector):
     """An operator has the values it needs and no others."""
-    with pytest.raises(ConfigError, match="^p"):
+    with pytest.raises(ConfigError, match=r"^p"):
         decode(selector, labels.SelectorParameters, "p")
 
 

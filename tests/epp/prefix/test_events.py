@@ -8,13 +8,13 @@ import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.epp.pools import make_pool
+from tests.epp.pools import make_pool, until
 from tests.epp.prefix.test_precise import KEYS, make_index
 from weft.epp.endpoint import Endpoint, EndpointSpec
 from weft.epp.metrics import PickerMetrics
-from weft.epp.prefix.events import Cleared, Malformed, Removed, Stored, decode_batch, pack_tokens
+from weft.epp.prefix.events import Cleared, Malformed, Removed, Stored, decode_batch
 from weft.epp.prefix.feed import EventFeed, Step
-from weft.epp.prefix.keys import chain_keys
+from weft.epp.prefix.keys import chain_keys, pack_tokens
 from weft.epp.prefix.zmq_events import ZmqHub, ZmqSubscriber
 
 TOKENS = [1, 2, 3, 4]
@@ -175,12 +175,6 @@ async def context() -> AsyncIterator[zmq.asyncio.Context]:
     context = zmq.asyncio.Context()
     yield context
     context.destroy(linger=0)
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("has_replay", [True, False])

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tests.epp.pools import around, cycle, parameters, pool_of, request
 from weft.epp.cycle import Cycle, PrefixMatch, Schedule
 from weft.epp.endpoint import Endpoint
-from weft.epp.prefix.events import Cleared, Removed, Stored, pack_tokens
-from weft.epp.prefix.keys import XxhKeys, chain_keys
+from weft.epp.prefix.events import Cleared, Removed, Stored
+from weft.epp.prefix.keys import XxhKeys, chain_keys, pack_tokens
 from weft.epp.prefix.precise import PreciseIndex
-from weft.epp.producers.precise_prefix import PrecisePrefixProducer, PreciseParameters
+from weft.epp.producers.precise_prefix import PreciseParameters, PrecisePrefixProducer
 from weft.epp.producers.tokens import TokenParameters, TokenProducer
 
 KEYS = XxhKeys("")

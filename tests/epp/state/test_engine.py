@@ -1,12 +1,12 @@
 """Workers over gRPC: a picker that follows a real Weft server with a fake engine behind it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.doubles.fake_engine import FakeEngine
-from tests.epp.pools import HEAD, request
+from tests.epp.pools import HEAD, request, until
 from tests.rpc.calls import TOKENIZER_FILES
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
 from weft.epp.build import Picker, open_picker
@@ -69,15 +69,9 @@ async def cached(picker: Picker, num_blocks: int) -> dict[str, int]:
     return picker.decisions.get("r").cached_tokens.get("p", {})
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def until_cached(picker: Picker, num_blocks: int, expected: dict[str, int]) -> None:
     async with asyncio.timeout(10):
-        while await cached(picker, num_blocks) != expected:
+        while await cached(picker, num_blocks) != expected:  # noqa: ASYNC110 - asked, not told
             await asyncio.sleep(0.02)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.epp.pools import HEAD
+from tests.epp.pools import HEAD, until
 from weft.core.errors import ConfigError
 from weft.epp.build import Picker, open_picker
 from weft.epp.endpoints_file import read_endpoints
@@ -74,12 +74,6 @@ def test_files_that_are_no_list_of_endpoints_are_refused(tmp_path: Path, text: s
         read_endpoints(write(tmp_path / "e.yaml", text))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_endpoints(tmp_path / "none")
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(8):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def config_for(path: Path) -> str:

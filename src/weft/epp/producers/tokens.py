@@ -1,12 +1,12 @@
 """`token-producer`: prompts as tokens, or as what stands in for them."""
 
-from array import array
-from sys import byteorder
+import struct
 
 import msgspec
 
 from weft.epp.cycle import Cycle
 from weft.epp.plugin import Parameters, Surroundings
+from weft.epp.prefix.keys import pack_tokens
 from weft.epp.request import Prompt, Refused
 
 TYPE = "token-producer"
@@ -48,9 +48,6 @@ def pack(prompt: Prompt) -> bytes:
         raw = (prompt.text or "").encode("utf-8", "surrogatepass")
         return raw + bytes(-len(raw) % 4)
     try:
-        packed = array("I", prompt.token_ids)
-    except (OverflowError, TypeError) as error:
+        return pack_tokens(prompt.token_ids)
+    except struct.error as error:
         raise Refused(400, f"token ids must be integers from 0 to 4294967295: {error}") from error
-    if byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
