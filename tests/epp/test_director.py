@@ -1,3 +1,4 @@
+import weakref
 from collections import Counter
 
 import msgspec
@@ -11,6 +12,10 @@ from weft.epp.request import Drop, Ending, Refused, Usage
 
 DEFAULT = BUILT_IN.partition("kind: EndpointPickerConfig\n")[2]
 ACTIVE = profile("active-request-scorer")
+
+
+class Text(str):
+    """Text whose end can be seen."""
 
 
 def refusal(bench: Bench, *args, **fields) -> Refused:
@@ -261,14 +266,24 @@ def test_refusals_are_explained_too():
 
 
 def test_ring_keeps_the_last_decisions():
-    """Bounded, newest first, by request id; and none of the prompt."""
+    """Bounded, newest first, by request id."""
     made = bench(DEFAULT, pool_of(1), num_kept_decisions=2)
     for name in ("a", "b", "c", "b"):
         made.pick(request(1, request_id=name))
     ring = made.director.decisions
     assert [record.request_id for record in ring.recent()] == ["b", "c"]
     assert ring.get("a") is None
-    assert all(not kept.cycle.prompts for kept in ring._kept.values())
+
+
+def test_ring_lets_go_of_prompts():
+    """A thousand long prompts would fill the memory."""
+    made = bench(DEFAULT, pool_of(1))
+    text = Text("long")
+    seen = weakref.ref(text)
+    made.pick(request(text=text))
+    del text
+    assert len(made.director.decisions) == 1
+    assert seen() is None
 
 
 def test_scores_are_in_the_metadata_if_wanted():

@@ -126,8 +126,8 @@ async def _start(picker: Picker, options: PickerOptions, specs: Sequence[Endpoin
     if options.objects:
         await _follow_objects(picker, options)
     telemetry = Telemetry(assembly, options)
-    telemetry.start()
     picker.on_close(telemetry.close)
+    telemetry.start()
     if assembly.config.discovery is not None:
         await _follow_file(picker, assembly.parameters[assembly.config.discovery])
     elif not specs:

@@ -76,13 +76,13 @@ class Endpoint:
     __slots__ = (
         "host",
         "host_port",
+        "is_refusing",
         "labels",
         "last_pick",
         "load",
         "loaded_at",
         "name",
         "num_poll_failures",
-        "num_refusals",
         "slot",
         "spec",
         "unseen",
@@ -98,7 +98,7 @@ class Endpoint:
         self.load = UNKNOWN_LOAD
         self.loaded_at: float | None = None
         self.num_poll_failures = 0  # in a row
-        self.num_refusals = 0  # connections refused in a row, at the serving port
+        self.is_refusing = False  # nobody listened at the serving port when last tried
         self.last_pick = 0
         # Picks the server's counters cannot show yet: ticket id to the time of the pick, oldest first.
         self.unseen: dict[int, float] = {}
@@ -123,7 +123,7 @@ class Endpoint:
         self.load = load
         self.loaded_at = asked_at
         self.num_poll_failures = 0
-        self.num_refusals = 0
+        self.is_refusing = False
         self.forget_unseen(asked_at - TRAVEL_S)
 
     def observe_part(self, load: Load, *, asked_at: float) -> None:

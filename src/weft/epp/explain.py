@@ -2,12 +2,12 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from weft.epp.cycle import Cycle, ProfileRun, Schedule
+from weft.epp.cycle import Cycle, PrefixMatch, ProfileRun, Schedule
 from weft.epp.endpoint import Endpoint
 from weft.epp.request import Refused
 
@@ -66,15 +66,24 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: dict[str, dict[str, int]]  # by prefix producer, then by endpoint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """A decision as it came; turned into a record only when somebody asks."""
+    """A decision as it came; turned into a record only when somebody asks.
 
-    cycle: Cycle
+    Never the cycle or the request themselves: a thousand long prompts would fill the memory.
+    """
+
+    request_id: str
     at: float
     duration_s: float
-    schedule: Schedule | None
-    refused: Refused | None
+    path: str
+    model: str
+    target_model: str
+    priority: int
+    runs: Sequence[ProfileRun]
+    prefixes: Mapping[str, PrefixMatch]
+    num_prompt_tokens: int
+    outcome: Schedule | Refused
     stale: Sequence[Endpoint]
 
 
@@ -99,13 +108,22 @@ class DecisionRing:
         """Note a decision; a repeated request id replaces the earlier one."""
         if not self._capacity:
             return
-        # Hashes and tokens are bulky, and nobody asks for them.
-        cycle.prompts, cycle.chains = [], {}
-        refused = outcome if isinstance(outcome, Refused) else None
-        schedule = outcome if isinstance(outcome, Schedule) else None
-        kept = _Kept(cycle, time.time(), duration_s, schedule, refused, stale)
-        self._kept[cycle.request.request_id] = kept
-        self._kept.move_to_end(cycle.request.request_id)
+        request_id = cycle.request.request_id
+        self._kept[request_id] = _Kept(
+            request_id=request_id,
+            at=time.time(),
+            duration_s=duration_s,
+            path=cycle.request.path,
+            model=cycle.request.model,
+            target_model=cycle.model,
+            priority=cycle.priority,
+            runs=cycle.runs,
+            prefixes=cycle.prefixes,
+            num_prompt_tokens=cycle.num_prompt_tokens,
+            outcome=outcome,
+            stale=stale,
+        )
+        self._kept.move_to_end(request_id)
         if len(self._kept) > self._capacity:
             self._kept.popitem(last=False)
 
@@ -121,32 +139,32 @@ class DecisionRing:
 
 
 def _to_record(kept: _Kept) -> DecisionRecord:
-    cycle, schedule, refused = kept.cycle, kept.schedule, kept.refused
-    request = cycle.request
+    schedule = kept.outcome if isinstance(kept.outcome, Schedule) else None
+    refused = kept.outcome if isinstance(kept.outcome, Refused) else None
     return DecisionRecord(
-        request_id=request.request_id,
+        request_id=kept.request_id,
         time=kept.at,
         duration_ms=kept.duration_s * 1000,
-        path=request.path,
-        model=request.model,
-        target_model=cycle.model,
-        priority=cycle.priority,
+        path=kept.path,
+        model=kept.model,
+        target_model=kept.target_model,
+        priority=kept.priority,
         status=refused.status if refused else 200,
         message=refused.message if refused else "",
         endpoints=_named(schedule.picks[schedule.primary]) if schedule else [],
         stale=_named(kept.stale),
-        profiles=[_to_profile(run) for run in cycle.runs],
+        profiles=[_to_profile(run) for run in kept.runs],
         set_headers=dict(schedule.set_headers) if schedule else {},
-        num_prompt_tokens=cycle.num_prompt_tokens,
-        cached_tokens=_cached(cycle),
+        num_prompt_tokens=kept.num_prompt_tokens,
+        cached_tokens=_cached(kept),
     )
 
 
-def _cached(cycle: Cycle) -> dict[str, dict[str, int]]:
-    total = cycle.num_prompt_tokens
+def _cached(kept: _Kept) -> dict[str, dict[str, int]]:
+    total = kept.num_prompt_tokens
     return {
         name: {each.host_port: match.num_tokens(each, total) for each in match.held}
-        for name, match in cycle.prefixes.items()
+        for name, match in kept.prefixes.items()
     }
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from time import monotonic
 
@@ -42,12 +42,20 @@ class KvSubscriptions:
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
         self._hub: asyncio.Task[None] | None = None
         self._hub_feeds: dict[Endpoint, EventFeed] = {}
+        if producer.events.zmq_endpoint:
+            self._hub = asyncio.create_task(self._bound_hub().run(), name="kv-events hub")
         pool.on_left(self._stop)
         pool.on_joined(self._start)
-        if producer.events.zmq_endpoint:
-            hub = ZmqHub(self._context, self._find_feed, self._note_unknown)
-            coroutine = hub.run(producer.events.zmq_endpoint, producer.events.topic_filter)
-            self._hub = asyncio.create_task(coroutine, name="kv-events hub")
+
+    def _bound_hub(self) -> ZmqHub:
+        hub = ZmqHub(self._context, self._find_feed, self._note_unknown)
+        events = self._producer.events
+        try:
+            hub.bind(events.zmq_endpoint or "", events.topic_filter)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        return hub
 
     async def close(self) -> None:
         """End every subscription."""
@@ -63,7 +71,17 @@ class KvSubscriptions:
         if run == self._follow_zmq and not self._publishes(endpoint):
             return
         name = f"kv-events {endpoint.host_port}"
-        self._tasks[endpoint] = asyncio.create_task(run(endpoint), name=name)
+        self._tasks[endpoint] = asyncio.create_task(self._keep(run, endpoint), name=name)
+
+    async def _keep(self, run: Callable[[Endpoint], Awaitable[None]], endpoint: Endpoint) -> None:
+        """Follow, and begin anew whatever goes wrong: one odd engine must not be lost for good."""
+        while True:
+            try:
+                await run(endpoint)
+            except Exception:  # noqa: BLE001 - the root of the task; the endpoint is followed anew
+                _log.exception("prefix-cache events of %s", endpoint.host_port)
+            self._producer.index.clear(endpoint)
+            await asyncio.sleep(_MAX_RETRY_S)
 
     def _stop(self, endpoint: Endpoint) -> None:
         self._hub_feeds.pop(endpoint, None)

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from weft.epp.endpoint import Endpoint, EndpointSpec, split_host_port
 
-MAX_REFUSALS = 2  # connections refused in a row before an endpoint counts as gone
-
 
 class Pool:
     """All endpoints by (source, namespace/name). One event loop owns it."""
@@ -83,10 +81,9 @@ class Pool:
 
 def reachable(endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
     """Those that do not refuse connections; all of them if that would leave none."""
-    if not any(endpoint.num_refusals >= MAX_REFUSALS for endpoint in endpoints):
+    if not any(endpoint.is_refusing for endpoint in endpoints):
         return endpoints
-    kept = [endpoint for endpoint in endpoints if endpoint.num_refusals < MAX_REFUSALS]
-    return kept or endpoints
+    return [endpoint for endpoint in endpoints if not endpoint.is_refusing] or endpoints
 
 
 def _is_same(endpoint: Endpoint, wanted: tuple[EndpointSpec, str] | None) -> bool:

@@ -18,6 +18,7 @@ class GrpcLoadSource:
     """Load from VllmEngine's GetLoads."""
 
     def __init__(self, endpoint: Endpoint) -> None:
+        self.port = endpoint.spec.port
         self._connection = EngineConnection(endpoint.host_port)
 
     async def load(self) -> Load:

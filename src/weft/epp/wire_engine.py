@@ -32,6 +32,10 @@ class EngineFailed(OSError):
     """The call failed; the text is gRPC's code and detail."""
 
 
+class EngineRefused(EngineFailed, ConnectionRefusedError):
+    """Nobody listens there."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineBatch:
     """One message of the event stream; a load record has no events."""
@@ -178,4 +182,6 @@ def _load(load: common_pb2.EngineLoad) -> Load:
 
 
 def _failed(error: grpc.aio.AioRpcError) -> EngineFailed:
-    return EngineFailed(f"{error.code().name}: {error.details()}")
+    text = f"{error.code().name}: {error.details()}"
+    is_refused = error.code() is grpc.StatusCode.UNAVAILABLE and "refused" in text
+    return EngineRefused(text) if is_refused else EngineFailed(text)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.epp.pools import make_pool, until
 from tests.epp.prefix.test_precise import KEYS, make_index
+from weft.core.errors import ConfigError
 from weft.epp.endpoint import Endpoint, EndpointSpec
 from weft.epp.metrics import PickerMetrics
 from weft.epp.prefix.events import Cleared, Malformed, Removed, Stored, decode_batch
@@ -231,8 +232,8 @@ async def test_hub_knows_endpoints_by_their_topic(context):
     feed, index, _ = make_feed(endpoint)
     strangers = []
     hub = ZmqHub(context, {"e": feed}.get, lambda: strangers.append(1))
-    task = asyncio.create_task(hub.run("inproc://hub", "kv@"))
-    await asyncio.sleep(0)
+    hub.bind("inproc://hub", "kv@")
+    task = asyncio.create_task(hub.run())
     engine = context.socket(zmq.PUB)
     engine.connect("inproc://hub")
     sequence = 0
@@ -247,4 +248,6 @@ async def test_hub_knows_endpoints_by_their_topic(context):
     await asyncio.gather(task, return_exceptions=True)
     engine.close(linger=0)
     assert strangers
+    with pytest.raises(ConfigError, match="zmqEndpoint: cannot bind"):
+        hub.bind("nonsense", "kv@")
     assert index.num_blocks(endpoint) + index.num_orphans >= 1

@@ -11,6 +11,7 @@ from tests.rpc.calls import TOKENIZER_FILES
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
 from weft.epp.build import Picker, open_picker
 from weft.epp.options import PickerOptions
+from weft.epp.pool import reachable
 from weft.rpc.server import RpcOptions, RpcServer
 
 CONFIG = (
@@ -106,6 +107,7 @@ async def test_load_of_workers_is_asked_for(picker: Picker):
     await until(lambda: worker.loaded_at is not None)
     await until(lambda: absent.num_poll_failures > 1)
     assert absent.loaded_at is None
+    assert list(reachable(picker.pool.ready)) == [worker]
     text = picker.metrics_text().decode()
     assert 'llm_d_epp_flow_control_stale_endpoints{detector="load"} 1.0' in text
 

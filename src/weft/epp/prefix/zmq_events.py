@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import zmq
 import zmq.asyncio
 
+from weft.core.errors import ConfigError
 from weft.epp.endpoint import Endpoint, join_host_port
 from weft.epp.prefix.feed import EventFeed, Step
 
@@ -110,18 +111,28 @@ class ZmqHub:
         self._context = context
         self._find_feed = find_feed
         self._note_unknown = note_unknown
+        self._socket: zmq.asyncio.Socket | None = None
 
-    async def run(self, address: str, topic: str) -> None:
-        """Serve until cancelled."""
+    def bind(self, address: str, topic: str) -> None:
+        """Open the socket; raises `ConfigError`."""
         socket = self._context.socket(zmq.SUB)
         try:
             _prepare(socket, address)
             socket.subscribe(topic.encode())
             socket.bind(address)
-            while True:
-                self._take(await socket.recv_multipart())
-        finally:
+        except zmq.ZMQError as error:
             socket.close(linger=0)
+            raise ConfigError(f"zmqEndpoint: cannot bind {address!r}: {error}") from error
+        self._socket = socket
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        assert self._socket is not None
+        try:
+            while True:
+                self._take(await self._socket.recv_multipart())
+        finally:
+            self._socket.close(linger=0)
 
     def _take(self, frames: Sequence[bytes]) -> None:
         message = split_message(frames)

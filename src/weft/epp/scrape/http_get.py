@@ -19,7 +19,7 @@ class KeepAliveGet:
     def __init__(
         self, host: str, port: int, path: str, *, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._host, self._port, self._tls = host, port, tls
+        self._host, self.port, self._tls = host, port, tls
         name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._request = (
             f"GET {path} HTTP/1.1\r\nHost: {name}\r\nAccept: text/plain\r\n"
@@ -58,7 +58,7 @@ class KeepAliveGet:
     async def _exchange(self) -> bytes:
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(
-                self._host, self._port, ssl=self._tls, limit=_MAX_HEAD_BYTES
+                self._host, self.port, ssl=self._tls, limit=_MAX_HEAD_BYTES
             )
         assert self._reader is not None
         self._writer.write(self._request)

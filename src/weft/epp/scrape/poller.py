@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 from weft.epp.endpoint import Endpoint, Load
@@ -28,6 +28,8 @@ class Unreadable(Exception):
 class LoadSource(Protocol):
     """Asks one endpoint."""
 
+    port: int  # where it asks
+
     async def load(self) -> Load:
         """Its load now; raises `OSError`, `GetFailed` or `Unreadable`."""
         ...
@@ -41,6 +43,7 @@ class HttpLoadSource:
     """Load from a metrics page."""
 
     def __init__(self, get: KeepAliveGet, reader: LoadReader) -> None:
+        self.port = get.port
         self._get = get
         self._reader = reader
 
@@ -96,26 +99,22 @@ class Poller:
         loop = asyncio.get_running_loop()
         try:
             while True:
-                await self.poll(endpoint, source.load, loop.time)
+                await self.poll(endpoint, source, loop.time)
                 # Spread, so that the endpoints are not all asked in the same millisecond.
                 await asyncio.sleep(self._interval_s * random.uniform(0.9, 1.1))
         finally:
             await source.close()
 
     async def poll(
-        self,
-        endpoint: Endpoint,
-        ask: Callable[[], Awaitable[Load]],
-        clock: Callable[[], float],
+        self, endpoint: Endpoint, source: LoadSource, clock: Callable[[], float]
     ) -> None:
         """Ask once; whatever goes wrong is counted, and the last known load stays."""
         asked_at = clock()
         try:
             async with asyncio.timeout(POLL_TIMEOUT_S):
-                load = await ask()
+                load = await source.load()
         except ConnectionRefusedError as error:
-            if endpoint.metrics_port == endpoint.spec.port:
-                endpoint.num_refusals += 1
+            endpoint.is_refusing = source.port == endpoint.spec.port
             self._failed(endpoint, error)
         except Unreadable as error:
             self._metrics.extract_errors.labels(SOURCE_TYPE, EXTRACTOR_TYPE).inc()
