@@ -17,6 +17,8 @@ ACTIVE = profile("active-request-scorer")
 class Text(str):
     """Text whose end can be seen."""
 
+    __slots__ = ("__weakref__",)
+
 
 def refusal(bench: Bench, *args, **fields) -> Refused:
     with pytest.raises(Refused) as caught:

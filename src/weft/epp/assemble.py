@@ -4,7 +4,7 @@ from typing import Any
 
 from weft.epp.director import Parts, ProducerStep
 from weft.epp.metrics import PickerMetrics, Timer
-from weft.epp.plugin import FollowsResponse, Kind, Learner, Surroundings
+from weft.epp.plugin import FollowsResponse, Kind, Learner, Preparer, Surroundings
 from weft.epp.pool import Pool
 from weft.epp.profile import FilterStep, PickerStep, SchedulingProfile, ScorerStep
 from weft.epp.resolve import ResolvedConfig, ResolvedProfile
@@ -44,6 +44,7 @@ class Assembly:
             handler=self.plugins[self.config.handler],
             detector=self.plugins[self.config.detector],
             metrics=self.metrics,
+            preparers=[plugin for plugin in self.plugins.values() if isinstance(plugin, Preparer)],
             learners=[plugin for plugin in self.plugins.values() if isinstance(plugin, Learner)],
             followers=[
                 plugin for plugin in self.plugins.values() if isinstance(plugin, FollowsResponse)

@@ -11,7 +11,7 @@ from weft.epp.endpoint import Endpoint
 from weft.epp.explain import DecisionRing
 from weft.epp.metrics import PickerMetrics, Timer
 from weft.epp.objects import Objects
-from weft.epp.plugin import Detector, FollowsResponse, Handler, Learner, Producer, Profile
+from weft.epp.plugin import Detector, FollowsResponse, Handler, Learner, Preparer, Producer, Profile
 from weft.epp.pool import Pool, reachable
 from weft.epp.request import Decision, Drop, Ending, InferenceRequest, Refused, Usage
 from weft.epp.telemetry import RequestMetrics
@@ -43,6 +43,7 @@ class Parts:
     handler: Handler
     detector: Detector
     metrics: PickerMetrics
+    preparers: Sequence[Preparer]  # producers that wait for something
     learners: Sequence[Learner]  # plugins that hear of every decision
     followers: Sequence[FollowsResponse]  # plugins that must hear of every end
 
@@ -62,7 +63,7 @@ class DirectorSettings:
 
 
 class Director:
-    """Decides. Everything between the checks and the answer is synchronous: two requests never race."""
+    """Decides: checks, data, profiles, and the counting of the decision before the next one."""
 
     def __init__(
         self, parts: Parts, settings: DirectorSettings, clock: Callable[[], float] = monotonic
@@ -98,6 +99,9 @@ class Director:
         started = self._clock()
         cycle = self._open_cycle(request, started)
         try:
+            for plugin in self._parts.preparers:
+                await plugin.prepare(cycle)
+            # From here on nothing waits: two requests never decide on the same picture.
             cycle.candidates = self._candidates(cycle, subset)
             schedule = self._schedule(cycle)
         except Refused as refused:

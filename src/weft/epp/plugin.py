@@ -118,6 +118,15 @@ class Producer(Protocol):
 
 
 @runtime_checkable
+class Preparer(Protocol):
+    """Implemented by producers that have something to wait for."""
+
+    async def prepare(self, cycle: Cycle) -> None:
+        """Fill in the cycle before candidates are chosen."""
+        ...
+
+
+@runtime_checkable
 class Learner(Protocol):
     """Implemented by plugins that learn from decisions."""
 
