@@ -100,7 +100,7 @@ def decode_prompts(raw: msgspec.Raw, name: str) -> PromptField:
     found = _SHAPE.match(view)
     first = found[1] if found else b""
     decoder: Any = {b'"': _texts, b"[": _many_ids}.get(first, _ids)
-    if view[:1] == b'"':
+    if bytes(view[:1]) == b'"':
         decoder = _one_text
     try:
         decoded: PromptField = decoder.decode(view)
