@@ -22,7 +22,7 @@ from weft.epp.endpoints_file import EndpointsFile
 from weft.epp.explain import DecisionRing
 from weft.epp.metrics import PickerMetrics
 from weft.epp.objects_files import ObjectFiles
-from weft.epp.options import PickerOptions, parse_endpoint
+from weft.epp.options import DEFAULT_NAME, PickerOptions, parse_endpoint
 from weft.epp.pool import Pool
 from weft.epp.resolve import ResolvedConfig, resolve
 from weft.epp.settings import FileDiscoveryParameters
@@ -139,7 +139,12 @@ async def _start(picker: Picker, options: PickerOptions, specs: Sequence[Endpoin
 
 
 async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
-    files = ObjectFiles(options.objects, pool_name=options.pool_name)
+    # Without names of its own, the picker takes the objects of any pool and namespace.
+    files = ObjectFiles(
+        options.objects,
+        pool_name=None if options.pool_name == DEFAULT_NAME else options.pool_name,
+        namespace=None if options.pool_namespace == DEFAULT_NAME else options.pool_namespace,
+    )
     seen = mark(files.list_files())
     picker.director.objects = files.read()
 

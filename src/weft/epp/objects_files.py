@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -80,12 +81,24 @@ class RewriteSpec(_Part, frozen=True, kw_only=True):
     pool_ref: PoolRef | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    kind: str
+    name: str
+    namespace: str | None
+    created: str
+    spec: Any
+
+
 class ObjectFiles:
     """The files and directories that hold manifests."""
 
-    def __init__(self, paths: Sequence[Path], *, pool_name: str) -> None:
+    def __init__(
+        self, paths: Sequence[Path], *, pool_name: str | None, namespace: str | None
+    ) -> None:
         self._paths = tuple(paths)
-        self._pool_name = pool_name
+        self._pool_name = pool_name  # None: objects of any pool count
+        self._namespace = namespace  # None: objects of any namespace count
 
     def list_files(self) -> list[Path]:
         """Every file there is now, in order."""
@@ -113,25 +126,31 @@ class ObjectFiles:
     def _take(
         self, document: Any, where: str, priorities: dict[str, int], rewrites: list[ModelRewrite]
     ) -> None:
-        kind, name, created, spec = _head(document, where)
-        if kind == "InferenceObjective":
-            objective = decode(spec, ObjectiveSpec, f"{where}.spec")
-            if self._is_ours(objective.pool_ref):
-                if name in priorities:
-                    raise ConfigError(f"{where}.metadata.name: {name!r} is there already")
-                priorities[name] = objective.priority
+        head = _head(document, where)
+        if self._namespace is not None and head.namespace not in {None, self._namespace}:
+            _log.info("%s: %s is of namespace %s, not ours", where, head.name, head.namespace)
+            return
+        if head.kind == "InferenceObjective":
+            objective = decode(head.spec, ObjectiveSpec, f"{where}.spec")
+            if self._is_ours(objective.pool_ref, head.name, where):
+                if head.name in priorities:
+                    raise ConfigError(f"{where}.metadata.name: {head.name!r} is there already")
+                priorities[head.name] = objective.priority
         else:
-            rewrite = decode(spec, RewriteSpec, f"{where}.spec")
-            if self._is_ours(rewrite.pool_ref):
-                rewrites.append(ModelRewrite(name, created, tuple(map(_to_rule, rewrite.rules))))
+            rewrite = decode(head.spec, RewriteSpec, f"{where}.spec")
+            if self._is_ours(rewrite.pool_ref, head.name, where):
+                rules = tuple(map(_to_rule, rewrite.rules))
+                rewrites.append(ModelRewrite(head.name, head.created, rules))
 
-    def _is_ours(self, ref: PoolRef | None) -> bool:
-        """Without a name of our own, every object is."""
-        return ref is None or not self._pool_name or ref.name == self._pool_name
+    def _is_ours(self, ref: PoolRef | None, name: str, where: str) -> bool:
+        if ref is None or self._pool_name is None or ref.name == self._pool_name:
+            return True
+        _log.info("%s: %s is for pool %s, not ours", where, name, ref.name)
+        return False
 
 
-def _head(document: Any, where: str) -> tuple[str, str, str, Any]:
-    """Kind, name, creation time and spec of a manifest."""
+def _head(document: Any, where: str) -> _Head:
+    """What every manifest has."""
     if not isinstance(document, dict):
         raise ConfigError(f"{where}: must be a manifest with apiVersion, kind and metadata")
     kind, version = document.get("kind"), document.get("apiVersion")
@@ -148,7 +167,14 @@ def _head(document: Any, where: str) -> tuple[str, str, str, Any]:
     unknown = sorted(set(document) - {"kind", "apiVersion", "metadata", "spec", "status"})
     if unknown:
         raise ConfigError(f"{where}.{unknown[0]}: unknown key")
-    return kind, name, str(metadata.get("creationTimestamp") or ""), document.get("spec") or {}
+    namespace = metadata.get("namespace")
+    return _Head(
+        kind=kind,
+        name=name,
+        namespace=None if namespace is None else str(namespace),
+        created=str(metadata.get("creationTimestamp") or ""),
+        spec=document.get("spec") or {},
+    )
 
 
 def _unlisted(documents: Iterable[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from weft.core.errors import ConfigError
 from weft.epp.endpoint import EndpointSpec, split_host_port
 
-ENGINE_LABEL = "llm-d.ai/engine-type"
+DEFAULT_NAME = "default"
 GRPC_ENGINE = (
     "vllm-grpc"  # load and prefix-cache events over VllmEngine instead of /metrics and ZMQ
 )
@@ -22,11 +22,13 @@ class PickerOptions:
     objects: tuple[
         Path, ...
     ] = ()  # files or directories of InferenceObjective, InferenceModelRewrite
-    pool_name: str = "default"
-    pool_namespace: str = "default"
+    pool_name: str = DEFAULT_NAME
+    pool_namespace: str = DEFAULT_NAME
     refresh_metrics_interval_s: float = 1.0
     metrics_staleness_threshold_s: float = 2.0
-    default_engine: str | None = None  # None: the extractor's; for endpoints without ENGINE_LABEL
+    default_engine: str | None = (
+        None  # None: the extractor's; for endpoints without an engine label
+    )
     allow_experimental_plugins: bool = False
     disable_endpoint_subset_filter: bool = False
     emit_endpoint_scores: bool = False  # totals of the deciding profile, in dynamic metadata

@@ -142,17 +142,27 @@ def generic(target: str) -> str:
     return f"{{targets: [{{modelRewrite: {target}}}]}}"
 
 
-def read(tmp_path: Path, *texts: str):
+def read(tmp_path: Path, *texts: str, pool_name: str | None = None, namespace: str | None = None):
     for i, text in enumerate(texts):
         (tmp_path / f"{i}.yaml").write_text(text)
-    return ObjectFiles([tmp_path], pool_name="default").read()
+    return ObjectFiles([tmp_path], pool_name=pool_name, namespace=namespace).read()
 
 
 def test_objectives_give_priorities(tmp_path: Path):
-    """By name; unknown is 0; another pool's do not count."""
-    other = OBJECTIVE.replace("batch", "other").replace("name: default", "name: else")
-    objects = read(tmp_path, OBJECTIVE + "---\n" + other)
-    assert [objects.priority(name) for name in ("batch", "other", "x")] == [-5, 0, 0]
+    """By name; an unknown one is 0."""
+    objects = read(tmp_path, OBJECTIVE)
+    assert [objects.priority(name) for name in ("batch", "x")] == [-5, 0]
+
+
+@pytest.mark.parametrize(
+    ("pool_name", "namespace", "priority"),
+    [(None, None, -5), ("default", "n", -5), ("other", None, 0), (None, "other", 0)],
+)
+def test_named_pool_takes_its_own_objects(tmp_path: Path, pool_name, namespace, priority: int):
+    """Those that refer to another pool, or are of another namespace, do not count."""
+    text = OBJECTIVE.replace("name: batch", "name: batch, namespace: n")
+    objects = read(tmp_path, text, pool_name=pool_name, namespace=namespace)
+    assert objects.priority("batch") == priority
 
 
 def test_exact_rewrites_beat_generic_and_older_beat_newer(tmp_path: Path):
