@@ -132,6 +132,8 @@ REFUSALS = [
     ("flowControl: {priorityBands: [{priority: 1, maxRequest: 1}]}",
      "flowControl.priorityBands[0].maxRequest: unknown key"),
     ("dataLayer: {peerDiscovery: {pluginRef: x}}", "dataLayer.peerDiscovery: state shared"),
+    (("plugins: [{type: metrics-data-source, name: a}, {type: metrics-data-source, name: b}]\n"
+     "dataLayer: {sources: [{pluginRef: a}, {pluginRef: b}]}"), "dataLayer.sources[1]: one source"),
     ("dataLayer: {discovery: {pluginRef: x}}", "dataLayer.discovery.pluginRef: no plugin"),
     ("plugins: [{type: file-discovery, parameters: {path: /e}}]",
      "plugins[0]: 'file-discovery' is not named in dataLayer.discovery"),

@@ -188,9 +188,16 @@ def _check_gates(config: PickerConfig) -> list[str]:
         gates[name] = value != "false"
     if gates[FLOW_CONTROL_GATE]:
         raise ConfigError("featureGates: flowControl is refused: flow control is not offered yet")
+    warnings = []
+    if not gates["haPopulateNonLeaderDatastore"]:
+        warnings.append(
+            "featureGates: haPopulateNonLeaderDatastore has no effect: no leader is elected"
+        )
     if config.flow_control is not None:
-        return ["flowControl: ignored but for saturationDetector, since its feature gate is off"]
-    return []
+        warnings.append(
+            "flowControl: ignored but for saturationDetector, since its feature gate is off"
+        )
+    return warnings
 
 
 def _check_data_layer(config: PickerConfig) -> None:
@@ -313,10 +320,12 @@ def _parsers(config: PickerConfig, plugins: _Plugins) -> tuple[str, ...]:
 
 def _sources(config: PickerConfig, plugins: _Plugins) -> tuple[tuple[str, tuple[str, ...]], ...]:
     layer = config.data_layer
-    sources = []
+    sources: list[tuple[str, tuple[str, ...]]] = []
     for i, source in enumerate(layer.sources if layer else ()):
         path = f"dataLayer.sources[{i}]"
         plugin = plugins.get(source.plugin_ref, Kind.SOURCE, f"{path}.pluginRef")
+        if i or len(source.extractors) > 1:
+            raise ConfigError(f"{path}: one source with one extractor is offered, no more")
         extractors = _extractors(
             ((ref.plugin_ref, f"{path}.extractors[{j}].pluginRef")
              for j, ref in enumerate(source.extractors)), plugins,

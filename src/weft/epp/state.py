@@ -1,7 +1,9 @@
 """Starts what keeps the endpoints' load and caches known: polls, and event subscriptions."""
 
+import logging
 from collections.abc import Callable
 
+from weft.core.errors import ConfigError
 from weft.epp.assemble import Assembly
 from weft.epp.endpoint import Endpoint, Load
 from weft.epp.kv_subscriptions import KvSubscriptions
@@ -12,6 +14,8 @@ from weft.epp.scrape.engines import ENGINES, LoadReader, configured
 from weft.epp.scrape.poller import LoadSource, Poller, http_sources
 from weft.epp.settings import ExtractorParameters, MetricsSourceParameters
 from weft.epp.wire_engine import EngineConnection
+
+_log = logging.getLogger(__name__)
 
 
 class GrpcLoadSource:
@@ -41,6 +45,15 @@ class Telemetry:
         extractors = [name for _, names in assembly.config.sources for name in names]
         found = assembly.parameters.get(extractors[0]) if extractors else None
         self._extractor: ExtractorParameters = found or ExtractorParameters()
+        self._series = dict(ENGINES) | {
+            engine.name: configured(engine) for engine in self._extractor.engine_configs
+        }
+        self._default_engine = options.default_engine or self._extractor.default_engine
+        known = [GRPC_ENGINE, *self._series]
+        if self._default_engine not in known:
+            raise ConfigError(
+                f"default engine: {self._default_engine!r} is unknown; known: {', '.join(known)}"
+            )
 
     def start(self) -> None:
         """Begin; endpoints that join later are taken up as they come."""
@@ -66,8 +79,11 @@ class Telemetry:
 
     def engine_of(self, endpoint: Endpoint) -> str:
         """Which kind of server it is."""
-        default = self._options.default_engine or self._extractor.default_engine
-        return endpoint.labels.get(self._extractor.engine_label_key, default)
+        engine = endpoint.labels.get(self._extractor.engine_label_key, self._default_engine)
+        if engine != GRPC_ENGINE and engine not in self._series:
+            _log.warning("%s: unknown engine %r, read as vllm", endpoint.host_port, engine)
+            return "vllm"
+        return engine
 
     def is_grpc(self, endpoint: Endpoint) -> bool:
         """Whether it speaks VllmEngine, and so needs no metrics page."""
@@ -82,14 +98,8 @@ class Telemetry:
         )
 
     def _sources(self, parameters: MetricsSourceParameters) -> Callable[[Endpoint], LoadSource]:
-        series = dict(ENGINES) | {
-            engine.name: configured(engine) for engine in self._extractor.engine_configs
-        }
-        readers = {name: LoadReader(each) for name, each in series.items()}
-        default = readers["vllm"]
-        from_page = http_sources(
-            parameters, lambda each: readers.get(self.engine_of(each), default)
-        )
+        readers = {name: LoadReader(each) for name, each in self._series.items()}
+        from_page = http_sources(parameters, lambda each: readers[self.engine_of(each)])
 
         def make(endpoint: Endpoint) -> LoadSource:
             return GrpcLoadSource(endpoint) if self.is_grpc(endpoint) else from_page(endpoint)

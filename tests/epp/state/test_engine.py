@@ -8,6 +8,7 @@ import pytest
 from tests.doubles.fake_engine import FakeEngine
 from tests.epp.pools import HEAD, request, until
 from tests.rpc.calls import TOKENIZER_FILES
+from weft.core.errors import ConfigError
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
 from weft.epp.build import Picker, open_picker
 from weft.epp.options import PickerOptions
@@ -119,3 +120,16 @@ async def test_picker_closes_twice_without_a_trace(picker: Picker):
     await picker.close()
     await picker.close()
     assert all(task.done() for task in before)
+
+
+async def test_unknown_engine_is_refused_at_start():
+    """A typo must not mean another server's metrics."""
+    with pytest.raises(ConfigError, match="default engine: 'vlmm' is unknown; known: vllm-grpc"):
+        await open_picker(PickerOptions(endpoints=("10.0.0.1:1",), default_engine="vlmm"))
+
+
+async def test_certificates_that_cannot_be_read_stop_the_start():
+    """Rather than every poll."""
+    source = "{type: metrics-data-source, parameters: {scheme: https, caCertPath: /no/such/file}}"
+    with pytest.raises(ConfigError, match="a certificate cannot be read"):
+        await open_picker(PickerOptions(config_text=HEAD + f"plugins: [{source}]"))

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
+from weft.core.errors import ConfigError
 from weft.epp.endpoint import Endpoint, Load
 from weft.epp.metrics import PickerMetrics
 from weft.epp.pool import Pool
@@ -151,11 +152,14 @@ def http_sources(
 
 
 def make_tls(parameters: MetricsSourceParameters) -> ssl.SSLContext:
-    """How servers' certificates are checked, and ours shown."""
-    context = ssl.create_default_context(cafile=parameters.ca_cert_path)
+    """How servers' certificates are checked, and ours shown; raises `ConfigError`."""
+    try:
+        context = ssl.create_default_context(cafile=parameters.ca_cert_path)
+        if parameters.client_cert_path and parameters.client_key_path:
+            context.load_cert_chain(parameters.client_cert_path, parameters.client_key_path)
+    except OSError as error:
+        raise ConfigError(f"{SOURCE_TYPE}: a certificate cannot be read: {error}") from error
     if parameters.insecure_skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if parameters.client_cert_path and parameters.client_key_path:
-        context.load_cert_chain(parameters.client_cert_path, parameters.client_key_path)
     return context
