@@ -213,6 +213,20 @@ def test_token_ids_that_fit_no_token_are_refused():
     assert caught.value.status == 400
 
 
+def test_endpoints_that_refuse_connections_are_no_candidates():
+    """While others are left; the record says so, and the gauge counts the others."""
+    pool = pool_of(2)
+    one, two = pool
+    one.is_refusing = True
+    made = bench(DEFAULT, pool)
+    assert {made.host(i) for i in range(5)} == {two.host}
+    assert {made.director.pick_any(None) for _ in range(20)} == {two.host_port}
+    assert made.director.decisions.get("r").unreachable == [one.host_port]
+    assert sample(made, "llm_d_epp_ready_endpoints", name="default") == 1
+    two.is_refusing = True
+    assert {made.host(i) for i in range(5)} == {one.host, two.host}
+
+
 def test_unschedulable_requests_go_to_any_endpoint():
     """Within the subset."""
     made = bench(DEFAULT, pool_of(3))
@@ -297,9 +311,9 @@ def test_scores_are_in_the_metadata_if_wanted():
 # -- metrics ----------------------------------------------------------------------------------
 
 
-def sample(made: Bench, name: str, **labels: str) -> float | None:
+def sample(made: Bench, series: str, /, **labels: str) -> float | None:
     made.director.update_gauges()
-    return made.assembly.metrics.registry.get_sample_value(name, labels)
+    return made.assembly.metrics.registry.get_sample_value(series, labels)
 
 
 REQUEST = {"model_name": "m", "target_model_name": "m", "fairness_id": "f", "priority": "0"}

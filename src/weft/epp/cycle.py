@@ -53,6 +53,7 @@ class Cycle:
     chains: dict[str, list[list[int]]] = field(default_factory=dict)  # block hashes, by producer
     session_ids: dict[str, str] = field(default_factory=dict)  # by producer name
     runs: list[ProfileRun] = field(default_factory=list)
+    unreachable: Sequence[Endpoint] = ()  # left out before any profile: they refuse connections
     response_headers: dict[str, str] = field(default_factory=dict)
 
     def num_uncached_tokens(self, endpoint: Endpoint, producer: str) -> int:

@@ -113,7 +113,7 @@ class Director:
 
     def pick_any(self, subset: tuple[str, ...] | None) -> str:
         """Any endpoint, for requests that nothing can be scheduled by; raises `Refused`."""
-        return random.choice(self._available(subset)).host_port
+        return random.choice(reachable(self._allowed(subset))).host_port
 
     def on_response_headers(self, decision: Decision, status: int) -> Mapping[str, str]:
         """The server answered; returns headers for the client."""
@@ -180,17 +180,20 @@ class Director:
                 cycle.model = _header(headers, REWRITE_HEADERS) or request.model
         return cycle
 
-    def _available(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
+    def _allowed(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
         if self._is_closed:
             raise Refused(503, "the endpoint picker is shutting down", Drop.SHUTTING_DOWN)
         found = self._pool.select(None if self._settings.ignores_subset else subset)
         if not found:
             which = "the pool is empty" if not self._pool.ready else "the subset hint names none"
             raise Refused(503, f"no endpoint is available: {which}", Drop.NO_ENDPOINTS)
-        return reachable(found)
+        return found
 
     def _candidates(self, cycle: Cycle, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
-        available = self._available(subset)
+        allowed = self._allowed(subset)
+        available = reachable(allowed)
+        if len(available) < len(allowed):
+            cycle.unreachable = [each for each in allowed if each.is_refusing]
         if cycle.priority < 0:
             saturation = self._parts.detector.saturation(available, cycle.now)
             if saturation >= 1.0:

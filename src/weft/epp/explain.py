@@ -64,6 +64,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     set_headers: dict[str, str]
     num_prompt_tokens: int
     cached_tokens: dict[str, dict[str, int]]  # by prefix producer, then by endpoint
+    unreachable: list[str] = []  # endpoints that refuse connections, and so were no candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ class _Kept:
     num_prompt_tokens: int
     outcome: Schedule | Refused
     stale: Sequence[Endpoint]
+    unreachable: Sequence[Endpoint]
 
 
 class DecisionRing:
@@ -122,6 +124,7 @@ class DecisionRing:
             num_prompt_tokens=cycle.num_prompt_tokens,
             outcome=outcome,
             stale=stale,
+            unreachable=cycle.unreachable,
         )
         self._kept.move_to_end(request_id)
         if len(self._kept) > self._capacity:
@@ -157,6 +160,7 @@ def _to_record(kept: _Kept) -> DecisionRecord:
         set_headers=dict(schedule.set_headers) if schedule else {},
         num_prompt_tokens=kept.num_prompt_tokens,
         cached_tokens=_cached(kept),
+        unreachable=_named(kept.unreachable),
     )
 
 

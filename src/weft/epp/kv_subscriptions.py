@@ -124,7 +124,7 @@ class KvSubscriptions:
 
     async def _follow_grpc(self, endpoint: Endpoint) -> None:
         connection = EngineConnection(endpoint.host_port)
-        retry_s = _MIN_RETRY_S
+        retry_s, told = _MIN_RETRY_S, ""
         try:
             while True:
                 started = monotonic()
@@ -138,7 +138,9 @@ class KvSubscriptions:
                 self._metrics.kv_events.labels("disconnected").inc()
                 if monotonic() - started > _MAX_RETRY_S:
                     retry_s = _MIN_RETRY_S
-                _log.warning("prefix-cache events of %s: %s", endpoint.host_port, error)
+                if str(error) != told:  # an engine that is away for an hour is news once
+                    told = str(error)
+                    _log.warning("prefix-cache events of %s: %s", endpoint.host_port, error)
                 await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
         finally:

@@ -165,7 +165,9 @@ class PickerMetrics:
         self.kv_usage = self._spread("kv_cache_utilization")
         self.queue_size = self._spread("queue_size")
         self.running_requests = self._spread("running_requests")
-        self.ready_endpoints = self.gauge("ready_endpoints", "Endpoints there are.", ("name",))
+        self.ready_endpoints = self.gauge(
+            "ready_endpoints", "Endpoints that do not refuse connections.", ("name",)
+        )
         self.per_endpoint_queue_size = self.gauge(
             "per_endpoint_queue_size",
             "Requests waiting at an endpoint.",

@@ -119,7 +119,8 @@ class RequestMetrics:
     def pool(self, name: str, endpoints: Sequence[Endpoint], num_stale: int) -> None:
         """What the pool looks like now."""
         metrics = self._metrics
-        metrics.ready_endpoints.labels(name).set(len(endpoints))
+        num_ready = sum(not endpoint.is_refusing for endpoint in endpoints)
+        metrics.ready_endpoints.labels(name).set(num_ready)
         metrics.stale_endpoints.labels("load").set(num_stale)
         loads = [endpoint.load for endpoint in endpoints]
         spreads: list[tuple[tuple[Gauge, Gauge], list[float]]] = [
