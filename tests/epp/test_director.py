@@ -393,6 +393,17 @@ def test_model_names_are_capped():
     assert sample(made, "llm_d_epp_request_total", **labels) == 3
 
 
+def test_fairness_ids_are_capped_everywhere():
+    """Also in the counts of what is under way."""
+    made = bench(ACTIVE, pool_of(1))
+    for i in range(1002):
+        headers = {"x-llm-d-inference-fairness-id": f"f{i}"}
+        made.director.on_end(made.pick(request(1, headers=headers)), Ending.NATURAL)
+    lines = made.assembly.metrics.text().decode().splitlines()
+    named = {line for line in lines if line.startswith("llm_d_epp_inflight_requests{")}
+    assert len(named) == 1001
+
+
 def test_text_prompts_match_by_their_start():
     """Four bytes a token: a shared beginning is shared blocks."""
     made = bench(DEFAULT, pool_of(2))

@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -195,18 +196,24 @@ def test_producer_finds_what_events_told():
     assert produce(producer, pool, text="text")[1] is None
 
 
-def test_request_without_a_model_means_the_only_one():
-    """gRPC names none; the events did."""
-    pool = pool_of(1)
-    (one,) = pool
+@pytest.mark.parametrize(
+    ("model", "bases", "finds"),
+    [("", ["base"], True), ("alias", ["base"], True), ("base", ["base", "b"], True),
+     ("alias", ["base", "b"], False), ("adapter", ["base"], False)],
+)  # fmt: skip
+def test_unknown_model_means_the_only_base_model(model: str, bases: list[str], finds: bool):
+    """gRPC names none, and clients may use an alias; an adapter that events know is itself."""
+    pool = pool_of(2)
+    one, two = pool
     producer = make_producer(pool)
     producer.index.apply(one, stored(1, tokens=[7, 8]), model="base")
-    producer.base_models[one] = "base"
-    made = cycle(list(pool))
+    producer.index.apply(one, stored(2, tokens=[5, 6], lora_name="adapter"), model="base")
+    producer.base_models.update(zip((one, two), bases, strict=False))
+    made = cycle(list(pool), model=model)
     made.request = request(7, 8)
     TokenProducer(TokenParameters(), around()).produce(made)
     producer.produce(made)
-    assert made.prefixes["it"].held == {one: 1}
+    assert made.prefixes["it"].held == ({one: 1} if finds else {})
 
 
 def test_salted_requests_match_salted_blocks_only():

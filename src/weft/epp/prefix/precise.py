@@ -39,6 +39,7 @@ class PreciseIndex:
         self.block_size = block_size
         self.num_orphans = 0  # blocks whose parent was never told
         self.num_evictions = 0
+        self.adapters: set[str] = set()  # named by events
         self._max_keys = max_keys
         tiers = sorted({**weights, SPECULATIVE: 1.0}.items(), key=lambda item: -item[1])
         self._weights = tuple(tiers)
@@ -121,6 +122,8 @@ class PreciseIndex:
 
     def _store(self, endpoint: Endpoint, event: Stored, model: str) -> None:
         holding = self._holdings.setdefault(endpoint, _Holding())
+        if event.lora_name:
+            self.adapters.add(event.lora_name)
         if event.parent is None:
             key, tail = self.keys.root(event.lora_name or model), b""
         else:

@@ -72,7 +72,7 @@ class InflightLoad:
         shares = []
         for endpoint in {picks[0]: None for picks in schedule.picks.values() if picks}:
             num_tokens = self._cost(cycle, endpoint)
-            labels = (cycle.fairness_id, str(cycle.priority))
+            labels = (self._metrics.fairness_ids(cycle.fairness_id), str(cycle.priority))
             shares.append(_Share(endpoint, num_tokens, labels))
             self._change(shares[-1], num_requests=1, num_tokens=num_tokens)
         self._shares[cycle.ticket_id] = shares

@@ -192,11 +192,15 @@ class PrecisePrefixProducer:
         return PrefixMatch(sum(map(len, chains)), self.index.block_size, held, weight)
 
     def _model(self, model: str) -> str:
-        """The name in the keys. A gRPC request names no model: then it is the pool's only one."""
-        if model:
+        """The name in the keys: an adapter's or a base model's, as events name it.
+
+        A gRPC request names no model, and clients may use an alias that no event knows: with one
+        base model in the pool, it is meant.
+        """
+        bases = set(self.base_models.values())
+        if model in bases or model in self.index.adapters or len(bases) != 1:
             return model
-        known = set(self.base_models.values())
-        return next(iter(known)) if len(known) == 1 else ""
+        return bases.pop()
 
     def _drop_old_guesses(self, now: float) -> None:
         while self._guesses and self._guesses[0][0] <= now:
