@@ -4,6 +4,7 @@ import asyncio
 import logging
 import struct
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,11 +13,14 @@ from weft.epp.cycle import Cycle
 from weft.epp.plugin import Parameters, Surroundings
 from weft.epp.prefix.keys import pack_tokens
 from weft.epp.request import InferenceRequest, Prompt, Refused
-from weft.text.tokenizer import CONFIG_FILE, TOKENIZER_FILE, Tokenizer
+
+if TYPE_CHECKING:
+    from weft.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
 TYPE = "token-producer"
+TOKENIZER_FILE = "tokenizer.json"
 _NO_RENDERING = (
     "prompts are not sent to another server for rendering; name a directory with a "
     f"{TOKENIZER_FILE} in modelName, or leave it out for estimates"
@@ -95,7 +99,7 @@ def _fill(cycle: Cycle, prompts: list[bytes], *, has_real_tokens: bool) -> None:
     cycle.num_prompt_tokens = sum(map(len, prompts)) // 4
 
 
-def _encode_all(tokenizer: Tokenizer, prompts: tuple[Prompt, ...]) -> list[bytes]:
+def _encode_all(tokenizer: "Tokenizer", prompts: tuple[Prompt, ...]) -> list[bytes]:
     return [
         pack(each) if each.text is None else pack_tokens(tokenizer.encode(each.text))
         for each in prompts
@@ -112,10 +116,15 @@ def _is_raw(request: InferenceRequest) -> bool:
     )
 
 
-def _open_tokenizer(name: str) -> Tokenizer | None:
+def _open_tokenizer(name: str) -> "Tokenizer | None":
     directory = Path(name)
     if not name or not (directory / TOKENIZER_FILE).is_file():
         return None
+    try:
+        # Only here: a picker that estimates needs no tokenizer library.
+        from weft.text.tokenizer import CONFIG_FILE, Tokenizer  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(f"{TYPE}.parameters.modelName: needs a package: {error}") from error
     try:
         files = {
             file: (directory / file).read_bytes()
