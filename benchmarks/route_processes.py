@@ -107,9 +107,10 @@ async def measure(
     count: int,
     lanes: int,
     pids: dict[str, int],
-    warm: int = 50,
+    warm: int | None = None,
 ) -> Result:
     """`count` requests in `lanes` closed loops, after `warm` of them that do not count."""
+    warm = max(lanes, count // 10) if warm is None else warm
     await _run(one, range(warm), lanes)
     before = {name: _cpu_s(pid) for name, pid in pids.items()}
     started = time.perf_counter()

@@ -239,7 +239,7 @@ def test_it_serves_tls_with_a_certificate(tmp_path: Path):
 RUN_WITHOUT_COMPUTE = """
 import asyncio, sys
 
-HEAVY = ("numpy", "torch", "transformers", "tokenizers", "weft.compute", "weft.engine", "weft.rpc")
+HEAVY = ("numpy", "torch", "transformers", "weft.compute", "weft.engine", "weft.rpc", "weft.model")
 
 
 class Refuse:
