@@ -136,14 +136,21 @@ async def test_refusals_arrive_with_status_reason_and_sentence(status: int, reas
         assert here.http[1].seen == []
 
 
-async def test_a_refused_upload_is_answered_before_it_ends():
-    """The picker says no to a body it will not hold; the client need not send it all."""
+async def test_a_malformed_body_is_refused_with_a_sentence():
+    """By the picker; no worker sees it."""
     async with scene() as here:
-        answer = await here.client.post(
-            "/v1/chat/completions", content=b"x", headers={"content-length": "1"}
-        )
+        answer = await here.post(b"x")
         assert answer.status_code == 400
         assert "not valid JSON" in answer.text
+        assert here.http[1].seen == []
+
+
+async def test_a_multimodal_body_arrives_whole():
+    """25 MB in one request: images are sent so."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}' % (b"x" * 25_000_000)
+    async with scene() as here:
+        answer = await here.post(body)
+        assert answer.json()["size"] == len(body)
 
 
 async def test_the_client_is_told_the_model_it_asked_for():
