@@ -363,7 +363,7 @@ def machine() -> list[str]:
     )
     where = (
         f"Machine: {model}, {os.cpu_count()} virtual CPUs shared by load generator, servers, Envoy, "
-        f"picker and other users; load average at the start {load()}. CPU a request is steady; "
+        f"picker and other users; load average at the start {load()}. CPU a request is the least noisy; "
         "requests a second and latencies are noisy, and bounded by the load generator's share."
     )
     return ["# Routing", "", what, "", where]
