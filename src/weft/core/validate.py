@@ -321,7 +321,7 @@ def _check_bad_words(bad_words: object) -> None:
         if not (word.strip() and len(word) <= MAX_BAD_WORD_CHARS):
             raise BadRequest(
                 "bad_words",
-                f"each bad word must have 1 to {MAX_BAD_WORD_CHARS} characters that are not all "
+                f"each of bad_words must have 1 to {MAX_BAD_WORD_CHARS} characters that are not all "
                 f"spaces, got {_shown(word)}",
             )
 

@@ -29,7 +29,13 @@ _NUM_WORKERS = 2
 class GrammarChecker:
     """Safe to call from one event loop; `close` ends its processes, which start with their first use."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        time_limit_s: float = TIME_LIMIT_S,
+    ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = list(eos_token_ids)
@@ -37,6 +43,7 @@ class GrammarChecker:
         self._threads = ThreadPoolExecutor(_NUM_WORKERS, "weft-grammar-check")
         self._lock = threading.Lock()
         self._idle: list[Worker] = []
+        self._time_limit_s = time_limit_s
         self._setup: str | None = None
         self._is_closed = False
 
@@ -51,7 +58,7 @@ class GrammarChecker:
         if answer is None:
             raise BadRequest(
                 kind_of(asked),
-                f"{kind_of(asked)} takes more than {TIME_LIMIT_S:g} s, or too much memory, to build",
+                f"{kind_of(asked)} takes more than {self._time_limit_s:g} s, or too much memory, to build",
             )
         if "grammar" not in answer:
             raise BadRequest(kind_of(asked), f"{kind_of(asked)} is refused: {answer['error']}")
@@ -87,7 +94,7 @@ class GrammarChecker:
                 "tokenizer": self._tokenizer.to_json(),
                 "vocab_size": self._vocab_size,
                 "eos_token_ids": self._eos_token_ids,
-                "time_limit_s": TIME_LIMIT_S,
+                "time_limit_s": self._time_limit_s,
                 "max_memory_bytes": MAX_MEMORY_BYTES,
             }
             self._setup = json.dumps(setup) + "\n"
@@ -99,7 +106,7 @@ class _TextCache:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._num_bytes = 0
+        self.num_bytes = 0
         self._texts: OrderedDict[bytes, str] = OrderedDict()
 
     def get(self, key: str) -> str | None:
@@ -114,10 +121,10 @@ class _TextCache:
         if digest in self._texts:
             return
         self._texts[digest] = text
-        self._num_bytes += len(text) + _ENTRY_BYTES
-        while self._num_bytes > self._max_bytes:
+        self.num_bytes += len(text) + _ENTRY_BYTES
+        while self.num_bytes > self._max_bytes:
             _, oldest = self._texts.popitem(last=False)
-            self._num_bytes -= len(oldest) + _ENTRY_BYTES
+            self.num_bytes -= len(oldest) + _ENTRY_BYTES
 
 
 def _digest(key: str) -> bytes:

@@ -72,9 +72,7 @@ def _set_constraint(message: pb.SamplingParams, asked: StructuredOutputsParams) 
     match kind:
         case "json":
             given = asked.json
-            message.json_schema = (
-                given if isinstance(given, str) else json.dumps(schema_of(given))
-            )
+            message.json_schema = given if isinstance(given, str) else json.dumps(schema_of(given))
         case "choice":
             message.choice.choices.extend(asked.choice or ())
         case _:
