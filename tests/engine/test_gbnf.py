@@ -37,8 +37,10 @@ LANGUAGES = [
     ("root ::= [-+] [a-]", ["-a", "+-"], ["ab"]),
     ('root::="a"\nother::="b"', ["a"], ["b"]),
     (
-        'root ::= object\nobject ::= "{" (pair ("," pair)*)? "}"\n'
-        'pair ::= string ":" (string | object)\nstring ::= "\\"" [^"]* "\\""',
+        (
+            'root ::= object\nobject ::= "{" (pair ("," pair)*)? "}"\n'
+            'pair ::= string ":" (string | object)\nstring ::= "\\"" [^"]* "\\""'
+        ),
         ["{}", '{"a":"b"}', '{"a":{"b":""},"c":"d"}'],
         ["{", '{"a"}', '{"a":}'],
     ),
