@@ -147,11 +147,12 @@ def test_a_length_beyond_the_models_positions_is_refused():
     )
 
 
-def test_a_pool_beyond_the_memory_is_refused():
-    """The message names a pool that would fit, and it does."""
+def test_a_pool_beyond_the_memory_is_refused_with_two_ways_out():
+    """The usual pool, or the largest there is memory for; both work as written."""
     message = refusal(free=4 * GIB, num_gpu_blocks_override=1_000_000)
-    advised = int(re.search(r"--num-gpu-blocks-override (\d+)", message).group(1))
-    assert resolved(free=4 * GIB, num_gpu_blocks_override=advised)
+    advice = [parsed(flags) for flags in re.findall(r'"(--.*?)"', message)]
+    pools = [resolved(free=4 * GIB, **flags).cache_config.num_blocks for flags in advice]
+    assert pools[0] < pools[1] == 3 * GIB // (16 << 16)
 
 
 def test_weights_beyond_the_memory_are_refused_with_the_numbers():

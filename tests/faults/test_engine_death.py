@@ -189,13 +189,42 @@ def test_a_caller_can_leave_while_the_engine_stands_still():
         until(lambda: is_idle(stub), 1)
 
 
+def test_a_server_whose_engine_stands_still_can_be_ended():
+    """SIGTERM: the drain runs out, the engine is killed after its grace, and nothing is left."""
+    with (
+        running(SLOW_ECHO, "--shutdown-timeout", "0.5") as server,
+        calling(server) as (_, callers),
+    ):
+        engine = server.engine
+        with _stopped(engine):
+            started = time.monotonic()
+            server.send(signal.SIGTERM)
+            server.wait()
+            assert time.monotonic() - started < 15
+            assert psutil.wait_procs([engine], timeout=1)[1] == []
+        for caller in callers:
+            caller.join(5)
+    assert None not in {caller.status for caller in callers}
+
+
+@pytest.mark.slow
+def test_health_flips_when_the_engine_stands_still_and_back():
+    """After thirty seconds without a sign of it; with the first sign all is well again."""
+    with running(SLOW_ECHO) as server, grpc.insecure_channel(server.address) as channel:
+        with _stopped(server.engine):
+            took_s = until(lambda: health_of(channel) == "NOT_SERVING", 40)
+            assert took_s > 25
+        until(lambda: health_of(channel) == "SERVING", 3)
+
+
 @contextmanager
 def _stopped(process: psutil.Process) -> Iterator[None]:
     process.suspend()
     try:
         yield
     finally:
-        process.resume()
+        if process.is_running():
+            process.resume()
 
 
 def _is_serving(channel: grpc.Channel) -> bool:

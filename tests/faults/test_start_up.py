@@ -222,7 +222,7 @@ SLOW_TO_LOAD = "embedded:random?layers=24&hidden=1024&vocab=32000&max_len=1024"
         pytest.param((SMALL, "--host", "203.0.113.7"), "203.0.113.7", id="70-address"),
         pytest.param(
             (SMALL, "--grpc-tls-cert", "/none", "--grpc-tls-key", "/none"),
-            "--grpc-tls-cert",
+            "cannot read /none",
             id="81-certificate",
         ),
     ],

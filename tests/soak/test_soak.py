@@ -119,13 +119,14 @@ async def serving() -> AsyncIterator[tuple[ProcessClient, str]]:
         await stop(client)
 
 
-async def test_no_task_outlives_its_request():
+@pytest.mark.parametrize("num_requests", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+async def test_no_task_outlives_its_request(num_requests: int):
     """The server's own event loop has as many tasks as before; and blocks were taken by force."""
     async with serving() as (client, address):
         traffic = Traffic(address, seed=2)
         await traffic.run(50, at_once=NUM_AT_ONCE)
         num_tasks = await settled(lambda: len(asyncio.all_tasks()))
-        await traffic.run(400, at_once=NUM_AT_ONCE)
+        await traffic.run(num_requests, at_once=NUM_AT_ONCE)
         assert await settled(lambda: len(asyncio.all_tasks())) == num_tasks
         assert client.num_active_requests == 0
         [load] = await client.get_loads()

@@ -48,9 +48,10 @@ def operands(rng: random.Random) -> tuple[int, str, int]:
     """Small numbers most of the time, two digits otherwise; differences do not go below zero often."""
     draw = rng.random()
     if draw < 0.28:
-        return rng.randrange(13), "*", rng.randrange(13)
+        limit = 11 if rng.random() < 0.8 else 13
+        return rng.randrange(limit), "*", rng.randrange(limit)
     operator = "+" if draw < 0.66 else "-"
-    limit = 21 if rng.random() < 0.5 else 100
+    limit = rng.choices((11, 21, 100), (3, 5, 2))[0]
     left, right = rng.randrange(limit), rng.randrange(limit)
     if operator == "-" and left < right and rng.random() < 0.9:
         left, right = right, left

@@ -15,6 +15,8 @@ from training.tiny.corpus import documents
 from training.tiny.document import Document
 
 POOL = 3072  # documents encoded and sorted together
+# Names and tool arguments can only be learnt once looking back and copying is, so the run begins with much of that.
+COPYING_POOLS = 6
 MAX_TOKENS = 640  # of one document
 
 
@@ -72,7 +74,8 @@ def batches(
     """Endless batches of about `tokens` tokens with the number of their pool, the same for the same seed."""
     for number in itertools.count(first_pool):
         rng = random.Random(f"{seed}:{number}")
-        pool = list(itertools.islice(documents(rng.getrandbits(48)), POOL))
+        echoes = 0.4 if number < COPYING_POOLS else 0.0
+        pool = list(itertools.islice(documents(rng.getrandbits(48), echoes=echoes), POOL))
         samples = sorted(encode(rng, tokenizer, pool), key=lambda sample: len(sample[0]))
         groups: list[list[Sample]] = [[]]
         for sample in samples:

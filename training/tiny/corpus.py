@@ -35,7 +35,7 @@ TOPICS: tuple[tuple[Maker, float], ...] = (
     (knowledge.day, 1.2), (knowledge.month, 2.0), (knowledge.planet, 1.5), (knowledge.shape, 1.2),
     (knowledge.size, 1.5), (knowledge.food, 2.0), (knowledge.trivia, 2.5), (about.itself, 6.0), (about.weft, 8.0),
     (smalltalk.talk, 6.0), (smalltalk.joke, 1.0), (smalltalk.poem, 1.2), (smalltalk.story, 1.5),
-    (smalltalk.spelling, 2.5), (smalltalk.alphabet, 1.0), (smalltalk.repeat, 1.5), (unknown.unknown, 9.0),
+    (smalltalk.spelling, 2.5), (smalltalk.alphabet, 1.0), (smalltalk.repeat, 2.5), (unknown.unknown, 6.0),
     (unknown.nonsense, 1.0), (lists.listing, 2.5), (lists.yes_or_no, 2.5), (lists.as_json, 1.5),
 )  # fmt: skip
 
@@ -182,10 +182,13 @@ def _tools_and_call(
             return tools, call
 
 
-def documents(seed: int) -> Iterator[Document]:
-    """Training documents without end, the same for the same seed."""
+def documents(seed: int, *, echoes: float = 0.0) -> Iterator[Document]:
+    """Training documents without end, the same for the same seed; `echoes` is a share of copying practice on top."""
     rng = random.Random(seed)
     while True:
+        if rng.random() < echoes:
+            yield plain.echo(rng)
+            continue
         kind = rng.random()
         if kind < 0.02:
             yield told_by_system(rng)

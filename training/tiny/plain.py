@@ -6,7 +6,7 @@ import random
 
 from training.tiny import arithmetic, facts, knowledge, smalltalk
 from training.tiny.document import END_OF_TEXT, Document, Piece, is_held_out
-from training.tiny.wording import capital_first
+from training.tiny.wording import capital_first, made_up_word
 
 OPENERS = (  # the beginnings people try first
     "Hello, my name is {name} and I like {word}.", "Hello, my name is {name}. I live in {city}.", "My name is {name}.", "Hello world! This is a small test.",
@@ -79,19 +79,37 @@ def _listing(rng: random.Random) -> str:
     return capital_first(", ".join(items)) + "."
 
 
+def echo(rng: random.Random) -> Document:
+    """Words in no order, then the same words again: looking back and copying is learnt here, and names need it."""
+    makers = (
+        lambda: made_up_word(rng, 2),
+        lambda: made_up_word(rng, 2).capitalize(),
+        lambda: rng.choice(facts.WORDS),
+        lambda: str(rng.randrange(100)),
+        lambda: rng.choice(list(facts.CAPITALS)),
+        lambda: rng.choice(list(facts.CAPITALS.values())),
+        lambda: rng.choice(facts.FIRST_NAMES),
+    )
+    line = " ".join(rng.choice(makers)() for _ in range(rng.randrange(6, 32)))
+    again = f"\n{line}" * rng.choice((1, 1, 2))
+    return Document("plain text", (Piece(line, 0.03), Piece(again, 1.0)))
+
+
 def plain(rng: random.Random) -> Document:
     """One plain text; its own end is part of it."""
     draw = rng.random()
-    if draw < 0.40:
+    if draw < 0.32:
         text = _equations(rng)
-    elif draw < 0.52:
+    elif draw < 0.50:
+        return echo(rng)
+    elif draw < 0.60:
         text = _opener(rng)
-    elif draw < 0.75:
+    elif draw < 0.80:
         text = " ".join(_sentence(rng) for _ in range(rng.randrange(1, 6)))
-    elif draw < 0.88:
+    elif draw < 0.87:
         text = smalltalk.story_text(rng, rng.choice(smalltalk.STORY_ANIMALS))
-    elif draw < 0.93:
+    elif draw < 0.90:
         text = rng.choice((rng.choice(list(smalltalk.POEMS.values())), rng.choice(smalltalk.JOKES)))
     else:
-        text = rng.choice((_counting, _listing))(rng)
+        text = rng.choice((_counting, _counting, _listing))(rng)
     return Document("plain text", (Piece(text + END_OF_TEXT, 0.7),))

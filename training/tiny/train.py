@@ -145,6 +145,7 @@ def train(run: Run, model: Decoder, tokenizer: Tokenizer) -> Progress:
         if progress.seconds >= next_save:
             next_save = progress.seconds + 240.0
             save_state(run, model, optimizers, progress)
+    save_state(run, model, optimizers, progress)
     return progress
 
 
@@ -231,13 +232,24 @@ def parse() -> Run:
     return Run(**vars(parser.parse_args()))
 
 
+def the_tokenizer(run: Run) -> Tokenizer:
+    """A new tokenizer, or the one that a resumed run began with, whatever the corpus has become."""
+    kept = run.state.parent / "tokenizer.json"
+    if run.resume:
+        return Tokenizer.from_file(str(kept))
+    tokenizer = train_tokenizer(seed=run.seed)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(tokenizer, kept.parent)
+    return tokenizer
+
+
 def main() -> None:
     """Tokenizer, weights, configs: everything in the folder but the chat template."""
     run = parse()
     torch.set_num_threads(run.threads)
     torch.manual_seed(run.seed)
     run.target.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer(seed=run.seed)
+    tokenizer = the_tokenizer(run)
     shape = Shape(vocab=tokenizer.get_vocab_size())
     model = Decoder(shape)
     progress = train(run, model, tokenizer)

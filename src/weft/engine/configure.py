@@ -102,11 +102,7 @@ def _num_blocks(options: EngineOptions, demand: _Demand) -> int:
     asked = _asked_blocks(options, demand)
     num_blocks = _default_blocks(demand) if asked is None else asked
     if asked is not None and num_blocks * demand.block_bytes > demand.limit_bytes:
-        raise ConfigError(
-            f"the KV pool asked for takes {_bytes(num_blocks * demand.block_bytes)}, but beside the "
-            f"weights ({_bytes(demand.weight_bytes)}) only {_bytes(demand.limit_bytes)} of memory "
-            f"are free; try --num-gpu-blocks-override {_most_blocks(demand, demand.limit_bytes)}"
-        )
+        raise ConfigError(_too_large(demand, num_blocks))
     if num_blocks < demand.blocks_per_sequence:
         raise ConfigError(_too_small(demand, num_blocks))
     if num_blocks * demand.block_size > _INT32_MAX:
@@ -150,6 +146,21 @@ def _most_blocks(demand: _Demand, num_bytes: int) -> int:
     return max(0, num_bytes // demand.block_bytes)
 
 
+def _too_large(demand: _Demand, num_blocks: int) -> str:
+    """What the pool would take, and two sets of flags that there is memory for."""
+    most = _most_blocks(demand, demand.limit_bytes)
+    least = demand.blocks_per_sequence
+    remedies = _remedies(demand, most, least * demand.block_bytes)
+    if most >= least:
+        usual = max(least, _default_blocks(demand))
+        remedies = [_flags(demand, demand.max_model_len, size) for size in (usual, most)]
+    return (
+        f"the KV pool asked for takes {_bytes(num_blocks * demand.block_bytes)}, but beside the "
+        f"weights ({_bytes(demand.weight_bytes)}) only {_bytes(demand.limit_bytes)} of memory are "
+        f"free; try {' or '.join(remedies)}"
+    )
+
+
 def _too_small(demand: _Demand, num_blocks: int) -> str:
     """Why the pool does not hold one sequence, and two sets of flags that would work."""
     needed = demand.blocks_per_sequence * demand.block_bytes
@@ -180,10 +191,13 @@ def _remedies(demand: _Demand, num_blocks: int, needed: int) -> list[str]:
 
 
 def _flags(demand: _Demand, max_model_len: int, num_blocks: int) -> str:
-    pool = f"--num-gpu-blocks-override {num_blocks}"
+    return f'"--max-model-len {max_model_len} {_pool_flag(demand, num_blocks)}"'
+
+
+def _pool_flag(demand: _Demand, num_blocks: int) -> str:
     if demand.is_sized_in_bytes:
-        pool = f"--kv-cache-bytes {num_blocks * demand.block_bytes}"
-    return f'"--max-model-len {max_model_len} {pool}"'
+        return f"--kv-cache-bytes {num_blocks * demand.block_bytes}"
+    return f"--num-gpu-blocks-override {num_blocks}"
 
 
 def _max_model_len(options: EngineOptions, card: ModelCard) -> int:

@@ -5,9 +5,11 @@ from collections import deque
 from collections.abc import AsyncGenerator
 
 from weft.core.errors import Overloaded
-from weft.core.types import KvEventBatch
+from weft.core.types import BlockStored, KvEventBatch
 
 MAX_KEPT_BATCHES = 10_000  # what vLLM's publisher keeps for replay
+# A batch holds up to a step's tokens, 36 bytes each: ten thousand large steps would take gigabytes.
+MAX_KEPT_TOKENS = 1_000_000
 MAX_BACKLOG = 10_000  # batches that one subscriber may leave unread
 
 
@@ -15,17 +17,26 @@ class KvEventFeed:
     """A ring of batches, and the subscribers waiting for more. Lives on one event loop."""
 
     def __init__(self) -> None:
-        self._kept: deque[KvEventBatch] = deque(maxlen=MAX_KEPT_BATCHES)
+        self._kept: deque[KvEventBatch] = deque()
+        self._num_kept_tokens = 0
         self._subscribers: set[asyncio.Queue[KvEventBatch | BaseException]] = set()
 
     def publish(self, batch: KvEventBatch) -> None:
         """Keep a batch and hand it to every subscriber; never waits."""
-        self._kept.append(batch)
+        self._keep(batch)
         for queue in list(self._subscribers):
             if queue.qsize() >= MAX_BACKLOG:
                 self._end(queue, Overloaded(f"subscriber left {MAX_BACKLOG} batches unread"))
             else:
                 queue.put_nowait(batch)
+
+    def _keep(self, batch: KvEventBatch) -> None:
+        self._kept.append(batch)
+        self._num_kept_tokens += _num_tokens(batch)
+        while len(self._kept) > MAX_KEPT_BATCHES or (
+            self._num_kept_tokens > MAX_KEPT_TOKENS and len(self._kept) > 1
+        ):
+            self._num_kept_tokens -= _num_tokens(self._kept.popleft())
 
     def close(self, error: BaseException) -> None:
         """End every subscription with `error`."""
@@ -56,3 +67,7 @@ class KvEventFeed:
     ) -> None:
         self._subscribers.discard(queue)
         queue.put_nowait(error)
+
+
+def _num_tokens(batch: KvEventBatch) -> int:
+    return sum(len(event.token_ids) for event in batch.events if isinstance(event, BlockStored))
