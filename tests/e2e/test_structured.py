@@ -22,11 +22,12 @@ LONG = {"max_model_len": 1024, "num_gpu_blocks_override": 2048}
 
 
 def params(seed: int = 1, **asked) -> SamplingParams:
-    """Sampled at temperature 1, and long enough to end."""
+    """Sampled at temperature 1, and long enough to end: a penalty keeps digits from going on for ever."""
     own = {name: asked.pop(name) for name in ("n", "min_tokens", "max_tokens") if name in asked}
     return SamplingParams(
         structured_outputs=StructuredOutputsParams(**asked),
         temperature=1.0,
+        frequency_penalty=1.0,
         seed=seed,
         output_kind=OutputKind.FINAL_ONLY,
         **{"max_tokens": 900, **own},
