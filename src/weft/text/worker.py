@@ -60,7 +60,9 @@ def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be draining
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default is to die: also in the midst of C
     setup = json.loads(sys.stdin.readline())
-    limit = setup["max_memory_bytes"]
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = setup["max_memory_bytes"]
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)  # it may be no higher
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     answer = prepare(setup)
     for line in sys.stdin:
