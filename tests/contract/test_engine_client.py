@@ -137,11 +137,12 @@ async def test_logprobs_align_with_tokens(engine):
 async def test_answers_have_the_form_that_was_asked_for(constrained, asked, pattern):
     """And end with "stop" where it is complete, each of the n."""
     wild = SamplingParams(
-        n=3, max_tokens=50, seed=5, structured_outputs=StructuredOutputsParams(**asked)
+        n=3, max_tokens=50, seed=5, logprobs=3, structured_outputs=StructuredOutputsParams(**asked)
     )
     answers = (await collect(constrained, wild))[-1].outputs
     assert [answer.finish_reason for answer in answers] == [FinishReason.STOP] * 3
     assert all(re.fullmatch(pattern, answer.text) for answer in answers)
+    assert all(len(answer.logprobs) == len(answer.token_ids) for answer in answers)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.text.vocabularies import files_of, metaspace_library
-from weft.core.errors import BadRequest
+from weft.core.errors import BadRequest, Unavailable
 from weft.core.types import StructuredOutputsParams
 from weft.engine.grammar_check import MAX_CACHE_BYTES, GrammarChecker
 from weft.model.embedded.byte_tokenizer import tokenizer_files
@@ -151,6 +151,17 @@ async def test_what_is_kept_is_bounded(checker):
     assert cache.num_bytes <= MAX_CACHE_BYTES
     assert cache.get("0") is None
     assert cache.get("9999") is not None
+
+
+async def test_closing_refuses_those_who_wait(checker):
+    """With an error of ours, and never as if they had been cancelled."""
+    waiting = [
+        asyncio.create_task(checker.check(asked(grammar=HEAVY + f"// {n}"))) for n in range(4)
+    ]
+    await asyncio.sleep(0.2)
+    checker.close()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [BadRequest] * 2 + [Unavailable] * 2
 
 
 async def test_a_tokenizer_that_cannot_be_used_is_named(checker):

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from weft.core.errors import BadRequest
+from weft.core.errors import BadRequest, Unavailable
 from weft.core.structured import kind_of, schema_of
 from weft.core.types import StructuredOutputsParams
 from weft.text.tokenizer import Tokenizer
@@ -70,12 +70,14 @@ class GrammarChecker:
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)  # what still waits is refused, one by one
         for worker in idle:
             worker.stop()
 
     def _ask(self, line: str) -> dict[str, str] | None:
         with self._lock:
+            if self._is_closed:
+                raise Unavailable("the server is shutting down")
             worker = self._idle.pop() if self._idle else None
         if worker is None:
             worker = Worker("weft.engine.grammar_worker", self._setup_line())
