@@ -1,13 +1,22 @@
 """What every `EngineClient` promises, whatever is behind it."""
 
 import asyncio
+import re
 from contextlib import aclosing
 
 import pytest
 
 from tests.contract.engines import ENGINES
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
-from weft.core.types import FinishReason, OutputKind, PauseMode, PoolingParams, SamplingParams
+from weft.core.types import (
+    FinishReason,
+    OutputKind,
+    PauseMode,
+    PoolingParams,
+    RepetitionDetectionParams,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 
 PROMPT = {"prompt_token_ids": list(range(100, 140))}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -25,6 +34,20 @@ async def engine(request):
 @pytest.fixture(params=["local", "process", "fake"])
 async def controlled(request):
     """The clients that can be paused; the wire has no call for it."""
+    async with ENGINES[request.param]() as client:
+        yield client
+
+
+@pytest.fixture(params=["local", "process", "rpc"])
+async def constrained(request):
+    """The clients with an engine behind them that follows grammars."""
+    async with ENGINES[request.param]() as client:
+        yield client
+
+
+@pytest.fixture(params=["local", "process"])
+async def in_process(request):
+    """The clients without a wire that has no field for some parameters."""
     async with ENGINES[request.param]() as client:
         yield client
 
@@ -100,6 +123,80 @@ async def test_logprobs_align_with_tokens(engine):
     assert len(answer.logprobs) == len(answer.token_ids)
     pairs = zip(answer.token_ids, answer.logprobs, strict=True)
     assert all(token in entry for token, entry in pairs)
+
+
+@pytest.mark.parametrize(
+    ("asked", "pattern"),
+    [
+        ({"json": {"enum": ["a", "é", 5]}}, '"a"|"é"|5'),
+        ({"regex": "[a-c]{2}"}, "[a-c]{2}"),
+        ({"choice": ["yes", "no"]}, "yes|no"),
+        ({"grammar": 'root ::= "x" [0-9]'}, "x[0-9]"),
+    ],
+)
+async def test_answers_have_the_form_that_was_asked_for(constrained, asked, pattern):
+    """And end with "stop" where it is complete, each of the n."""
+    wild = SamplingParams(
+        n=3, max_tokens=50, seed=5, logprobs=3, structured_outputs=StructuredOutputsParams(**asked)
+    )
+    answers = (await collect(constrained, wild))[-1].outputs
+    assert [answer.finish_reason for answer in answers] == [FinishReason.STOP] * 3
+    assert all(re.fullmatch(pattern, answer.text) for answer in answers)
+    assert all(len(answer.logprobs) == len(answer.token_ids) for answer in answers)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"json": {"type": 1}},
+        {"json": {"$ref": "#"}},
+        {"regex": "(a"},
+        {"regex": "a{1000000}"},
+        {"grammar": "start: " + "(" * 30_000},
+        {"grammar": "root ::= nothing"},
+        {"choice": [""]},
+        {"structural_tag": "{}"},
+    ],
+    ids=range(8),
+)
+async def test_a_form_that_cannot_be_is_refused_by_name(constrained, asked):
+    """The request alone: the next one is answered."""
+    wanted = params(structured_outputs=StructuredOutputsParams(**asked))
+    [name] = asked
+    with pytest.raises(BadRequest, match=name):
+        await collect(constrained, wanted)
+    assert (await collect(constrained, GREEDY))[-1].is_finished
+    await until_idle(constrained)
+
+
+async def test_bad_words_do_not_come(in_process):
+    """Nor does what was said over and over, for long."""
+    usual = (await collect(in_process, GREEDY))[-1].outputs[0]
+    text = usual.text[:1]
+    spared = await collect(in_process, params(bad_words=[text]))
+    assert spared[-1].outputs[0].token_ids != usual.token_ids
+    assert text not in spared[-1].outputs[0].text
+    watch = RepetitionDetectionParams(max_pattern_size=4, min_count=3)
+    stuck = params(allowed_token_ids=[5], max_tokens=50, repetition_detection=watch)
+    answer = (await collect(in_process, stuck))[-1].outputs[0]
+    assert (len(answer.token_ids), answer.finish_reason) == (3, FinishReason.REPETITION)
+
+
+async def test_chosen_ids_are_scored(in_process):
+    """Each of them, beside the sampled token."""
+    wanted = params(logprob_token_ids=[7, 300], output_kind=OutputKind.FINAL_ONLY, max_tokens=3)
+    answer = (await collect(in_process, wanted))[-1].outputs[0]
+    sampled = [{token, 7, 300} for token in answer.token_ids]
+    assert [set(position) for position in answer.logprobs] == sampled
+
+
+async def test_a_stream_interval_makes_fewer_outputs(in_process):
+    """The first token comes at once, the end when it comes, and nothing is lost."""
+    wanted = params(stream_interval=5, output_kind=OutputKind.DELTA)
+    outputs = await collect(in_process, wanted)
+    lengths = [len(output.outputs[0].token_ids) for output in outputs]
+    assert sum(lengths) == 12
+    assert all(length >= 5 for length in lengths[1:-1])  # more, where we were slow to listen
 
 
 async def test_abort_ends_a_request_with_what_it_has(engine):

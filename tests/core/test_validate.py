@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import OutputKind, SamplingParams
+from weft.core.types import OutputKind, RepetitionDetectionParams, SamplingParams
 from weft.core.validate import (
     Limits,
     resolve_params,
@@ -54,6 +54,13 @@ BAD = [
     *((name, 1) for name in ("ignore_eos", "detokenize", "include_stop_str_in_output")),
     *((name, None) for name in ("skip_special_tokens", "spaces_between_special_tokens")),
     ("skip_reading_prefix_cache", "no"),
+    *(("logprob_token_ids", value) for value in ([], [100], [-1], [True], "a", [5, 5])),
+    ("logprob_token_ids", list(range(129))),
+    *(("bad_words", value) for value in ("ab", [""], [" "], [5], ["x" * 257], ["a"] * 257)),
+    *(("stream_interval", value) for value in (0, -1, 1.0, True, 2**31)),
+    *(("extra_args", value) for value in ({"a": 1}, [1], "x")),
+    *(("repetition_detection", value) for value in ({"max_pattern_size": 1}, 5)),
+    ("structured_outputs", {"regex": "a"}),
     ("output_kind", "all"),
     ("output_kind", None),
     *(("temperature", value) for value in (np.float32(1), np.int64(1))),
@@ -272,3 +279,45 @@ def test_any_value_is_either_refused_or_understood(name, value, num_prompt_token
     except BadRequest:
         return
     assert 1 <= final.max_tokens <= 64 - num_prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"max_pattern_size": -1}, "max_pattern_size"),
+        ({"max_pattern_size": 1025}, "max_pattern_size"),
+        ({"max_pattern_size": 2, "min_pattern_size": 3, "min_count": 2}, "min_pattern_size"),
+        ({"max_pattern_size": 2, "min_count": 1}, "min_count"),
+        ({"max_pattern_size": 2}, "min_count"),
+        ({"max_pattern_size": True, "min_count": 2}, "max_pattern_size"),
+    ],
+)
+def test_a_repetition_that_means_nothing_is_refused(given, name):
+    """One time is no repetition, and no pattern is shorter than the shortest."""
+    params = SamplingParams(repetition_detection=RepetitionDetectionParams(**given))
+    with pytest.raises(BadRequest, match=name) as caught:
+        validate_params(params, LIMITS)
+    assert caught.value.parameter == name
+
+
+def test_repetition_detection_that_looks_for_nothing_is_off():
+    """As the other way to say that it is not wanted."""
+    validate_params(SamplingParams(repetition_detection=RepetitionDetectionParams()), LIMITS)
+
+
+def test_ids_to_score_take_the_place_of_the_best():
+    """`logprobs` says how many, and may be left out; the limit on it is theirs then."""
+    limits = Limits(vocab_size=1000, max_model_len=64, max_pool_tokens=1000, max_logprobs=5)
+    ids = list(range(128))
+    for logprobs in (None, 128):
+        given = {"logprob_token_ids": ids, "logprobs": logprobs}
+        assert resolved(limits=limits, **given).logprobs == 128
+    with pytest.raises(BadRequest, match="logprobs must equal the 128 logprob_token_ids"):
+        resolved(limits=limits, logprob_token_ids=ids, logprobs=5)
+
+
+def test_empty_wishes_are_none():
+    """So that the engine has one form to look at."""
+    params = resolved(bad_words=[], extra_args={}, logprob_token_ids=None)
+    assert (params.bad_words, params.extra_args, params.logprobs) == (None, None, None)
+    assert resolved(bad_words=["a", "b", "a"]).bad_words == ["a", "b"]

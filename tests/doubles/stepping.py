@@ -8,6 +8,7 @@ from tests.doubles.fake_runner import FakeRunner
 from weft.compute.runner import Runner
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request, SamplingParams
+from weft.engine.grammar import Grammar, GrammarFailed, Vocabulary, build
 from weft.engine.messages import LogprobRow, SequenceOutput
 from weft.engine.plan import Plan
 from weft.engine.sampler import sample
@@ -53,6 +54,7 @@ class SteppingEngine:
             config.scheduler_config, config.cache_config, config.model_config.max_model_len
         )
         self.answers: dict[str, list[Answer]] = {}
+        self.vocabulary: Vocabulary | None = None  # set by tests that use grammars
         cache = config.cache_config
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
 
@@ -62,15 +64,47 @@ class SteppingEngine:
         return self.scheduler.cache.pool
 
     def submit(
-        self, request_id: str, prompt: list[int], *, salt=None, lora=None, priority=0, **params
+        self,
+        request_id: str,
+        prompt: list[int],
+        *,
+        salt=None,
+        lora=None,
+        priority=0,
+        grammar=None,
+        is_grammar_late=False,
+        bad_token_ids=(),
+        eos_token_ids=(EOS, 2),
+        **params,
     ) -> None:
         """Queue a request."""
         sampling = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})
         request = make_request(request_id, prompt, sampling)
         self.scheduler.add(
-            msgspec.structs.replace(request, cache_salt=salt, lora_name=lora, priority=priority)
+            msgspec.structs.replace(
+                request,
+                cache_salt=salt,
+                lora_name=lora,
+                priority=priority,
+                grammar=grammar,
+                bad_token_ids=list(bad_token_ids),
+                eos_token_ids=eos_token_ids,
+            )
         )
         self.answers[request_id] = [Answer() for _ in range(sampling.n)]
+        if grammar is not None and not is_grammar_late:
+            self.settle(request_id, self.made(grammar))
+
+    def settle(self, request_id: str, made: Grammar | str) -> None:
+        """Give a request its grammar, or the reason why there is none."""
+        self._take(self.scheduler.settle_grammar(request_id, made))
+
+    def made(self, grammar: str) -> Grammar | str:
+        """The grammar, or why there is none."""
+        try:
+            return Grammar(build(self.vocabulary, grammar), self.vocabulary)
+        except GrammarFailed as failure:
+            return str(failure)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """End a request or one answer."""

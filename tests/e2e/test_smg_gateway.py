@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import anthropic
+import jsonschema
 import openai
 import pytest
 
@@ -125,6 +126,57 @@ def test_a_streamed_chat_adds_up_to_the_whole_one(chat, llm, question_ids):
     assert len(pieces) > 1
     assert reasons == [expected.finish_reason]
     assert chunks[-1].usage.completion_tokens == len(expected.token_ids)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rom", "東京"]}, "n": {"enum": [1, 2]}},
+    "required": ["city", "n"],
+    "additionalProperties": False,
+}  # fmt: skip
+
+
+def schema_format(schema: dict[str, Any]) -> Any:
+    """How the OpenAI API asks for a schema."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def test_a_chat_answers_under_a_schema(chat):
+    """At temperature 1, whole and streamed; the text ends where it is complete."""
+    wanted: dict[str, Any] = {
+        "model": TINY, "messages": QUESTION, "temperature": 1, "max_tokens": 200, "seed": 3,
+        "response_format": schema_format(SCHEMA),
+    }  # fmt: skip
+    [whole] = chat.chat.completions.create(**wanted).choices
+    chunks = [c for c in chat.chat.completions.create(**wanted, stream=True) if c.choices]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole.message.content
+    assert whole.finish_reason == "stop"
+    jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_a_chat_under_a_schema_that_is_none_is_refused(chat):
+    """With 400, and what is wrong."""
+    with pytest.raises(openai.BadRequestError, match="type must be a string"):
+        chat.chat.completions.create(
+            model=TINY, messages=QUESTION, response_format=schema_format({"type": 1})
+        )
+
+
+def test_a_tool_that_must_be_called_is_called(chat):
+    """The gateway asks for its arguments, which are valid."""
+    tool: Any = {
+        "type": "function",
+        "function": {"name": "look_up", "description": "A city", "parameters": SCHEMA},
+    }
+    answer = chat.chat.completions.create(
+        model=TINY, messages=QUESTION, tools=[tool], max_tokens=100,
+        tool_choice={"type": "function", "function": {"name": "look_up"}},
+        temperature=1, seed=1,
+    )  # fmt: skip
+    [call] = answer.choices[0].message.tool_calls or ()
+    assert call.function.name == "look_up"
+    jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
 
 
 def test_max_tokens_ends_an_answer(chat, llm, question_ids):

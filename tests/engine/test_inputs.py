@@ -251,3 +251,19 @@ def test_an_answer_never_outgrows_the_pool():
     assert processor.process([5] * 10, SamplingParams(max_tokens=50), "r").params.max_tokens == 6
     with pytest.raises(ContextLengthExceeded, match="whole KV cache holds 16"):
         processor.process([5] * 16, SamplingParams(), "r")
+
+
+def test_bad_words_become_tokens_in_both_spellings():
+    """At the start of a text and after a space; each list once."""
+    request = process(IDS, SamplingParams(bad_words=["hello", " hello"]))
+    assert request.bad_token_ids == [
+        TOKENIZER.encode("hello", add_special_tokens=False),
+        TOKENIZER.encode(" hello", add_special_tokens=False),
+    ]
+    assert process(IDS).bad_token_ids == []
+
+
+def test_bad_words_need_a_tokenizer():
+    """Without one they have no tokens."""
+    with pytest.raises(BadRequest, match="bad_words need a tokenizer"):
+        process(IDS, SamplingParams(bad_words=["a"]), tokenizer=None)

@@ -20,8 +20,14 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
+from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 PROMPT = list(range(10, 21))
+
+
+def byte_tokenizer_json():
+    """Wider than the fake model's logits."""
+    return tokenizer_files(300, "<|endoftext|>")["tokenizer.json"].decode()
 
 
 class Script:
@@ -38,13 +44,16 @@ class Script:
         entry = self.entries.pop(0)
         return entry(self) if isinstance(entry, Callable) else entry
 
+    def wake(self):
+        """The script never waits."""
+
     def run(self, runner=None, **overrides):
         """Play the script to its end."""
         config = make_config(**overrides)
         runner = runner or FakeRunner()
         cache = config.cache_config
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
-        EngineLoop(config, runner, self, self.events.append).run()
+        EngineLoop(config, runner, self, self.events.append, byte_tokenizer_json).run()
         return self
 
     def tokens(self, engine_id):

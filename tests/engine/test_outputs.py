@@ -297,3 +297,26 @@ def test_every_output_names_its_request():
     output = request.pop()
     assert (output.request_id, output.prompt) == ("r", "say: ")
     assert output.prompt_token_ids == PROMPT
+
+
+@pytest.mark.parametrize("kind", [OutputKind.DELTA, OutputKind.CUMULATIVE])
+def test_a_stream_interval_saves_outputs_up(kind):
+    """The first token is told at once, then every so many, and the end whatever is left."""
+    request = stream(kind=kind, stream_interval=3)
+    lengths = []
+    for step in range(9):
+        is_last = step == 8
+        request.push(news([80], finish_reason=FinishReason.LENGTH if is_last else None))
+        output = request.pop()
+        lengths.append(None if output is None else len(output.outputs[0].token_ids))
+    deltas = [1, None, None, 3, None, None, 3, None, 2]
+    whole = [1, None, None, 4, None, None, 7, None, 9]
+    assert lengths == (deltas if kind is OutputKind.DELTA else whole)
+
+
+def test_the_last_token_of_a_grammar_is_text():
+    """A model without an end-of-sequence token stops with one that is not the caller's stop either."""
+    [token_id] = TOKENIZER.encode("a")
+    request = stream(kind=OutputKind.FINAL_ONLY)
+    request.push(news([token_id], finish_reason=FinishReason.STOP))
+    assert told(request.pop())[0] == "a"

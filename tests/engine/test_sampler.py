@@ -1,21 +1,24 @@
 """Sampling against exact probabilities, and each transformation against its definition."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from tests.doubles.stepping import make_request
 from weft.core.types import SamplingParams
 from weft.engine.noise import gumbel
-from weft.engine.sampler import choose, logprob_row, truncate
+from weft.engine.plan import Plan, PlannedRows
+from weft.engine.sampler import choose, logprob_row, sample, truncate
 from weft.engine.sequence import Sequence
 
 VOCAB = 12
 LOGITS = np.array([2.0, 1.5, 1.5, 1.0, 0.5, 0.0, -0.5, -1, -2, -3, -4, -9], np.float32)
 
 
-def make_sequence(output=(), prompt=(3, 4), seed=1, **params):
+def make_sequence(output=(), prompt=(3, 4), seed=1, bad=(), **params):
     """A sequence that has sampled `output` so far."""
     request = make_request("r", list(prompt), SamplingParams(seed=seed, **params))
+    request = msgspec.structs.replace(request, bad_token_ids=[list(ids) for ids in bad])
     return Sequence(request=request, index=0, order=(0, 0), token_ids=[*prompt, *output])
 
 
@@ -167,3 +170,42 @@ def test_top_p_keeps_at_least_one():
     """However small it is."""
     candidates, _ = truncate(LOGITS, SamplingParams(top_p=1e-9))
     assert candidates.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("output", "bad", "chosen"),
+    [
+        ((), [(0,)], 1),
+        ((), [(0,), (1,)], 2),
+        ((5,), [(5, 0)], 1),
+        ((4,), [(5, 0)], 0),
+        ((5, 6), [(5, 6, 0)], 1),
+        ((6,), [(5, 6, 0)], 0),
+        ((), [(4, 0)], 0),  # the prompt ends in 4, and does not count
+    ],
+)
+def test_the_last_token_of_a_bad_word_may_not_follow_the_others(output, bad, chosen):
+    """A word of one token never comes; one of several is stopped at its last, in the output alone."""
+    assert choose(LOGITS, make_sequence(output, bad=bad, temperature=0.0)) == chosen
+
+
+def test_a_mask_that_would_leave_nothing_is_passed_over():
+    """Later masks give way to earlier ones."""
+    only = {"allowed_token_ids": [5], "temperature": 0.0}
+    assert choose(LOGITS, make_sequence(bad=[(5,)], **only)) == 5
+    assert choose(LOGITS, make_sequence(stop_token_ids=[5], min_tokens=3, **only)) == 5
+
+
+def test_chosen_ids_are_scored_with_their_ranks():
+    """Beside the sampled token, in the order they were asked for; ties count against them."""
+    step = make_sequence(temperature=0.0, logprobs=3, logprob_token_ids=[11, 2, 0])
+    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_scored=0),))
+    [row] = sample(LOGITS[None], plan).rows
+    exact = np.log(softmax(LOGITS.astype(np.float64)))
+    assert [(token_id, rank) for token_id, _, rank in row.logprobs] == [
+        (0, 1),
+        (11, 12),
+        (2, 3),
+        (0, 1),
+    ]
+    assert [p for _, p, _ in row.logprobs] == pytest.approx(exact[[0, 11, 2, 0]], abs=1e-5)

@@ -9,10 +9,16 @@ from google.protobuf.message import Message
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import PROMPT, request
 from weft.core.errors import BadRequest
-from weft.core.types import OutputKind
+from weft.core.types import (
+    OutputKind,
+    RepetitionDetectionParams,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 from weft.core.validate import Limits
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.convert.outgoing import to_sampling_params as to_wire
 from weft.rpc.convert.request import (
     Generation,
     refuse_profile_options,
@@ -36,13 +42,7 @@ _SCALARS = {
 }
 
 REFUSED = {
-    "json_schema",
-    "regex",
-    "grammar",
     "structural_tag",
-    "json_object",
-    "choice",
-    "grammar_from_first_token",
     "mm_inputs",
     "extra_mm_inputs",
     "media_refs",
@@ -60,10 +60,12 @@ def set_field(message: Message, field: FieldDescriptor) -> None:
         getattr(message, field.name).add()
     elif field.is_repeated:
         getattr(message, field.name).append(_SCALARS[field.cpp_type])
+    elif field.name == "choice":
+        message.choice.choices.append("x")
     elif field.message_type is not None:
         getattr(message, field.name).SetInParent()
     else:
-        setattr(message, field.name, _SCALARS[field.cpp_type])
+        setattr(message, field.name, _VALID.get(field.name, _SCALARS[field.cpp_type]))
 
 
 def convert(message: pb.GenerateRequest) -> Generation:
@@ -82,7 +84,15 @@ def used_or_refused(message: pb.GenerateRequest) -> str:
         return f"{error.parameter} refused: {error}"
 
 
+# What it asks for is what happens anyway: without a reasoning parser every grammar starts at once.
+TRUE_ALREADY = "grammar_from_first_token"
+# A schema that says as little as a string can.
+_VALID = {"json_schema": "{}"}
+
+
 def expected(name: str) -> str:
+    if name == TRUE_ALREADY:
+        return "ignored"
     return f"{name} refused: {name} is not supported yet" if name in REFUSED else "used"
 
 
@@ -207,6 +217,69 @@ def test_flush_timeout_must_be_a_sane_number(timeout_s: float):
 def test_false_json_object_is_no_constraint():
     """A switch that is off asks for nothing."""
     assert convert(request(json_object=False)) == convert(request())
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({"json_schema": '{"type": "object"}'}, {"json": '{"type": "object"}'}),
+        ({"json_object": True}, {"json_object": True}),
+        ({"regex": "[a-z]+"}, {"regex": "[a-z]+"}),
+        ({"grammar": 'start: "a"'}, {"grammar": 'start: "a"'}),
+        ({"choice": pb.ChoiceConstraint(choices=["a", "b"])}, {"choice": ["a", "b"]}),
+    ],
+)
+def test_a_constraint_means_the_same_in_both_directions(
+    fields: dict[str, Any], asked: dict[str, Any]
+):
+    """From the wire, and to it."""
+    params = convert(request(**fields)).params
+
+    assert params.structured_outputs == StructuredOutputsParams(**asked)
+    message = to_wire(params)
+    [(name, value)] = fields.items()
+    assert (message.WhichOneof("constraint"), getattr(message, name)) == (name, value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"json_schema": ""}, "json"),
+        ({"json_schema": "{"}, "json"),
+        ({"regex": ""}, "regex"),
+        ({"grammar": ""}, "grammar"),
+        ({"structural_tag": ""}, "structural_tag"),
+        ({"choice": pb.ChoiceConstraint()}, "choice"),
+        ({"choice": pb.ChoiceConstraint(choices=["a"] * 100_000)}, "choice"),
+        ({"choice": pb.ChoiceConstraint(choices=[""])}, "choice"),
+    ],
+)
+def test_a_constraint_that_is_set_and_empty_is_refused(fields: dict[str, Any], name: str):
+    """It travels, so it was meant."""
+    with pytest.raises(BadRequest) as caught:
+        convert(request(**fields))
+    assert caught.value.parameter == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bad_words", ["x"]),
+        ("logprob_token_ids", [1]),
+        ("stream_interval", 2),
+        ("repetition_detection", RepetitionDetectionParams(max_pattern_size=2, min_count=2)),
+        ("whitespace_pattern", " ?"),
+    ],
+)
+def test_what_the_wire_cannot_carry_is_refused_by_the_client(name: str, value: object):
+    """By name, before anything is sent."""
+    if name == "whitespace_pattern":
+        asked = StructuredOutputsParams(json_object=True, whitespace_pattern=" ?")
+        params = SamplingParams(structured_outputs=asked)
+    else:
+        params = SamplingParams(**{name: value})
+    with pytest.raises(BadRequest, match=name):
+        to_wire(params)
 
 
 def test_fake_engine_has_the_limits_tested_here():

@@ -5,7 +5,7 @@ processes. Token ids are plain ints, times are seconds, log-probabilities are na
 """
 
 from enum import StrEnum
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -25,6 +25,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    REPETITION = "repetition"
 
 
 class PauseMode(StrEnum):
@@ -53,11 +54,49 @@ class TextPrompt(TypedDict, total=False):
 PromptType = str | TextPrompt | TokensPrompt | list[int]
 
 
+class StructuredOutputsParams(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """What the answer must look like: exactly one of the constraints, checked by `weft.core.structured`.
+
+    `json` is a JSON schema, as text or as an object. `grammar` is Lark or, with `root ::=`, GBNF.
+    JSON is written without whitespace between its parts, unless `whitespace_pattern` says what may
+    stand there.
+    """
+
+    json: str | dict[str, Any] | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: str | None = None
+    whitespace_pattern: str | None = None
+
+
+class RepetitionDetectionParams(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """End an answer whose last tokens are one pattern, `min_count` times over.
+
+    Patterns of `min_pattern_size` (0 counts as 1) to `max_pattern_size` tokens are looked for; a
+    `max_pattern_size` of 0 looks for none.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to choose tokens and when to stop. Ranges are checked by `weft.core.validate`.
 
     `None` means "not asked for". `max_tokens=None` fills the context. `temperature` below 1e-5 is
     greedy. `top_k` 0 or -1 is off. `logprobs`/`prompt_logprobs` -1 asks for the whole vocabulary.
+    `logprob_token_ids` are scored beside the sampled token, in place of the most likely ones.
+
+    What may be sampled is narrowed by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
+    `min_tokens`; one that would leave nothing is passed over at that token. With `structured_outputs`,
+    `ignore_eos` keeps the answer going only while the constraint allows more.
     """
 
     n: int = 1
@@ -77,14 +116,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
     truncate_prompt_tokens: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     output_kind: OutputKind = OutputKind.CUMULATIVE
+    stream_interval: int | None = None
     skip_reading_prefix_cache: bool = False
+    extra_args: dict[str, Any] | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -104,7 +149,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     `request_id` is the caller's label; `engine_id` is unique for the life of the process and is what
     the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
-    `arrival_time` is on the monotonic clock of the front process.
+    `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
+    `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
+    token of each list may not follow the others.
     """
 
     request_id: str
@@ -118,6 +165,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     cache_salt: str | None = None
     lora_name: str | None = None
+    grammar: str | None = None
+    bad_token_ids: list[list[int]] = []
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

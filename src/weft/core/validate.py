@@ -14,7 +14,8 @@ import msgspec
 
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import OutputKind, SamplingParams
+from weft.core.structured import validate_structured_outputs
+from weft.core.types import OutputKind, RepetitionDetectionParams, SamplingParams
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +38,12 @@ MAX_REPETITION_PENALTY = 1e5
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 2.0
 MAX_LABEL_CHARS = 256
+# Each is looked for at every step, in two spellings.
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 256
+MAX_LOGPROB_TOKEN_IDS = 128
+# As many places behind every token are compared with it.
+MAX_PATTERN_SIZE = 1024
 
 _BOOLEANS = (
     "include_stop_str_in_output",
@@ -93,13 +100,20 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
     _check_ranges(params, limits)
     _check_lengths(params, limits)
     _check_stops(params, limits)
-    _check_logprobs("logprobs", params.logprobs, "sample", limits)
+    _check_logprob_token_ids(params, limits)
     _check_logprobs("prompt_logprobs", params.prompt_logprobs, "prompt", limits)
     _check_id_list("stop_token_ids", params.stop_token_ids, limits)
     _check_id_list("allowed_token_ids", params.allowed_token_ids, limits)
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise BadRequest("allowed_token_ids", "allowed_token_ids is not None and empty!")
     _check_logit_bias(params.logit_bias, limits)
+    _check_bad_words(params.bad_words)
+    _check_repetition(params.repetition_detection)
+    if params.stream_interval is not None:
+        _check_integer("stream_interval", params.stream_interval, 1, INT32_MAX)
+    if params.extra_args:
+        raise BadRequest("extra_args", "extra_args is not supported yet")
+    validate_structured_outputs(params.structured_outputs)
 
 
 def validate_prompt(token_ids: Sequence[int], limits: Limits) -> None:
@@ -152,7 +166,13 @@ def resolve_params(
         stop_token_ids=_unique(params.stop_token_ids),
         allowed_token_ids=_unique(params.allowed_token_ids),
         logit_bias=_resolve_bias(params.logit_bias),
-        logprobs=_resolve_logprobs(params.logprobs, limits),
+        bad_words=list(dict.fromkeys(params.bad_words or ())) or None,
+        logprobs=(
+            len(params.logprob_token_ids)
+            if params.logprob_token_ids
+            else _resolve_logprobs(params.logprobs, limits)
+        ),
+        extra_args=None,
         prompt_logprobs=prompt_logprobs,
         output_kind=OutputKind(params.output_kind),
         # A cached block has no logits, so a prompt that is to be scored is computed in full.
@@ -262,6 +282,66 @@ def _check_stops(params: SamplingParams, limits: Limits) -> None:
             )
     if strings and not params.detokenize:
         raise BadRequest("stop", "stop strings are searched in text; set detokenize to true")
+
+
+def _check_logprob_token_ids(params: SamplingParams, limits: Limits) -> None:
+    token_ids = params.logprob_token_ids
+    if token_ids is None:
+        _check_logprobs("logprobs", params.logprobs, "sample", limits)
+        return
+    _check_id_list("logprob_token_ids", token_ids, limits)
+    if not 1 <= len(set(token_ids)) == len(token_ids) <= MAX_LOGPROB_TOKEN_IDS:
+        raise BadRequest(
+            "logprob_token_ids",
+            f"logprob_token_ids takes 1 to {MAX_LOGPROB_TOKEN_IDS} different ids, "
+            f"got {len(token_ids)}",
+        )
+    if params.logprobs is not None and params.logprobs != len(token_ids):
+        raise BadRequest(
+            "logprobs",
+            f"logprobs must equal the {len(token_ids)} logprob_token_ids where both are given, "
+            f"got {_shown(params.logprobs)}",
+        )
+
+
+def _check_bad_words(bad_words: object) -> None:
+    if bad_words is None:
+        return
+    if not isinstance(bad_words, list | tuple):
+        raise BadRequest(
+            "bad_words", f"bad_words must be a list of strings, got {_shown(bad_words)}"
+        )
+    if len(bad_words) > MAX_BAD_WORDS:
+        raise BadRequest(
+            "bad_words", f"bad_words takes at most {MAX_BAD_WORDS} strings, got {len(bad_words)}"
+        )
+    for word in bad_words:
+        if not isinstance(word, str):
+            raise BadRequest("bad_words", f"bad_words must hold strings, got {_shown(word)}")
+        if not (word.strip() and len(word) <= MAX_BAD_WORD_CHARS):
+            raise BadRequest(
+                "bad_words",
+                f"each of bad_words must have 1 to {MAX_BAD_WORD_CHARS} characters that are not all "
+                f"spaces, got {_shown(word)}",
+            )
+
+
+def _check_repetition(asked: object) -> None:
+    if asked is None:
+        return
+    name = "repetition_detection"
+    if not isinstance(asked, RepetitionDetectionParams):
+        raise BadRequest(name, f"{name} must be RepetitionDetectionParams, got {_shown(asked)}")
+    _check_integer("max_pattern_size", asked.max_pattern_size, 0, MAX_PATTERN_SIZE)
+    _check_integer("min_pattern_size", asked.min_pattern_size, 0, MAX_PATTERN_SIZE)
+    if asked.min_pattern_size > asked.max_pattern_size:
+        raise BadRequest(
+            "min_pattern_size",
+            f"min_pattern_size must be at most max_pattern_size ({asked.max_pattern_size}), "
+            f"got {asked.min_pattern_size}",
+        )
+    lowest = 2 if asked.max_pattern_size else 0
+    _check_integer("min_count", asked.min_count, lowest, INT32_MAX)
 
 
 def _check_logprobs(name: str, value: int | None, kind: str, limits: Limits) -> None:

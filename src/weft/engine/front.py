@@ -15,6 +15,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, assert_never
 
+import msgspec
+
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import (
@@ -31,9 +33,12 @@ from weft.core.types import (
     LoRARequest,
     PauseMode,
     PromptType,
+    Request,
     RequestOutput,
     SamplingParams,
+    StructuredOutputsParams,
 )
+from weft.engine.grammar_check import GrammarChecker
 from weft.engine.inputs import Processor
 from weft.engine.kv_feed import KvEventFeed
 from weft.engine.messages import (
@@ -70,6 +75,9 @@ class FrontClient(EngineClient):
         self.model_config = config.model_config
         self.renderer = tokenizer
         self.input_processor = Processor(config, tokenizer)
+        self._grammars = GrammarChecker(
+            tokenizer, config.model_config.vocab_size, config.model_config.eos_token_ids
+        )
         self._open = OpenRequests(config.scheduler_config, tokenizer)
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
@@ -133,7 +141,10 @@ class FrontClient(EngineClient):
         self._check_alive()
         opened = self._open.admit(request)
         try:
-            self._send(Add(request))
+            if request.params.structured_outputs is not None:
+                request = await self._with_grammar(request, request.params.structured_outputs)
+            if not opened.stream.is_finished and opened.error is None:  # else it ended meanwhile
+                self._send(Add(request))
             while True:
                 await opened.has_news.wait()
                 opened.has_news.clear()
@@ -146,6 +157,12 @@ class FrontClient(EngineClient):
                         return
         finally:
             self._close(opened)
+
+    async def _with_grammar(self, request: Request, asked: StructuredOutputsParams) -> Request:
+        """The request as the engine takes it: with the grammar, and no longer with the wish."""
+        grammar = await self._grammars.check(asked)
+        params = msgspec.structs.replace(request.params, structured_outputs=None)
+        return msgspec.structs.replace(request, params=params, grammar=grammar)
 
     def _close(self, opened: OpenRequest) -> None:
         """Forget a request; if the engine still works on it, stop that."""
@@ -336,6 +353,7 @@ class FrontClient(EngineClient):
         if self._dead_error is not None:
             return
         self._dead_error = error
+        self._grammars.close()
         for opened in self._open:
             if not opened.stream.is_finished:
                 opened.fail(self.dead_error)

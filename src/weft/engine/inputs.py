@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,18 @@ class Processor:
             prompt=given.text if prompt_text is None else prompt_text,
             priority=priority,
             cache_salt=given.cache_salt,
+            bad_token_ids=self._bad_token_ids(resolved.bad_words or ()),
         )
+
+    def _bad_token_ids(self, bad_words: Sequence[str]) -> list[list[int]]:
+        """The tokens of each word, as it stands at the start of a text and after a space."""
+        if not bad_words:
+            return []
+        if self._tokenizer is None:
+            raise BadRequest("bad_words", "bad_words need a tokenizer, and this model has none")
+        spellings = [text for word in bad_words for text in (word.lstrip(), f" {word.lstrip()}")]
+        encoded = [self._tokenizer.encode(text, add_special_tokens=False) for text in spellings]
+        return [list(ids) for ids in dict.fromkeys(map(tuple, encoded)) if ids]
 
     def _read_kwargs(self, kwargs: Mapping[str, Any], params: SamplingParams) -> _Tokenization:
         rest = dict(kwargs)

@@ -24,22 +24,27 @@ class QueueMailbox:
     """Commands from other threads of this process."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        # None is no command: it only makes `receive` return.
+        self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
 
     def post(self, command: Command) -> None:
         """Leave a command; never blocks."""
         self._queue.put(command)
 
+    def wake(self) -> None:
+        """See `Mailbox`."""
+        self._queue.put(None)
+
     def receive(self, timeout_s: float | None) -> list[Command]:
         """See `Mailbox`."""
-        commands: list[Command] = []
+        received: list[Command | None] = []
         try:
             if timeout_s != 0.0:
-                commands.append(self._queue.get(timeout=timeout_s))
+                received.append(self._queue.get(timeout=timeout_s))
             while True:
-                commands.append(self._queue.get_nowait())
+                received.append(self._queue.get_nowait())
         except queue.Empty:
-            return commands
+            return [command for command in received if command is not None]
 
 
 class LocalClient(FrontClient):
@@ -88,7 +93,8 @@ class LocalClient(FrontClient):
         cache = self.vllm_config.cache_config
         try:
             runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
-            EngineLoop(self.vllm_config, runner, self._mailbox, self._emit).run()
+            read_tokenizer = self.renderer.to_json
+            EngineLoop(self.vllm_config, runner, self._mailbox, self._emit, read_tokenizer).run()
         except Exception as error:
             log.exception("the engine has stopped")
             self._emit(Failed(type(error).__name__))

@@ -11,7 +11,8 @@ from typing import Protocol, assert_never
 
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
-from weft.core.types import KvEventBatch, PauseMode
+from weft.core.types import KvEventBatch, PauseMode, Request
+from weft.engine.grammar import GrammarCompiler, GrammarState, Vocabulary
 from weft.engine.load import LoadMeter
 from weft.engine.messages import (
     Abort,
@@ -41,6 +42,10 @@ class Mailbox(Protocol):
         """All commands that are there, in order; waits up to `timeout_s` (None: for ever) for one."""
         ...
 
+    def wake(self) -> None:
+        """Make `receive` wait no longer, this time or the next; called from another thread."""
+        ...
+
 
 class EngineLoop:
     """Runs until `Stop`. An exception from a step is fatal: it leaves `run`, and nothing is limped on."""
@@ -51,6 +56,7 @@ class EngineLoop:
         runner: Runner,
         mailbox: Mailbox,
         emit: Callable[[Event], None],
+        read_tokenizer: Callable[[], str],
     ) -> None:
         self._block_size = config.cache_config.block_size
         self._runner = runner
@@ -60,16 +66,29 @@ class EngineLoop:
             config.scheduler_config, config.cache_config, config.model_config.max_model_len
         )
         self._meter = LoadMeter(config)
+        model = config.model_config
+        self._grammars = GrammarCompiler(
+            lambda: Vocabulary.read(read_tokenizer(), model.vocab_size, model.eos_token_ids),
+            mailbox.wake,
+        )
         self._pending_pause: Pause | None = None
         self._stop_at: float | None = None
         self._num_kv_batches = 0
 
     def run(self) -> None:
         """Take commands and run steps until told to stop and done."""
+        try:
+            self._run()
+        finally:
+            self._grammars.close()
+
+    def _run(self) -> None:
         self._emit(Ready(self._meter.read(self._scheduler)))
         while not self._is_over():
             for command in self._mailbox.receive(self._patience()):
                 self._report(self._handle(command))
+            for engine_id, made in self._grammars.take_ready():
+                self._report(self._scheduler.settle_grammar(engine_id, made))
             self._settle_pause()
             self._report(self._step())
         self._report(self._scheduler.abort_all())
@@ -89,6 +108,9 @@ class EngineLoop:
         plan = self._scheduler.plan()
         if plan is None:
             return []
+        grammars = [e.sequence.grammar for e in plan.entries if e.samples and e.sequence.grammar]
+        if grammars:
+            GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
         logits = self._runner.forward(plan.to_batch(self._block_size))
         sampled = sample(logits, plan)
         outputs = self._scheduler.commit(plan, sampled)
@@ -115,7 +137,7 @@ class EngineLoop:
     def _handle(self, command: Command) -> list[SequenceOutput]:
         match command:
             case Add():
-                self._scheduler.add(command.request)
+                self._add(command.request)
             case Abort():
                 return self._abort(command)
             case Pause():
@@ -136,6 +158,11 @@ class EngineLoop:
             case _:
                 assert_never(command)
         return []
+
+    def _add(self, request: Request) -> None:
+        self._scheduler.add(request)
+        if request.grammar is not None:
+            self._grammars.order(request.engine_id, request.grammar)
 
     def _abort(self, command: Abort) -> list[SequenceOutput]:
         outputs = [

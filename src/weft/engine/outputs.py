@@ -80,10 +80,10 @@ class RequestStream:
         """Everything new since the last `pop`, in one output; None when there is nothing to say yet."""
         match self._kind:
             case OutputKind.DELTA:
-                outputs = [answer.delta() for answer in self._answers if answer.has_news]
+                outputs = [answer.delta() for answer in self._answers if answer.is_due]
             case OutputKind.CUMULATIVE:
-                has_news = any(answer.has_news for answer in self._answers)
-                outputs = [answer.whole() for answer in self._answers] if has_news else []
+                is_due = any(answer.is_due for answer in self._answers)
+                outputs = [answer.whole() for answer in self._answers] if is_due else []
             case OutputKind.FINAL_ONLY:
                 is_due = self.is_finished and not self._has_told_end
                 outputs = [answer.whole() for answer in self._answers] if is_due else []
@@ -129,6 +129,7 @@ class _Answer:
         "_num_told_tokens",
         "_params",
         "_prompt_tail",
+        "_stop_ids",
         "_stop_reason",
         "_texts",
         "_token_ids",
@@ -148,6 +149,7 @@ class _Answer:
             request.params.stop_strings,
             is_included=request.params.include_stop_str_in_output,
         )
+        self._stop_ids = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
         self._stop_reason: int | str | None = None
         self._texts: list[str] = []
         self._token_ids: list[int] = []
@@ -166,12 +168,24 @@ class _Answer:
             or (self.finish_reason is not None and not self._has_told_end)
         )
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there is news to tell now: the first, the last, or `stream_interval` tokens of it."""
+        interval = self._params.stream_interval
+        if interval is None or self.finish_reason is not None or not self._num_told_tokens:
+            return self.has_news
+        return len(self._token_ids) - self._num_told_tokens >= interval
+
     def push(self, output: SequenceOutput) -> bool:
         """Take the tokens one by one, so that a step of many reads like many steps; True at a stop string."""
         for position, token_id in enumerate(output.token_ids):
             self._take(token_id, output.logprobs[position] if output.logprobs else None)
+            # A model without an end-of-sequence token stops with the last token of its grammar,
+            # which is text like any other.
             is_stop_token = (
-                output.finish_reason is FinishReason.STOP and position == len(output.token_ids) - 1
+                output.finish_reason is FinishReason.STOP
+                and position == len(output.token_ids) - 1
+                and token_id in self._stop_ids
             )
             stop = self._read(token_id, is_stop_token)
             if stop is not None:

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import BinaryIO
 
 import msgspec
@@ -24,10 +25,12 @@ from weft.core.log import configure_logging
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Command, Event, Failed
 from weft.model.open import open_model
+from weft.text.tokenizer import TOKENIZER_FILE
 
 log = logging.getLogger("weft.engine")
 
 MAX_FRAME_BYTES = 256 << 20
+_WAKE_ADDRESS = "inproc://weft-wake"
 _LINGER_MS = 2000  # last events may still be on their way when the engine leaves
 
 
@@ -55,6 +58,9 @@ class SocketMailbox:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
+        socket.bind(_WAKE_ADDRESS)
+        self._waker = socket.context.socket(zmq.PUSH)
+        self._waker.connect(_WAKE_ADDRESS)
         self._decoder = msgspec.msgpack.Decoder(Command)
 
     def receive(self, timeout_s: float | None) -> list[Command]:
@@ -64,9 +70,21 @@ class SocketMailbox:
             self._socket.poll(None if timeout_s is None else int(timeout_s * 1000) + 1)
         while True:
             try:
-                commands.append(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
+                frame = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return commands
+            if frame:
+                commands.append(self._decoder.decode(frame))
+
+    def wake(self) -> None:
+        """See `Mailbox`. Only ever called from one thread: a socket is no more patient than that."""
+        with suppress(zmq.Again):  # a thousand are there already: `receive` will not wait
+            self._waker.send(b"", zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._waker.close(0)
+        self._socket.close(0)
 
 
 def main() -> int:
@@ -91,8 +109,9 @@ def main() -> int:
     def emit(event: Event) -> None:
         events.send(encoder.encode(event))
 
-    status = _run(launch.config, SocketMailbox(commands), emit)
-    commands.close(0)
+    mailbox = SocketMailbox(commands)
+    status = _run(launch.config, mailbox, emit)
+    mailbox.close()
     events.close()
     context.term()
     return status
@@ -100,7 +119,8 @@ def main() -> int:
 
 def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
     try:
-        EngineLoop(config, _load(config), mailbox, emit).run()
+        runner, tokenizer_json = _load(config)
+        EngineLoop(config, runner, mailbox, emit, tokenizer_json.decode).run()
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
@@ -111,7 +131,7 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
     return 0
 
 
-def _load(config: EngineConfig) -> Runner:
+def _load(config: EngineConfig) -> tuple[Runner, bytes]:
     model, cache = config.model_config, config.cache_config
     try:
         checkpoint = open_model(model.model, revision=model.revision, dtype=model.dtype)
@@ -123,7 +143,7 @@ def _load(config: EngineConfig) -> Runner:
             "this process may use: raise that limit (ulimit -v), or take a smaller model or pool "
             "(--num-gpu-blocks-override)"
         ) from error
-    return runner
+    return runner, checkpoint.tokenizer_files[TOKENIZER_FILE]
 
 
 def _end_with_parent(directory: str) -> None:

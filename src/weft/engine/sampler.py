@@ -2,7 +2,8 @@
 
 Each row is handled alone and in full, so it cannot depend on the rows beside it. The order of
 transformations is the one users of this field expect: masks, bias, penalties, then temperature,
-min-p, top-k, top-p, then the draw. Log-probabilities are of the model's own logits, before all that.
+min-p, top-k, top-p, then the draw. Log-probabilities are of the model's own logits, before all that;
+but where there is a grammar, what it does not allow has no probability for them either.
 """
 
 import itertools
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from weft.compute.native import draw_rows
 from weft.compute.runner import FloatArray
 from weft.core.types import SamplingParams
+from weft.engine.grammar import GrammarFailed
 from weft.engine.messages import LogprobRow
 from weft.engine.noise import gumbel, noise_key
 from weft.engine.plan import Plan, PlannedRows
@@ -25,6 +27,7 @@ log = logging.getLogger("weft.engine")
 Row = NDArray[np.float32]  # [vocab]
 
 _NOT_NUMBERS = "the model produced logits that are not numbers"
+_NEVER = np.float32(-np.inf)
 
 
 def sample(logits: FloatArray, plan: Plan) -> Sampled:
@@ -58,7 +61,9 @@ def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
         params.min_p == 0 and params.top_p >= 1.0 and not 0 < params.top_k < vocab_size
     )
     is_untouched = (
-        params.allowed_token_ids is None
+        sequence.grammar is None
+        and params.allowed_token_ids is None
+        and not sequence.request.bad_token_ids
         and not params.logit_bias
         and not params.presence_penalty
         and not params.frequency_penalty
@@ -102,13 +107,16 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows) -> SampledRow:
         if not entry.samples:
             return SampledRow(prompt_logprobs=prompt_logprobs)
         row = logits[-1]
+        if sequence.grammar is not None:
+            row = np.where(sequence.grammar.mask(), row, _NEVER)
         token_id = choose(row, sequence)
-        wanted = sequence.params.logprobs
         return SampledRow(
             token_id=token_id,
-            logprobs=None if wanted is None else logprob_row(row, token_id, wanted),
+            logprobs=_logprobs(row, token_id, sequence.params),
             prompt_logprobs=prompt_logprobs,
         )
+    except GrammarFailed as failure:
+        return SampledRow(error=f"the grammar cannot be followed any further: {failure}")
     except Exception:
         log.exception("sampling failed: request_id=%s", sequence.request.request_id)
         return SampledRow(error="internal error while sampling")
@@ -151,18 +159,41 @@ def _nucleus(scores: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     return np.sort(best_first[:num_kept])
 
 
+def _logprobs(row: Row, token_id: int, params: SamplingParams) -> LogprobRow | None:
+    if params.logprobs is None:
+        return None
+    if params.logprob_token_ids is None:
+        return logprob_row(row, token_id, params.logprobs)
+    logprobs = _log_softmax(row)
+    return [_ranked(logprobs, wanted) for wanted in (token_id, *params.logprob_token_ids)]
+
+
 def logprob_row(logits: Row, token_id: int, num_top: int | None) -> LogprobRow:
-    """The token's own log-probability first, then the `num_top` best (-1: the whole vocabulary)."""
+    """The token's own log-probability first, then the `num_top` best (-1: the whole vocabulary).
+
+    Of tokens that cannot come, whose log-probability is minus infinity, none is among the best.
+    """
     assert num_top is not None
-    largest = logits.max()
-    log_sum = np.log(np.exp(logits - largest, dtype=np.float64).sum())
-    logprobs = (logits.astype(np.float64) - largest - log_sum).astype(np.float32)
-    own = logprobs[token_id]
-    rows = [(token_id, float(own), int(np.count_nonzero(logprobs >= own)))]
+    logprobs = _log_softmax(logits)
+    rows = [_ranked(logprobs, token_id)]
     wanted = len(logprobs) if num_top == -1 else min(num_top, len(logprobs))
     for rank, best in enumerate(_best(logprobs, wanted), 1):
+        if logprobs[best] == _NEVER:
+            break
         rows.append((int(best), float(logprobs[best]), rank))
     return rows
+
+
+def _log_softmax(logits: Row) -> Row:
+    largest = logits.max()
+    log_sum = np.log(np.exp(logits - largest, dtype=np.float64).sum())
+    logprobs: Row = (logits.astype(np.float64) - largest - log_sum).astype(np.float32)
+    return logprobs
+
+
+def _ranked(logprobs: Row, token_id: int) -> tuple[int, float, int]:
+    own = logprobs[token_id]
+    return token_id, float(own), int(np.count_nonzero(logprobs >= own))
 
 
 def _best(logprobs: Row, wanted: int) -> NDArray[np.int64]:
@@ -189,18 +220,41 @@ def _constrain(logits: Row, sequence: Sequence) -> Row:
 
 
 def _masked(logits: Row, sequence: Sequence) -> Row:
+    """What may not come is minus infinity. A mask that would leave nothing is passed over."""
     params = sequence.params
     row = logits
     if params.allowed_token_ids is not None:
-        row = np.full_like(logits, -np.inf)
-        row[params.allowed_token_ids] = logits[params.allowed_token_ids]
+        allowed = np.full_like(row, _NEVER)
+        allowed[params.allowed_token_ids] = row[params.allowed_token_ids]
+        row = allowed if allowed.max() > _NEVER else row
+    if sequence.request.bad_token_ids:
+        row = _without(row, _bad_ends(sequence))
     if sequence.num_output_tokens < params.min_tokens:
-        stops = [*sequence.request.eos_token_ids, *(params.stop_token_ids or ())]
-        unstoppable = row.copy()
-        unstoppable[stops] = -np.inf
-        if unstoppable.max() > -np.inf:  # else only stop tokens are allowed: let one through
-            row = unstoppable
+        row = _without(row, [*sequence.request.eos_token_ids, *(params.stop_token_ids or ())])
+    elif params.ignore_eos and sequence.grammar is not None:
+        row = _without(row, list(sequence.request.eos_token_ids))
     return row
+
+
+def _without(row: Row, token_ids: list[int]) -> Row:
+    if not token_ids:
+        return row
+    rest = row.copy()
+    rest[token_ids] = _NEVER
+    return rest if rest.max() > _NEVER else row
+
+
+def _bad_ends(sequence: Sequence) -> list[int]:
+    """The tokens that would complete a bad word now; only the output counts."""
+    num_output = sequence.num_output_tokens
+    ends = []
+    for word in sequence.request.bad_token_ids:
+        num_before = len(word) - 1
+        if num_before == 0 or (
+            num_before <= num_output and sequence.token_ids[-num_before:] == word[:-1]
+        ):
+            ends.append(word[-1])
+    return ends
 
 
 def _penalise(row: Row, sequence: Sequence) -> None:

@@ -11,9 +11,11 @@ from enum import Enum
 
 from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request
+from weft.engine.grammar import Grammar, GrammarFailed
 from weft.engine.messages import SequenceOutput
 from weft.engine.plan import Plan, PlannedRows
 from weft.engine.prefix import PrefixCache
+from weft.engine.repetition import RepetitionWatch
 from weft.engine.sampled import Sampled, SampledRow
 from weft.engine.sequence import Sequence, Status
 
@@ -46,6 +48,7 @@ class Scheduler:
         self.num_hit_tokens = 0
         self._waiting: list[Sequence] = []  # sorted by order
         self._running: list[Sequence] = []  # sorted by order
+        self._compiling: list[Sequence] = []  # not to be scheduled before their grammar is there
         self._sequences: dict[str, list[Sequence]] = {}  # unfinished ones, by engine id
         self._num_arrivals = 0
 
@@ -54,7 +57,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Sequences that hold no blocks."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._compiling)
 
     @property
     def num_running(self) -> int:
@@ -74,7 +77,7 @@ class Scheduler:
     @property
     def num_waiting_tokens(self) -> int:
         """Tokens that waiting sequences have still to compute, cached ones included."""
-        return sum(sequence.num_tokens for sequence in self._waiting)
+        return sum(s.num_tokens for group in (self._waiting, self._compiling) for s in group)
 
     @property
     def has_work(self) -> bool:
@@ -91,7 +94,10 @@ class Scheduler:
     # -- requests come and go -----------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Queue the `n` sequences of a request, all or none."""
+        """Queue the `n` sequences of a request, all or none.
+
+        One with a grammar waits for `settle_grammar`, and keeps its place in the order meanwhile.
+        """
         assert request.engine_id not in self._sequences, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
         sequences = [
@@ -100,13 +106,32 @@ class Scheduler:
                 index=index,
                 order=(priority, self._num_arrivals + index),
                 token_ids=list(request.prompt_token_ids),
+                repetition=_repetition_watch(request),
             )
             for index in range(request.params.n)
         ]
         self._num_arrivals += len(sequences)
         self._sequences[request.engine_id] = sequences
+        if request.grammar is not None:
+            for sequence in sequences:
+                sequence.status = Status.COMPILING
+            self._compiling += sequences
+            return
         for sequence in sequences:
             insort(self._waiting, sequence, key=_by_order)
+
+    def settle_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
+        """Let a request with a grammar take its place; or end it, with the sentence why there is none."""
+        outputs = []
+        for sequence in [s for s in self._compiling if s.request.engine_id == engine_id]:
+            if isinstance(made, str):
+                outputs.append(self._end(sequence, FinishReason.ERROR, error=made))
+                continue
+            self._compiling.remove(sequence)
+            sequence.status = Status.WAITING
+            sequence.grammar = made.start(sequence.params.stop_token_ids or ())
+            insort(self._waiting, sequence, key=_by_order)
+        return outputs
 
     def abort(self, engine_id: str, index: int | None = None) -> list[SequenceOutput]:
         """End a request, or one of its answers; the final output of each. Unknown ids: nothing."""
@@ -279,7 +304,10 @@ class Scheduler:
         sequence.token_ids.append(row.token_id)
         is_first = sequence.num_output_tokens == 1
         asked = sequence.params.prompt_logprobs is not None
-        reason, stop_reason = self._why_finished(sequence, row.token_id)
+        try:
+            reason, stop_reason = self._why_finished(sequence, row.token_id)
+        except GrammarFailed as failure:
+            return self._end(sequence, FinishReason.ERROR, error=_grammar_error(failure))
         output = SequenceOutput(
             engine_id=sequence.request.engine_id,
             index=sequence.index,
@@ -303,10 +331,18 @@ class Scheduler:
             return FinishReason.STOP, None
         if token_id in eos_token_ids or token_id in (params.stop_token_ids or ()):
             return FinishReason.STOP, token_id
+        if sequence.grammar is not None:
+            sequence.grammar.advance(token_id)
+            if sequence.grammar.is_over:
+                return FinishReason.STOP, None
         if sequence.num_tokens >= self.max_model_len:
             return FinishReason.LENGTH, None
         if params.max_tokens is not None and sequence.num_output_tokens >= params.max_tokens:
             return FinishReason.LENGTH, None
+        if sequence.repetition is not None:
+            is_repeating = sequence.repetition.push(token_id)
+            if is_repeating and sequence.num_output_tokens >= params.min_tokens:
+                return FinishReason.REPETITION, None
         return None, None
 
     def _end(
@@ -322,13 +358,22 @@ class Scheduler:
         )
 
     def _remove(self, sequence: Sequence) -> None:
-        (self._running if sequence.status is Status.RUNNING else self._waiting).remove(sequence)
+        self._list_of(sequence).remove(sequence)
         sequence.status = Status.FINISHED
         self._give_back_blocks(sequence)
         siblings = self._sequences[sequence.request.engine_id]
         siblings.remove(sequence)
         if not siblings:
             del self._sequences[sequence.request.engine_id]
+
+    def _list_of(self, sequence: Sequence) -> list[Sequence]:
+        match sequence.status:
+            case Status.RUNNING:
+                return self._running
+            case Status.COMPILING:
+                return self._compiling
+            case _:
+                return self._waiting
 
     # -- for tests ----------------------------------------------------------------------------
 
@@ -343,7 +388,7 @@ class Scheduler:
         assert all(pool.num_holders(b) == held.get(b, 0) for b in range(pool.num_blocks))
         assert self._waiting == sorted(self._waiting, key=_by_order)
         assert self._running == sorted(self._running, key=_by_order)
-        assert all(not sequence.block_ids for sequence in self._waiting)
+        assert all(not s.block_ids for s in (*self._waiting, *self._compiling))
 
     def _open_sequences(self) -> Iterable[Sequence]:
         return (sequence for group in self._sequences.values() for sequence in group)
@@ -351,3 +396,12 @@ class Scheduler:
 
 def _by_order(sequence: Sequence) -> tuple[int, int]:
     return sequence.order
+
+
+def _repetition_watch(request: Request) -> RepetitionWatch | None:
+    asked = request.params.repetition_detection
+    return RepetitionWatch(asked) if asked is not None and asked.max_pattern_size else None
+
+
+def _grammar_error(failure: GrammarFailed) -> str:
+    return f"the grammar cannot be followed any further: {failure}"

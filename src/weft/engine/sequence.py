@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weft.core.types import Request, SamplingParams
+from weft.engine.grammar import GrammarState
 from weft.engine.messages import LogprobRow
+from weft.engine.repetition import RepetitionWatch
 
 _SEED_MASK = (1 << 64) - 1
 
@@ -12,6 +14,7 @@ _SEED_MASK = (1 << 64) - 1
 class Status(Enum):
     """Where a sequence is."""
 
+    COMPILING = "compiling"  # its grammar is being built
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
@@ -23,7 +26,8 @@ class Sequence:
 
     Computed tokens chase `num_tokens`: a token is planned when a step takes it up and computed when
     that step is committed. `order` sorts sequences by (priority, arrival): the smallest runs first,
-    the largest gives way first.
+    the largest gives way first. `grammar` and `repetition` follow the output, token by token, and
+    know it already when a preempted sequence runs again.
     """
 
     request: Request
@@ -39,6 +43,8 @@ class Sequence:
     num_preemptions: int = 0
     status: Status = Status.WAITING
     prompt_logprobs: list[LogprobRow] = field(default_factory=list)
+    grammar: GrammarState | None = None
+    repetition: RepetitionWatch | None = None
 
     @property
     def params(self) -> SamplingParams:

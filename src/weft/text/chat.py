@@ -6,10 +6,7 @@ thread can stop one that loops for ever.
 
 import json
 import secrets
-import subprocess
-import sys
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -20,6 +17,7 @@ import jinja2
 
 from weft.core.errors import BadRequest, ConfigError
 from weft.text.template import make_environment, reads_parts
+from weft.text.worker import Worker
 
 Message = Mapping[str, Any]
 
@@ -62,7 +60,7 @@ class ChatTemplate:
         self._limits = limits or RenderLimits()
         self._wants_parts = reads_parts(_parse(source))
         self._turn = threading.Lock()
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
 
     @property
     def source(self) -> str:
@@ -147,7 +145,8 @@ class ChatTemplate:
             )
         with self._turn:
             if self._worker is None:
-                self._worker = _Worker(self._source, self._limits)
+                setup = {"source": self._source, **asdict(self._limits)}
+                self._worker = Worker("weft.text.render_worker", _to_line(setup))
             answer = self._worker.ask(line)
             if answer is None:
                 self._stop_worker()
@@ -165,41 +164,6 @@ class ChatTemplate:
         if self._worker is not None:
             self._worker.stop()
             self._worker = None
-
-
-class _Worker:
-    """A running child; asked one thing at a time by the owner of the lock."""
-
-    def __init__(self, source: str, limits: RenderLimits) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "weft.text.render_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
-        )
-        self._process = process
-        self._setup: str | None = _to_line({"source": source, **asdict(limits)})
-        self.stop = weakref.finalize(self, _stop, process)
-
-    def ask(self, line: str) -> dict[str, str] | None:
-        """The answer, or None when the child died over it."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            if self._setup is not None:
-                process.stdin.write(self._setup)
-                self._setup = None
-            process.stdin.write(line)
-            process.stdin.flush()
-        except BrokenPipeError:
-            return None
-        reply = process.stdout.readline()
-        if not reply.endswith("\n"):
-            return None
-        answer: dict[str, str] = json.loads(reply)
-        return answer
 
 
 def normalise_messages(messages: object, *, wants_parts: bool) -> list[dict[str, Any]]:
@@ -297,14 +261,3 @@ def _to_line(value: object) -> str:
         return json.dumps(value, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequest("messages", f"messages and tools must be plain JSON: {error}") from error
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        try:
-            pipe.close()
-        except BrokenPipeError:  # what was buffered for a child that is gone
-            pass

@@ -1,35 +1,23 @@
-"""The child process that runs one chat template: `python -m weft.text.render_worker SECONDS`.
+"""The child process that runs one chat template: `python -m weft.text.render_worker`.
 
 It reads a line of JSON with the template and its limits, then one line of variables for each
-rendering, and answers each with a line. A rendering that takes too long ends the process, whatever
-it is doing, and one that takes too much memory fails or does; the parent sees the pipe close.
+rendering, and answers each with a line (see `weft.text.worker`).
 """
 
 import json
-import resource
-import signal
-import sys
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import jinja2
 
 from weft.text.template import OutputTooLong, TemplateRefusal, make_environment, render
+from weft.text.worker import serve_lines
 
 
 def main() -> None:
-    """Serve until standard input closes, which it also does when the parent dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be draining
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default is to die: also in the midst of C
-    setup = json.loads(sys.stdin.readline())
-    limit = setup["max_memory_bytes"]
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_REAL, setup["time_limit_s"])
-        answer = _answer(setup, line)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+    """Serve the parent."""
+    serve_lines(lambda setup: partial(_answer, setup))
 
 
 def _answer(setup: dict[str, Any], line: str) -> dict[str, str]:

@@ -108,6 +108,11 @@ class Tokenizer:
         token_id: int | None = self._library.token_to_id(token)
         return token_id
 
+    def to_json(self) -> str:
+        """The text of a tokenizer.json that says the same; megabytes, made anew at each call."""
+        text: str = self._library.to_str()
+        return text
+
     # -- text to ids --------------------------------------------------------------------------
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -53,7 +53,9 @@ class RemoteAnswers:
         self._prompt = prompt
         self._prompt_token_ids = prompt_token_ids
         self._tokenizer = tokenizer if params.detokenize else None
-        hidden = set(params.stop_token_ids or ()) | set(() if params.ignore_eos else eos_token_ids)
+        # A grammar ends with the end of the sequence, whether or not that is ignored elsewhere.
+        can_end = params.structured_outputs is not None or not params.ignore_eos
+        hidden = set(params.stop_token_ids or ()) | set(eos_token_ids if can_end else ())
         hidden_ids = frozenset() if params.include_stop_str_in_output else frozenset(hidden)
         self._answers = [
             _Answer(index, params, prompt_token_ids, self._tokenizer, hidden_ids)

@@ -1,9 +1,17 @@
 """What a client asks for, to the wire: everything the wire cannot carry is refused by name."""
 
+import json
 from typing import cast
 
 from weft.core.errors import BadRequest
-from weft.core.types import OutputKind, PromptType, SamplingParams, TokensPrompt
+from weft.core.structured import kind_of, schema_of
+from weft.core.types import (
+    OutputKind,
+    PromptType,
+    SamplingParams,
+    StructuredOutputsParams,
+    TokensPrompt,
+)
 from weft.pb import vllm_engine_pb2 as pb
 
 _INT32 = range(-(2**31), 2**31)
@@ -24,7 +32,14 @@ _SAME = (
     "spaces_between_special_tokens",
 )
 _SAME_IF_GIVEN = ("max_tokens", "logprobs", "prompt_logprobs", "seed", "truncate_prompt_tokens")
-_NOT_ON_THIS_WIRE = ("allowed_token_ids", "skip_reading_prefix_cache")
+_NOT_ON_THIS_WIRE = (
+    "allowed_token_ids",
+    "bad_words",
+    "logprob_token_ids",
+    "repetition_detection",
+    "skip_reading_prefix_cache",
+    "stream_interval",
+)
 
 
 def to_sampling_params(params: SamplingParams) -> pb.SamplingParams:
@@ -45,7 +60,23 @@ def to_sampling_params(params: SamplingParams) -> pb.SamplingParams:
     message.stop_token_ids.extend(params.stop_token_ids or ())
     for token_id, bias in (params.logit_bias or {}).items():
         message.logit_bias[int(token_id)] = bias
+    if params.structured_outputs is not None:
+        _set_constraint(message, params.structured_outputs)
     return message
+
+
+def _set_constraint(message: pb.SamplingParams, asked: StructuredOutputsParams) -> None:
+    if asked.whitespace_pattern is not None:
+        raise not_on_this_wire("whitespace_pattern")
+    kind = kind_of(asked)
+    match kind:
+        case "json":
+            given = asked.json
+            message.json_schema = given if isinstance(given, str) else json.dumps(schema_of(given))
+        case "choice":
+            message.choice.choices.extend(asked.choice or ())
+        case _:
+            setattr(message, kind, getattr(asked, kind))
 
 
 def to_generate_request(

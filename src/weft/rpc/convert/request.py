@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 
 from weft.core.errors import BadRequest
-from weft.core.types import OutputKind, PromptType, SamplingParams
+from weft.core.types import OutputKind, PromptType, SamplingParams, StructuredOutputsParams
 from weft.core.validate import Limits, validate_params, validate_prompt, validate_request_id
 from weft.pb import common_pb2, vllm_engine_pb2
 
@@ -50,7 +50,8 @@ def to_sampling_params(
     params: vllm_engine_pb2.SamplingParams, *, is_streaming: bool
 ) -> SamplingParams:
     """Translate; a number that is unset takes its neutral value. Ranges are not checked here."""
-    _refuse_constraint(params)
+    # There is no reasoning parser, so every grammar starts at the first token, and
+    # grammar_from_first_token asks for what happens anyway.
     return SamplingParams(
         n=params.n or 1,
         temperature=_shortest(params.temperature) if params.HasField("temperature") else 1.0,
@@ -61,6 +62,7 @@ def to_sampling_params(
         frequency_penalty=_shortest(params.frequency_penalty),
         repetition_penalty=_shortest(params.repetition_penalty or 1.0),
         seed=params.seed if params.HasField("seed") else None,
+        structured_outputs=_to_structured_outputs(params),
         stop=list(params.stop) or None,
         stop_token_ids=list(params.stop_token_ids) or None,
         include_stop_str_in_output=params.include_stop_str_in_output,
@@ -157,12 +159,20 @@ def _to_rank(request: vllm_engine_pb2.GenerateRequest, data_parallel_size: int) 
     return rank
 
 
-def _refuse_constraint(params: vllm_engine_pb2.SamplingParams) -> None:
-    constraint = params.WhichOneof("constraint")
-    if constraint is not None and (constraint != "json_object" or params.json_object):
-        raise _not_supported_yet(constraint)
-    if params.grammar_from_first_token:
-        raise _not_supported_yet("grammar_from_first_token")
+def _to_structured_outputs(
+    params: vllm_engine_pb2.SamplingParams,
+) -> StructuredOutputsParams | None:
+    match params.WhichOneof("constraint"):
+        case None:
+            return None
+        case "json_schema":
+            return StructuredOutputsParams(json=params.json_schema)
+        case "choice":
+            return StructuredOutputsParams(choice=list(params.choice.choices))
+        case "json_object":
+            return StructuredOutputsParams(json_object=True) if params.json_object else None
+        case kind:
+            return StructuredOutputsParams(**{kind: getattr(params, kind)})
 
 
 def _refuse_unsupported(request: vllm_engine_pb2.GenerateRequest) -> None:

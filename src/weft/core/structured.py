@@ -1,0 +1,178 @@
+"""The check of what a caller asks an answer to look like; no grammar is built here, only measured.
+
+What is in bounds here may still be no grammar: building it, in bounds of time, is the engine's affair.
+"""
+
+import json
+import re
+from typing import Any
+
+from weft.core.errors import BadRequest
+from weft.core.types import StructuredOutputsParams
+
+KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+MAX_GRAMMAR_BYTES = 64 * 1024
+MAX_JSON_DEPTH = 64
+MAX_CHOICES = 4096
+# A counted repetition is unrolled by whoever builds the grammar.
+MAX_REPEATS = 10_000
+MAX_WHITESPACE_CHARS = 256
+
+_REPEATS = re.compile(r"(?<!\\)\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
+
+
+def validate_structured_outputs(asked: object) -> None:
+    """Raise `BadRequest`, named after the constraint, unless exactly one is given and in bounds."""
+    if asked is None:
+        return
+    if not isinstance(asked, StructuredOutputsParams):
+        raise BadRequest(
+            "structured_outputs",
+            f"structured_outputs must be StructuredOutputsParams, got a {type(asked).__name__}",
+        )
+    kind = kind_of(asked)
+    value = getattr(asked, kind)
+    match kind:
+        case "json":
+            schema_of(value)
+        case "json_object":
+            if value is not True:
+                raise BadRequest(kind, "json_object must be true where it is given")
+        case "regex" | "grammar":
+            _check_text(kind, value)
+            _check_repeats(kind, value)
+        case "choice":
+            _check_choice(value)
+        case _:
+            raise BadRequest(kind, f"{kind} is not supported yet")
+    _check_whitespace(kind, asked.whitespace_pattern)
+
+
+def kind_of(asked: StructuredOutputsParams) -> str:
+    """The one constraint that is given."""
+    given = [kind for kind in KINDS if getattr(asked, kind) is not None]
+    if len(given) != 1:
+        raise BadRequest(
+            "structured_outputs",
+            f"structured_outputs takes exactly one of {', '.join(KINDS)}; "
+            f"got {' and '.join(given) or 'none'}",
+        )
+    return given[0]
+
+
+def schema_of(value: object) -> dict[str, Any]:
+    """The schema as an object, whichever form it was given in."""
+    text = value if isinstance(value, str) else _to_json(value)
+    _check_text("json", text)
+    try:
+        schema = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
+        raise BadRequest("json", f"json is not valid JSON: {error}") from error
+    _check_tree(schema)
+    if schema is True:
+        return {}
+    if not isinstance(schema, dict):
+        raise BadRequest("json", f"json must be a schema, an object, got {text[:40]!a}")
+    return schema
+
+
+def _to_json(value: object) -> str:
+    if not isinstance(value, dict):
+        raise BadRequest("json", f"json must be text or an object, got a {type(value).__name__}")
+    try:
+        return json.dumps(value, allow_nan=False)
+    except RecursionError:
+        raise _too_deep() from None
+    except (TypeError, ValueError) as error:
+        raise BadRequest("json", f"json must be plain JSON: {error}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _check_tree(schema: object) -> None:
+    """Depth, and the repetitions of every pattern, without recursion."""
+    level: list[object] = [schema]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        below: list[object] = []
+        for value in level:
+            if isinstance(value, dict):
+                below += value.values()
+                if isinstance(value.get("pattern"), str):
+                    _check_repeats("json", value["pattern"])
+            elif isinstance(value, list):
+                below += value
+        if not below:
+            return
+        level = below
+    raise _too_deep()
+
+
+def _too_deep() -> BadRequest:
+    return BadRequest("json", f"json is nested deeper than {MAX_JSON_DEPTH} levels")
+
+
+def _check_text(kind: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise BadRequest(kind, f"{kind} must be text, got a {type(value).__name__}")
+    if not value.strip():
+        raise BadRequest(kind, f"{kind} is empty")
+    if "\0" in value:
+        raise BadRequest(kind, f"{kind} holds a NUL character")
+    num_bytes = len(_encoded(kind, value))
+    if num_bytes > MAX_GRAMMAR_BYTES:
+        raise BadRequest(
+            kind, f"{kind} takes at most {MAX_GRAMMAR_BYTES} bytes of UTF-8, got {num_bytes}"
+        )
+
+
+def _encoded(kind: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(
+            kind, f"{kind} is not valid Unicode: a lone surrogate at character {error.start}"
+        ) from error
+
+
+def _check_repeats(kind: str, text: str) -> None:
+    for found in _REPEATS.finditer(text):
+        if any(len(count) > 9 or int(count or 0) > MAX_REPEATS for count in found.groups()):
+            raise BadRequest(
+                kind, f"{kind} repeats at most {MAX_REPEATS} times, got {found.group()[:40]}"
+            )
+
+
+def _check_choice(value: object) -> None:
+    if not isinstance(value, list | tuple) or not value:
+        raise BadRequest("choice", "choice must be a list of at least one string")
+    if len(value) > MAX_CHOICES:
+        raise BadRequest("choice", f"choice takes at most {MAX_CHOICES} strings, got {len(value)}")
+    for item in value:
+        if not isinstance(item, str) or not item:
+            raise BadRequest("choice", "choice must hold strings, and none of them empty")
+    num_bytes = sum(len(_encoded("choice", item)) for item in value)
+    if num_bytes > MAX_GRAMMAR_BYTES:
+        raise BadRequest(
+            "choice", f"choice takes at most {MAX_GRAMMAR_BYTES} bytes of UTF-8, got {num_bytes}"
+        )
+
+
+def _check_whitespace(kind: str, pattern: object) -> None:
+    if pattern is None:
+        return
+    if kind not in {"json", "json_object"}:
+        raise BadRequest(
+            "whitespace_pattern", f"whitespace_pattern goes with json or json_object, not {kind}"
+        )
+    _check_text("whitespace_pattern", pattern)
+    assert isinstance(pattern, str)
+    if len(pattern) > MAX_WHITESPACE_CHARS:
+        raise BadRequest(
+            "whitespace_pattern",
+            f"whitespace_pattern takes at most {MAX_WHITESPACE_CHARS} characters, got {len(pattern)}",
+        )
+    _check_repeats("whitespace_pattern", pattern)

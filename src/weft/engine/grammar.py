@@ -1,0 +1,252 @@
+"""Grammars in the engine: built on a thread beside the loop, kept for reuse, followed token by token.
+
+A grammar says which tokens may come next. Its state belongs to one sequence, moves only when a token
+is committed, and so outlives preemption: the tokens are still there, and are not taken in again.
+"""
+
+import logging
+import queue
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from numpy.typing import NDArray
+
+log = logging.getLogger("weft.engine")
+
+# What all grammars together may hold. One of a small schema takes 120 KiB beside its text, measured
+# over 500 of them.
+MAX_CACHE_BYTES = 64 << 20
+_BASE_BYTES = 128 << 10
+_BYTES_PER_CHARACTER = 64
+# Copies share what they learn of the grammar, which has a limit; so a new one is built now and then.
+_MAX_USES = 256
+
+
+class GrammarFailed(Exception):
+    """This grammar cannot be built or followed; the text may be shown to the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokenizer as the library sees it, and the width of the model's logits.
+
+    `hidden_ids` stand for the end of the sequence where the model has no token for it: the library
+    needs one, and the model must not choose it.
+    """
+
+    tokenizer: LLTokenizer
+    width: int
+    eos_token_ids: tuple[int, ...]
+    hidden_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, tokenizer_json: str, width: int, eos_token_ids: Sequence[int]) -> "Vocabulary":
+        """Build from the text of tokenizer.json."""
+        if eos_token_ids:
+            try:
+                tokenizer = LLTokenizer(
+                    tokenizer_json, n_vocab=width, eos_token=list(eos_token_ids)
+                )
+                return cls(tokenizer, width, tuple(eos_token_ids))
+            except ValueError:  # more tokens than logits, or an end that is no token
+                pass
+        probe = LLTokenizer(tokenizer_json, eos_token=0)
+        size = probe.vocab_size
+        ends = [token_id for token_id in eos_token_ids if token_id < size]
+        hidden = () if ends else (_least_useful(probe),)
+        tokenizer = LLTokenizer(
+            tokenizer_json, n_vocab=max(size, width), eos_token=ends or list(hidden)
+        )
+        return cls(tokenizer, width, tuple(ends), hidden)
+
+
+def _least_useful(tokenizer: LLTokenizer) -> int:
+    """A special token if there is one, for no text needs it; else the last one."""
+    ids = range(tokenizer.vocab_size - 1, -1, -1)
+    return next((token_id for token_id in ids if tokenizer.is_special_token(token_id)), ids[0])
+
+
+def build(vocabulary: Vocabulary, text: str) -> LLMatcher:
+    """A matcher at its start. `GrammarFailed` says what is wrong with the text."""
+    # What one step may take, about 15 ms at most, and all that a grammar may learn, about 100 MB.
+    limits = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
+    matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise GrammarFailed(one_line(matcher.get_error()))
+    return matcher
+
+
+def one_line(message: str) -> str:
+    """The first line of the library's message, and the one that names the error in an expression."""
+    lines = message.strip().splitlines() or ["it cannot be built"]
+    if lines[0].startswith("NoExtension"):
+        return "it allows no text at all"
+    return "; ".join([lines[0], *(line for line in lines[1:] if line.startswith("error:"))])[:300]
+
+
+class GrammarState:
+    """Where one sequence is in its grammar.
+
+    `end_ids` are tokens beside the model's own that may end the answer where the grammar lets it end.
+    """
+
+    __slots__ = ("_end_ids", "_error", "_has_ended", "_job", "_mask", "_matcher", "_vocabulary")
+
+    def __init__(
+        self, matcher: LLMatcher, vocabulary: Vocabulary, end_ids: Sequence[int] = ()
+    ) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._end_ids = list(end_ids)
+        self._mask: NDArray[np.bool_] | None = None  # [vocab], of the present state
+        self._error: str | None = None
+        self._has_ended = False
+        self._job: Future[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer has ended: with a token for that, or, if the model has none, without."""
+        if self._has_ended or not self._vocabulary.hidden_ids:
+            return self._has_ended
+        self._compute()
+        return self._mask is None and self._error is None
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Which tokens may come next, [vocab]."""
+        if self._job is not None:
+            self._job.result()
+            self._job = None
+        if self._mask is None:
+            self._compute()
+        if self._error is not None or self._mask is None:
+            raise GrammarFailed(self._error or "it allows nothing")
+        return self._mask
+
+    def advance(self, token_id: int) -> None:
+        """Take in the token that came next."""
+        self._mask = None
+        if not self._matcher.consume_token(token_id):
+            raise GrammarFailed(one_line(self._matcher.get_error()))
+        self._has_ended = token_id in self._vocabulary.eos_token_ids
+
+    def _compute(self) -> None:
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            self._error = one_line(self._matcher.get_error())
+            return
+        width = self._vocabulary.width
+        mask = np.unpackbits(bits, count=min(width, 8 * len(bits)), bitorder="little").view(bool)
+        if len(mask) < width:
+            mask = np.concatenate([mask, np.zeros(width - len(mask), bool)])
+        if self._end_ids and self._matcher.is_accepting():
+            mask[self._end_ids] = True
+        mask[list(self._vocabulary.hidden_ids)] = False
+        self._mask = mask if mask.any() else None
+
+    @staticmethod
+    def compute_ahead(states: Iterable["GrammarState"], pool: ThreadPoolExecutor) -> None:
+        """Make the masks on another thread, while the model computes the logits they are for."""
+        wanted = [state for state in states if state._mask is None]
+        if wanted:
+            job = pool.submit(_compute_all, wanted)
+            for state in wanted:
+                state._job = job
+
+
+def _compute_all(states: list[GrammarState]) -> None:
+    for state in states:
+        state._compute()
+
+
+@dataclass(slots=True)
+class Grammar:
+    """A grammar that is ready: it starts as many sequences as one likes."""
+
+    matcher: LLMatcher
+    vocabulary: Vocabulary
+    num_uses: int = 0
+
+    def start(self, end_ids: Sequence[int] = ()) -> GrammarState:
+        """The state of a sequence that has no output yet."""
+        return GrammarState(self.matcher.deep_copy(), self.vocabulary, end_ids)
+
+
+class GrammarCompiler:
+    """Builds grammars on a thread of its own. Everything else is for the loop's thread.
+
+    The vocabulary is read at once: it holds Python's lock, for half a second at 150,000 tokens, and
+    before the first request nobody minds. `wake` is called from that thread when one is ready.
+    """
+
+    def __init__(self, read_vocabulary: Callable[[], Vocabulary], wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._ready: queue.SimpleQueue[tuple[str, str, Grammar | str]] = queue.SimpleQueue()
+        self._kept: OrderedDict[str, Grammar] = OrderedDict()
+        self._num_bytes = 0
+        self._builder = ThreadPoolExecutor(1, "weft-grammar")
+        self.mask_pool = ThreadPoolExecutor(1, "weft-mask")  # its thread starts with its first use
+        self._vocabulary = self._builder.submit(read_vocabulary)
+
+    def order(self, engine_id: str, text: str) -> None:
+        """Ask for a grammar; `take_ready` gives it, at once if it is kept."""
+        grammar = self._kept.get(text)
+        if grammar is not None and grammar.num_uses < _MAX_USES:
+            self._kept.move_to_end(text)
+            grammar.num_uses += 1
+            self._ready.put((engine_id, text, grammar))
+        else:
+            self._builder.submit(self._build, engine_id, text)
+
+    def take_ready(self) -> list[tuple[str, Grammar | str]]:
+        """Engine ids, with the grammar that was ordered for each or a sentence why there is none."""
+        ready = []
+        while not self._ready.empty():
+            engine_id, text, made = self._ready.get()
+            if isinstance(made, Grammar) and made is not self._kept.get(text):
+                self._keep(text, made)
+            ready.append((engine_id, made))
+        return ready
+
+    def close(self) -> None:
+        """End the threads; what was ordered never comes."""
+        for pool in (self._builder, self.mask_pool):
+            pool.shutdown(
+                cancel_futures=True
+            )  # waits for what runs: it would wake a closed mailbox
+
+    @property
+    def num_bytes(self) -> int:
+        """What the kept grammars are reckoned to hold."""
+        return self._num_bytes
+
+    def _keep(self, text: str, grammar: Grammar) -> None:
+        """Keep it for reuse, and let go of those that were not used for the longest time."""
+        if text in self._kept:
+            self._num_bytes -= _cost(text)
+        self._kept[text] = grammar
+        self._kept.move_to_end(text)
+        self._num_bytes += _cost(text)
+        while self._num_bytes > MAX_CACHE_BYTES:
+            oldest, _ = self._kept.popitem(last=False)
+            self._num_bytes -= _cost(oldest)
+
+    def _build(self, engine_id: str, text: str) -> None:
+        made: Grammar | str
+        try:
+            vocabulary = self._vocabulary.result()
+            made = Grammar(build(vocabulary, text), vocabulary)
+        except GrammarFailed as error:
+            made = str(error)
+        except Exception:
+            log.exception("a grammar could not be built: engine_id=%s", engine_id)
+            made = "internal error while building the grammar"
+        self._ready.put((engine_id, text, made))
+        self._wake()
+
+
+def _cost(text: str) -> int:
+    return _BASE_BYTES + _BYTES_PER_CHARACTER * len(text)

@@ -1,0 +1,142 @@
+"""`GrammarChecker`: from a constraint to the text of a grammar that is known to build, within bounds.
+
+Building happens in child processes, because nothing else can be stopped after two seconds; what comes
+back is small, and the engine builds from it without fear.
+"""
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from weft.core.errors import BadRequest, Unavailable
+from weft.core.structured import kind_of, schema_of
+from weft.core.types import StructuredOutputsParams
+from weft.text.tokenizer import Tokenizer
+from weft.text.worker import Worker
+
+TIME_LIMIT_S = 2.0
+MAX_MEMORY_BYTES = 4 << 30
+MAX_CACHE_BYTES = 16 << 20
+_ENTRY_BYTES = 256  # of an entry, beside its text
+# Two, so that one hostile grammar after another does not keep everyone else's waiting.
+_NUM_WORKERS = 2
+
+
+class GrammarChecker:
+    """Safe to call from one event loop; `close` ends its processes, which start with their first use."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        time_limit_s: float = TIME_LIMIT_S,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = list(eos_token_ids)
+        self._cache = _TextCache(MAX_CACHE_BYTES)
+        self._threads = ThreadPoolExecutor(_NUM_WORKERS, "weft-grammar-check")
+        self._lock = threading.Lock()
+        self._idle: list[Worker] = []
+        self._time_limit_s = time_limit_s
+        self._setup: str | None = None
+        self._is_closed = False
+
+    async def check(self, asked: StructuredOutputsParams) -> str:
+        """The grammar's text. `BadRequest`, named after the constraint, when there is none in bounds."""
+        line = _to_line(asked)
+        text = self._cache.get(line)
+        if text is not None:
+            return text
+        # wrap_future keeps a cancelled caller from waiting; the child ends by its own clock.
+        answer = await asyncio.wrap_future(self._threads.submit(self._ask, line))
+        if answer is None:
+            raise BadRequest(
+                kind_of(asked),
+                f"{kind_of(asked)} takes more than {self._time_limit_s:g} s, or too much memory, to build",
+            )
+        if "grammar" not in answer:
+            raise BadRequest(kind_of(asked), f"{kind_of(asked)} is refused: {answer['error']}")
+        self._cache.put(line, answer["grammar"])
+        return answer["grammar"]
+
+    def close(self) -> None:
+        """End the child processes; idempotent."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        self._threads.shutdown(wait=False)  # what still waits is refused, one by one
+        for worker in idle:
+            worker.stop()
+
+    def _ask(self, line: str) -> dict[str, str] | None:
+        with self._lock:
+            if self._is_closed:
+                raise Unavailable("the server is shutting down")
+            worker = self._idle.pop() if self._idle else None
+        if worker is None:
+            worker = Worker("weft.engine.grammar_worker", self._setup_line())
+        answer = worker.ask(line)
+        with self._lock:
+            is_kept = answer is not None and not self._is_closed
+            if is_kept:
+                self._idle.append(worker)
+        if not is_kept:
+            worker.stop()
+        return answer
+
+    def _setup_line(self) -> str:
+        if self._setup is None:  # made once: a large tokenizer takes a while to write
+            setup = {
+                "tokenizer": self._tokenizer.to_json(),
+                "vocab_size": self._vocab_size,
+                "eos_token_ids": self._eos_token_ids,
+                "time_limit_s": self._time_limit_s,
+                "max_memory_bytes": MAX_MEMORY_BYTES,
+            }
+            self._setup = json.dumps(setup) + "\n"
+        return self._setup
+
+
+class _TextCache:
+    """Texts by a digest of what they were made from; the least recently used go first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+
+    def get(self, key: str) -> str | None:
+        digest = _digest(key)
+        text = self._texts.get(digest)
+        if text is not None:
+            self._texts.move_to_end(digest)
+        return text
+
+    def put(self, key: str, text: str) -> None:
+        digest = _digest(key)
+        if digest in self._texts:
+            return
+        self._texts[digest] = text
+        self.num_bytes += len(text) + _ENTRY_BYTES
+        while self.num_bytes > self._max_bytes:
+            _, oldest = self._texts.popitem(last=False)
+            self.num_bytes -= len(oldest) + _ENTRY_BYTES
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _to_line(asked: StructuredOutputsParams) -> str:
+    kind = kind_of(asked)
+    value = schema_of(asked.json) if kind == "json" else getattr(asked, kind)
+    return (
+        json.dumps({"kind": kind, "value": value, "whitespace_pattern": asked.whitespace_pattern})
+        + "\n"
+    )

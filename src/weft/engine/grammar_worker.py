@@ -1,0 +1,47 @@
+"""The child process that tries out grammars: `python -m weft.engine.grammar_worker`.
+
+Its setup is the tokenizer and the model's logits width; each line after it a constraint, answered
+with the grammar's text once it was built and has allowed a first token (see `weft.text.worker`).
+"""
+
+import json
+from functools import partial
+from typing import Any
+
+from weft.engine.grammar import GrammarFailed, GrammarState, Vocabulary, build, one_line
+from weft.engine.grammar_text import to_grammar_text
+from weft.text.worker import Answerer, serve_lines
+
+
+def main() -> None:
+    """Serve the parent."""
+    serve_lines(_prepare)
+
+
+def _prepare(setup: dict[str, Any]) -> Answerer:
+    try:
+        vocabulary = Vocabulary.read(
+            setup["tokenizer"], setup["vocab_size"], tuple(setup["eos_token_ids"])
+        )
+    except ValueError as error:
+        refusal = {"error": f"no grammar works with this tokenizer ({one_line(str(error))})"}
+        return lambda _: refusal
+    return partial(_answer, vocabulary)
+
+
+def _answer(vocabulary: Vocabulary, line: str) -> dict[str, str]:
+    asked = json.loads(line)
+    try:
+        text = to_grammar_text(asked["kind"], asked["value"], asked["whitespace_pattern"])
+        GrammarState(build(vocabulary, text), vocabulary).mask()
+    except (GrammarFailed, ValueError) as error:
+        return {"error": one_line(str(error))}
+    except MemoryError:
+        return {"error": "it takes too much memory"}
+    except BaseException as error:  # noqa: BLE001 - the library's panics are BaseExceptions
+        return {"error": f"it cannot be built ({type(error).__name__})"}
+    return {"grammar": text}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Noticing that an answer says the same thing over and over."""
+
+import numpy as np
+
+from weft.core.types import RepetitionDetectionParams
+
+
+class RepetitionWatch:
+    """Follows the output of one sequence; each token costs one pass over the pattern sizes.
+
+    For every distance it counts how many of the last tokens equal the one that far before them: a
+    pattern of that size stands there n times when the count reaches n - 1 times the size.
+    """
+
+    __slots__ = ("_counts", "_needed", "_recent")
+
+    def __init__(self, asked: RepetitionDetectionParams) -> None:
+        sizes = np.arange(1, asked.max_pattern_size + 1)
+        self._counts = np.zeros(len(sizes), np.int64)  # by distance - 1
+        self._needed = np.where(
+            sizes >= max(asked.min_pattern_size, 1),
+            sizes * (asked.min_count - 1),
+            np.iinfo(np.int64).max,
+        )
+        self._recent = np.full(len(sizes), -1, np.int64)  # the last tokens, newest first
+
+    def push(self, token_id: int) -> bool:
+        """Take in the next token; whether a pattern now stands there often enough."""
+        self._counts = np.where(self._recent == token_id, self._counts + 1, 0)
+        self._recent = np.roll(self._recent, 1)
+        self._recent[:1] = token_id
+        return bool((self._counts >= self._needed).any())

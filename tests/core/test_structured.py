@@ -1,0 +1,125 @@
+"""What may be asked of an answer's form, and how everything else is refused by name."""
+
+import pytest
+
+from weft.core.errors import BadRequest
+from weft.core.structured import (
+    MAX_CHOICES,
+    MAX_GRAMMAR_BYTES,
+    MAX_JSON_DEPTH,
+    kind_of,
+    schema_of,
+    validate_structured_outputs,
+)
+from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.core.validate import Limits, validate_params
+
+
+def nested(depth):
+    """A schema of `depth` levels."""
+    schema = {"type": "integer"}
+    for _ in range(depth - 1):
+        schema = {"items": schema}
+    return schema
+
+
+def endless():
+    """An object inside itself."""
+    schema = {}
+    schema["items"] = schema
+    return schema
+
+
+GOOD = [
+    {"json": {"type": "object"}},
+    {"json": '{"type": "object"}'},
+    {"json": "true"},
+    {"json": nested(MAX_JSON_DEPTH)},
+    {"json": {"type": "string"}, "whitespace_pattern": " ?"},
+    {"json_object": True},
+    {"regex": "(a+)+$"},
+    {"regex": "a{10000}"},
+    {"regex": r"\{99999\}"},
+    {"choice": ["a"]},
+    {"choice": ["é", "\n"]},
+    {"grammar": 'start: "a"'},
+]
+
+BAD = [
+    ({}, "structured_outputs", "exactly one of json, .* got none"),
+    ({"regex": "a", "choice": ["a"]}, "structured_outputs", "got regex and choice"),
+    ({"json": ""}, "json", "is empty"),
+    ({"json": " \n"}, "json", "is empty"),
+    ({"json": "{"}, "json", "not valid JSON"),
+    ({"json": "[]"}, "json", "must be a schema"),
+    ({"json": "false"}, "json", "must be a schema"),
+    ({"json": "NaN"}, "json", "not valid JSON"),
+    ({"json": 5}, "json", "must be text or an object"),
+    ({"json": {"a": {1, 2}}}, "json", "plain JSON"),
+    ({"json": {"a": float("nan")}}, "json", "plain JSON"),
+    ({"json": endless()}, "json", "plain JSON"),
+    ({"json": nested(MAX_JSON_DEPTH + 2)}, "json", "nested deeper than 64"),
+    ({"json": "[" * 1000 + "]" * 1000}, "json", "nested deeper than 64"),
+    ({"json": "[" * 60_000}, "json", "nested deeper than 64|not valid JSON"),
+    ({"json": f'"{"x" * MAX_GRAMMAR_BYTES}"'}, "json", "at most 65536 bytes"),
+    ({"json": {"pattern": "a{10001}"}}, "json", "at most 10000 times"),
+    ({"json_object": False}, "json_object", "must be true"),
+    ({"json_object": 1}, "json_object", "must be true"),
+    ({"regex": ""}, "regex", "is empty"),
+    ({"regex": "a\0"}, "regex", "NUL"),
+    ({"regex": "\ud800"}, "regex", "lone surrogate"),
+    ({"regex": 5}, "regex", "must be text"),
+    ({"regex": "a{1000000}"}, "regex", r"at most 10000 times, got \{1000000\}"),
+    ({"regex": "a{2,1000000}"}, "regex", "at most 10000 times"),
+    ({"regex": "a{99999999999999999999}"}, "regex", "at most 10000 times"),
+    ({"regex": "é" * MAX_GRAMMAR_BYTES}, "regex", "got 131072"),
+    ({"grammar": ""}, "grammar", "is empty"),
+    ({"grammar": "(" * (MAX_GRAMMAR_BYTES + 1)}, "grammar", "at most 65536 bytes"),
+    ({"choice": []}, "choice", "at least one"),
+    ({"choice": "ab"}, "choice", "must be a list"),
+    ({"choice": [""]}, "choice", "none of them empty"),
+    ({"choice": [1]}, "choice", "must hold strings"),
+    ({"choice": ["a"] * (MAX_CHOICES + 1)}, "choice", "at most 4096"),
+    ({"choice": ["x" * 40_000] * 2}, "choice", "at most 65536 bytes"),
+    ({"structural_tag": "{}"}, "structural_tag", "not supported yet"),
+    ({"regex": "a", "whitespace_pattern": " "}, "whitespace_pattern", "goes with json"),
+    ({"json_object": True, "whitespace_pattern": ""}, "whitespace_pattern", "is empty"),
+    ({"json_object": True, "whitespace_pattern": " " * 257}, "whitespace_pattern", "is empty"),
+    ({"json_object": True, "whitespace_pattern": "a" * 257}, "whitespace_pattern", "at most 256"),
+]
+
+
+@pytest.mark.parametrize("given", GOOD)
+def test_a_constraint_in_bounds_is_taken(given):
+    """Also one that turns out to be no grammar: that is found where it is built."""
+    validate_structured_outputs(StructuredOutputsParams(**given))
+
+
+@pytest.mark.parametrize(("given", "name", "message"), BAD, ids=range(len(BAD)))
+def test_a_bad_constraint_is_refused_by_name(given, name, message):
+    """Through the one check that every wire uses; messages stay short whatever was sent."""
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(**given))
+    limits = Limits(vocab_size=100, max_model_len=64, max_pool_tokens=1000)
+    with pytest.raises(BadRequest, match=message) as caught:
+        validate_params(params, limits)
+    assert caught.value.parameter == name
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("given", [{"json": {}}, "json", 5])
+def test_only_the_struct_is_taken(given):
+    """A dict would skip the check of its keys."""
+    with pytest.raises(BadRequest, match="must be StructuredOutputsParams"):
+        validate_structured_outputs(given)
+
+
+def test_both_forms_of_a_schema_mean_the_same():
+    """Text or object; `true` is the schema that takes everything."""
+    assert schema_of('{"b": 1, "a": 2}') == schema_of({"b": 1, "a": 2})
+    assert list(schema_of('{"b": 1, "a": 2}')) == ["b", "a"]
+    assert schema_of("true") == {}
+
+
+def test_the_kind_is_the_field_that_is_set():
+    """One word for it everywhere."""
+    assert kind_of(StructuredOutputsParams(choice=["a"])) == "choice"

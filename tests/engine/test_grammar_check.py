@@ -1,0 +1,182 @@
+"""Trying out constraints in a child process: the nasty ones end in time, and nobody else notices."""
+
+import asyncio
+import time
+
+import psutil
+import pytest
+
+from tests.text.vocabularies import files_of, metaspace_library
+from weft.core.errors import BadRequest, Unavailable
+from weft.core.types import StructuredOutputsParams
+from weft.engine.grammar_check import MAX_CACHE_BYTES, GrammarChecker
+from weft.model.embedded.byte_tokenizer import tokenizer_files
+from weft.text.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.from_files(tokenizer_files(300, "<|endoftext|>"))
+# A second and more of work, whatever the library's own limits.
+HEAVY = "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(60)) + 'A60: "x"\n'
+
+
+def asked(**given):
+    return StructuredOutputsParams(**given)
+
+
+@pytest.fixture
+def checker():
+    """Its children are gone at the end."""
+    opened = GrammarChecker(TOKENIZER, 300, (256,))
+    yield opened
+    opened.close()
+
+
+def children():
+    """Child processes of this one that are alive."""
+    return [child for child in psutil.Process().children() if child.status() != "zombie"]
+
+
+def deep(depth):
+    schema = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+NASTY = [
+    ("41", "json", {"json": {"$ref": "#"}}),
+    ("41", "json", {"json": {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}}),
+    ("41", "json", {"json": {"type": 1}}),
+    ("41", "json", {"json": {"$ref": "https://example.com/schema.json"}}),
+    ("41", "json", {"json": {"$ref": "file:///etc/passwd"}}),
+    ("41", "json", {"json": {"type": "string", "format": "no-such-format"}}),
+    ("41", "json", {"json": {"type": "string", "pattern": "(a"}}),
+    ("41", "json", {"json": {"enum": []}}),
+    ("42", "regex", {"regex": "(a"}),
+    ("42", "regex", {"regex": "(?<=a)b"}),
+    ("42", "regex", {"regex": "(?=a)b"}),
+    ("42", "regex", {"regex": "(" * 10_000 + "a" + ")" * 10_000}),
+    ("43", "grammar", {"grammar": "start: " + "(" * 30_000 + '"a"' + ")" * 30_000}),
+    ("43", "grammar", {"grammar": "root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000}),
+    ("43", "grammar", {"grammar": "start: foo"}),
+    ("43", "grammar", {"grammar": "root ::= foo"}),
+    ("43", "grammar", {"grammar": "%import /etc/passwd\nstart: X"}),
+    ("43", "grammar", {"grammar": "start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(60))}),
+    ("43", "grammar", {"grammar": HEAVY}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [(name, given) for _, name, given in NASTY], ids=range(len(NASTY))
+)
+async def test_a_nasty_constraint_is_refused_in_time(checker, name, given):
+    """Rows 41 to 43: by name, in a sentence, and the next caller is served."""
+    await checker.check(asked(regex="warm"))
+    started = time.monotonic()
+    with pytest.raises(BadRequest) as caught:
+        await checker.check(asked(**given))
+    assert time.monotonic() - started < 2.5
+    assert caught.value.parameter == name
+    assert len(str(caught.value)) < 400
+    assert await checker.check(asked(regex="ab"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"regex": "(a+)+$"},
+        {"regex": "^(([a-z])+.)+[A-Z]([a-z])+$"},
+        {"json": deep(50)},
+        {"json": {"$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}, "$ref": "#/$defs/t"}},
+        {"json": {"type": "string", "pattern": "^(([a-z]+)+)+$"}},
+        {"json": {}},
+        {"choice": [f"choice {number}" for number in range(4000)]},
+        {"grammar": 'start: start "a" | "b"'},
+        {"grammar": "%import common.NUMBER\nstart: NUMBER"},
+    ],
+    ids=range(9),
+)  # fmt: skip
+async def test_what_only_looks_nasty_is_served(checker, given):
+    """The library does not backtrack: nested quantifiers cost nothing."""
+    assert await checker.check(asked(**given))
+
+
+async def test_the_time_limit_ends_the_work():
+    """The child dies in the midst of it, and another takes its place."""
+    checker = GrammarChecker(TOKENIZER, 300, (256,), time_limit_s=0.3)
+    await checker.check(asked(regex="ab"))
+    [worker] = children()
+    with pytest.raises(BadRequest, match=r"grammar takes more than 0.3 s"):
+        await checker.check(asked(grammar=HEAVY))
+    assert not worker.is_running() or worker.status() == "zombie"
+    assert await checker.check(asked(regex="ac"))
+    checker.close()
+    assert children() == []
+
+
+async def test_a_slow_constraint_keeps_nobody_else_waiting(checker):
+    """There is a second child."""
+    await asyncio.gather(*(checker.check(asked(regex=f"{n}")) for n in "ab"))
+    slow = asyncio.create_task(checker.check(asked(grammar=HEAVY)))
+    await asyncio.sleep(0)
+    assert await checker.check(asked(regex="c"))
+    assert not slow.done()
+    with pytest.raises(BadRequest):
+        await slow
+
+
+async def test_the_event_loop_turns_meanwhile(checker):
+    """Everything else that is served by it goes on."""
+    task = asyncio.create_task(checker.check(asked(grammar=HEAVY)))
+    longest, before = 0.0, time.monotonic()
+    while not task.done():
+        await asyncio.sleep(0.01)
+        now = time.monotonic()
+        longest, before = max(longest, now - before), now
+    assert isinstance(task.exception(), BadRequest)
+    assert longest < 0.5
+
+
+async def test_a_constraint_is_checked_once(checker):
+    """The second answer needs no child."""
+    first = await checker.check(asked(json={"type": "integer"}))
+    checker.close()
+    assert await checker.check(asked(json='{"type": "integer"}')) == first
+
+
+async def test_what_is_kept_is_bounded(checker):
+    """Ten thousand different texts of three kilobytes do not stay."""
+    cache = checker._cache
+    for number in range(10_000):
+        cache.put(str(number), "x" * 3000)
+    assert cache.num_bytes <= MAX_CACHE_BYTES
+    assert cache.get("0") is None
+    assert cache.get("9999") is not None
+
+
+async def test_closing_refuses_those_who_wait(checker):
+    """With an error of ours, and never as if they had been cancelled."""
+    waiting = [
+        asyncio.create_task(checker.check(asked(grammar=HEAVY + f"// {n}"))) for n in range(4)
+    ]
+    await asyncio.sleep(0.2)
+    checker.close()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [BadRequest] * 2 + [Unavailable] * 2
+
+
+async def test_a_tokenizer_that_cannot_be_used_is_named(checker):
+    """Not the time limit, though no child can work with it."""
+    unusable = Tokenizer.from_files(files_of(metaspace_library()))
+    other = GrammarChecker(unusable, 400, (2,))
+    with pytest.raises(BadRequest, match="no grammar works with this tokenizer"):
+        await other.check(asked(regex="a"))
+    other.close()
+
+
+async def test_no_child_runs_before_it_is_needed(checker):
+    """Requests without constraints cost nothing."""
+    assert children() == []
+    await checker.check(asked(regex="a"))
+    assert len(children()) == 1
+    checker.close()
+    assert children() == []
