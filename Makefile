@@ -13,11 +13,12 @@ ARGS ?=
 # One process per core for the tests; empty for one process (make test WORKERS=).
 WORKERS ?= -n auto
 
-.PHONY: help setup serve test test-slow check fix bench proto docs clean
+.PHONY: help setup serve test test-slow sanitize check fix bench proto docs clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
 	@echo "make test-slow  run the tests that take minutes"
+	@echo "make sanitize   run the C++ tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "make check      format, lint, types, imports, tree, generated documents"
 	@echo "make fix        let the formatter and the linter mend what they can"
 	@echo "make bench      time steps of the engine"
@@ -50,6 +51,14 @@ test: $(VENV)/dev.stamp
 
 test-slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+
+# One directory for each: they cannot be compiled in together.
+sanitize: $(VENV)/dev.stamp
+	for kind in address,undefined thread; do \
+	  $(BIN)/cmake -S . -B build/sanitize-$$kind -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEFT_TESTS=ON -DWEFT_SANITIZE=$$kind && \
+	  $(BIN)/cmake --build build/sanitize-$$kind --parallel && \
+	  build/sanitize-$$kind/fuzz $(ARGS) || exit 1; \
+	done
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check --output-format concise .

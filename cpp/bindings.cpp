@@ -1,13 +1,196 @@
 // The only file that knows Python: it exposes the C++ core as `weft.compute.native._core`.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+
 #include "cpu.h"
+#include "kernels/select.h"
+#include "model/measure.h"
+#include "model/model.h"
 
 namespace nb = nanobind;
+
+namespace {
+
+using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Tensor = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Keys = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Chosen = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Flags = nb::ndarray<bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::span<const std::int32_t> span_of(const Ints& array) { return {array.data(), array.size()}; }
+
+template <class Value>
+Value choice(const std::string& field, const std::string& given,
+             const std::vector<std::pair<std::string, Value>>& allowed) {
+    std::string offer;
+    for (const auto& [name, value] : allowed) {
+        if (name == given) return value;
+        offer += (offer.empty() ? "" : ", ") + name;
+    }
+    throw std::invalid_argument(field + " is '" + given + "'; it must be one of " + offer);
+}
+
+weft::Element element_named(const std::string& name) {
+    return choice<weft::Element>("element", name,
+                                 {{"bfloat16", weft::Element::kBfloat16}, {"float32", weft::Element::kFloat32}});
+}
+
+weft::Source source_of(const std::string& name, const std::string& dtype, const Tensor& tensor) {
+    const auto stored = choice<weft::Stored>(name + ": dtype", dtype,
+                                             {{"float32", weft::Stored::kFloat32},
+                                              {"bfloat16", weft::Stored::kBfloat16},
+                                              {"float16", weft::Stored::kFloat16}});
+    const std::size_t bytes = stored == weft::Stored::kFloat32 ? 4 : 2;
+    if (tensor.itemsize() != bytes) throw std::invalid_argument(name + ": elements must have the size of " + dtype);
+    if (tensor.ndim() < 1 || tensor.ndim() > 2) throw std::invalid_argument(name + ": must have 1 or 2 dimensions");
+    return {tensor.data(), stored, static_cast<std::int64_t>(tensor.shape(0)),
+            tensor.ndim() == 2 ? static_cast<std::int64_t>(tensor.shape(1)) : 1};
+}
+
+void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const Ints& slots,
+             const Ints& query_starts, const Table& block_tables, const Ints& logit_rows, Logits& logits) {
+    const weft::Batch batch{span_of(token_ids),
+                            span_of(positions),
+                            span_of(slots),
+                            span_of(query_starts),
+                            {block_tables.data(), block_tables.size()},
+                            static_cast<std::int64_t>(block_tables.shape(1)),
+                            span_of(logit_rows)};
+    const std::span<float> out(logits.data(), logits.size());
+    const nb::gil_scoped_release release;
+    model.forward(batch, out);
+}
+
+std::map<std::string, double> seconds(const weft::Model& model) {
+    std::map<std::string, double> result;
+    for (std::size_t part = 0; part < weft::kPartNames.size(); part++)
+        result[weft::kPartNames[part]] = model.seconds()[part];
+    return result;
+}
+
+// Chooses from each row; `is_finite` tells the rows that could be chosen from.
+void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys, Chosen& tokens,
+               Flags& is_finite) {
+    const std::size_t count = logits.shape(0);
+    if (temperatures.size() != count || keys.size() != count || tokens.size() != count ||
+        is_finite.size() != count)
+        throw std::invalid_argument("every array must have an entry for each row of logits");
+    if (logits.shape(1) < 1 || logits.shape(1) > 1 << 24)
+        throw std::invalid_argument("logits must have from 1 to 2^24 columns");
+    const weft::Kernels& kernels = weft::kernels_of(weft::usable_paths().front(), weft::Element::kFloat32);
+    const nb::gil_scoped_release release;
+    for (std::size_t row = 0; row < count; row++) {
+        int token = 0;
+        const weft::DrawTask task{logits.data() + row * logits.shape(1), static_cast<int>(logits.shape(1)),
+                                  temperatures.data()[row], keys.data()[row]};
+        is_finite.data()[row] = kernels.draw(task, token);
+        tokens.data()[row] = token;
+    }
+}
+
+void bind_spec(nb::module_& module) {
+    using weft::ModelSpec;
+    nb::class_<weft::LayerSpec>(module, "LayerSpec")
+        .def(nb::init<>())
+        .def_rw("rope", &weft::LayerSpec::rope, nb::arg().none())
+        .def_rw("window", &weft::LayerSpec::window, nb::arg().none());
+    nb::class_<weft::Rope>(module, "Rope")
+        .def(nb::init<>())
+        .def_rw("frequencies", &weft::Rope::frequencies)
+        .def_rw("attention_factor", &weft::Rope::attention_factor);
+    nb::class_<ModelSpec>(module, "ModelSpec")
+        .def(nb::init<>())
+        .def_rw("vocab_size", &ModelSpec::vocab_size)
+        .def_rw("hidden_size", &ModelSpec::hidden_size)
+        .def_rw("intermediate_size", &ModelSpec::intermediate_size)
+        .def_rw("num_heads", &ModelSpec::num_heads)
+        .def_rw("num_kv_heads", &ModelSpec::num_kv_heads)
+        .def_rw("head_dim", &ModelSpec::head_dim)
+        .def_rw("layers", &ModelSpec::layers)
+        .def_rw("ropes", &ModelSpec::ropes)
+        .def_rw("norm_eps", &ModelSpec::norm_eps)
+        .def_rw("attention_scale", &ModelSpec::attention_scale)
+        .def_rw("attention_soft_cap", &ModelSpec::attention_soft_cap)
+        .def_rw("final_soft_cap", &ModelSpec::final_soft_cap)
+        .def_rw("embedding_multiplier", &ModelSpec::embedding_multiplier)
+        .def_rw("residual_multiplier", &ModelSpec::residual_multiplier)
+        .def_rw("logits_divisor", &ModelSpec::logits_divisor)
+        .def_rw("tied_head", &ModelSpec::tied_head)
+        .def_prop_rw(
+            "element",
+            [](const ModelSpec& spec) {
+                return spec.element == weft::Element::kBfloat16 ? "bfloat16" : "float32";
+            },
+            [](ModelSpec& spec, const std::string& name) { spec.element = element_named(name); })
+        .def("set_qk_norm",
+             [](ModelSpec& spec, const std::string& name) {
+                 spec.qk_norm = choice<weft::QkNorm>("qk_norm", name,
+                                                     {{"none", weft::QkNorm::kNone},
+                                                      {"head", weft::QkNorm::kHead},
+                                                      {"full", weft::QkNorm::kFull}});
+             })
+        .def("set_activation", [](ModelSpec& spec, const std::string& name) {
+            spec.activation = choice<weft::Activation>("activation", name,
+                                                       {{"silu", weft::Activation::kSilu},
+                                                        {"gelu_tanh", weft::Activation::kGeluTanh},
+                                                        {"relu", weft::Activation::kRelu}});
+        });
+}
+
+void bind_model(nb::module_& module) {
+    nb::class_<weft::Model>(module, "Model")
+        .def(nb::init<const weft::ModelSpec&, const std::string&, int>(), nb::arg("spec"), nb::arg("path"),
+             nb::arg("num_threads"))
+        .def("load",
+             [](weft::Model& model, const std::string& name, const std::string& dtype, const Tensor& tensor) {
+                 const weft::Source source = source_of(name, dtype, tensor);
+                 const nb::gil_scoped_release release;
+                 model.load(name, source);
+             },
+             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert())
+        .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),
+             nb::call_guard<nb::gil_scoped_release>())
+        // Not converted: a copy made on the way would be read, or written, in place of the array given.
+        .def("forward", &forward, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(), nb::arg("slots").noconvert(),
+             nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("logit_rows").noconvert(), nb::arg("logits").noconvert())
+        .def("fill_kv",
+             [](weft::Model& model, int byte) {
+                 for (std::byte& at : model.kv_bytes()) at = static_cast<std::byte>(byte);
+             },
+             nb::arg("byte"))
+        .def("seconds", &seconds)
+        .def_prop_ro("num_threads", &weft::Model::num_threads);
+}
+
+}  // namespace
 
 NB_MODULE(_core, module) {
     module.def("cpu_architecture", &weft::cpu_architecture);
     module.def("cpu_features", &weft::cpu_features);
+    module.def("available_cpus", &weft::available_cpus);
+    module.def("usable_paths", &weft::usable_paths);
+    module.def("measure_limits",
+               [](const std::string& path, const std::string& element, int num_threads) {
+                   const weft::Element kind = element_named(element);
+                   const nb::gil_scoped_release release;
+                   const weft::Limits limits = weft::measure_limits(path, kind, num_threads);
+                   return std::make_pair(limits.bytes_per_s, limits.operations_per_s);
+               },
+               nb::arg("path"), nb::arg("element"), nb::arg("num_threads"));
+    module.def("draw_rows", &draw_rows, nb::arg("logits").noconvert(), nb::arg("temperatures").noconvert(),
+               nb::arg("keys").noconvert(), nb::arg("tokens").noconvert(), nb::arg("is_finite").noconvert());
+    bind_spec(module);
+    bind_model(module);
 }

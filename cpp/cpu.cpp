@@ -21,6 +21,8 @@ std::vector<std::string> cpu_features() {
     if (__builtin_cpu_supports("fma")) names.emplace_back("fma");
     if (__builtin_cpu_supports("avx512f")) names.emplace_back("avx512f");
     if (__builtin_cpu_supports("avx512bw")) names.emplace_back("avx512bw");
+    if (__builtin_cpu_supports("avx512dq")) names.emplace_back("avx512dq");
+    if (__builtin_cpu_supports("avx512vl")) names.emplace_back("avx512vl");
     if (__builtin_cpu_supports("avx512vnni")) names.emplace_back("avx512_vnni");
     if (__builtin_cpu_supports("avx512bf16")) names.emplace_back("avx512_bf16");
     return names;

@@ -12,7 +12,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parent / "src" / "weft" / "pb"
-NAMES = ("common", "vllm_engine")
+NAMES = ("common", "vllm_engine", "ext_proc", "ext_proc_core", "ext_proc_type")
+# Messages only: an empty file of stubs would be noise.
+NO_SERVICE = ("common", "ext_proc_core", "ext_proc_type")
 OLDEST_PROTOBUF = (7, 35, 1)
 OLDEST_GRPC = "1.85.0"
 
@@ -46,8 +48,8 @@ def main(out: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         run_protoc(Path(scratch))
         for path in sorted(Path(scratch).iterdir()):
-            if path.name.startswith("common_pb2_grpc"):
-                continue  # common.proto has no service
+            if path.name in {f"{name}_pb2_grpc.py" for name in NO_SERVICE}:
+                continue
             (out / path.name).write_text(rewrite(path.read_text()))
 
 

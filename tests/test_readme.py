@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Server, clean_environment, running
+from tests.cli.test_epp_up import up
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,7 +22,10 @@ def blocks(language: str) -> list[str]:
 
 
 SHELL_LINES = [line for block in blocks("sh") for line in block.splitlines()]
-CLIENT_LINES = [line for line in SHELL_LINES if line.startswith(".venv/bin/weft")]
+UP_LINES = [line for line in SHELL_LINES if line.startswith(".venv/bin/weft up")]
+CLIENT_LINES = [
+    line for line in SHELL_LINES if line.startswith(".venv/bin/weft") and line not in UP_LINES
+]
 MAKE_LINES = [line for line in SHELL_LINES if line.startswith("make")]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/architecture.md"]
 
@@ -55,9 +59,16 @@ def test_the_programs_of_the_readme_answer(server: Server, source: str):
     assert run([sys.executable, "-c", source.replace(ADDRESS, server.address)], server).strip()
 
 
+@pytest.mark.parametrize("line", UP_LINES)
+def test_the_stack_of_the_readme_comes_up(line: str):
+    """As written, but on free ports and with a small model."""
+    with up(*shlex.split(line)[2:]) as stack:
+        assert stack.lines[-1].startswith("  try")
+
+
 def test_every_line_of_shell_is_known_here():
     """A new kind of command in the README needs a way to be tested."""
-    assert sorted(CLIENT_LINES + MAKE_LINES) == sorted(SHELL_LINES)
+    assert sorted(UP_LINES + CLIENT_LINES + MAKE_LINES) == sorted(SHELL_LINES)
 
 
 @pytest.mark.parametrize("line", MAKE_LINES)

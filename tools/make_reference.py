@@ -11,6 +11,7 @@ from typing import Any
 from cyclopts import Parameter
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from weft.cli.epp_options import EppOptions, UpOptions
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.errors import Code, WeftError
 from weft.model.families import FAMILIES
@@ -23,6 +24,8 @@ COMMANDS = {
     "weft serve [MODEL]": (ServeOptions,),
     "weft complete [PROMPT]": (ConnectOptions, SampleOptions),
     "weft chat [MESSAGE]": (ChatOptions, ConnectOptions, SampleOptions),
+    "weft epp": (EppOptions,),
+    "weft up [MODEL]": (UpOptions,),
 }
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->"
 

@@ -19,6 +19,7 @@ class Ready:
     card: ModelCard
     config: EngineConfig
     cpu: Cpu
+    computed: str
     free_bytes: int
     address: str
     has_tls: bool
@@ -33,7 +34,7 @@ def ready_block(ready: Ready) -> str:
         *([("", ready.card.notice)] if ready.card.notice else []),
         ("memory", _memory(ready)),
         ("limits", _limits(ready)),
-        ("CPU", f"{ready.cpu.describe()}; computed with numpy"),
+        ("CPU", f"{ready.cpu.describe()}; {ready.computed}"),
         ("gRPC", _endpoint(ready)),
         ("try", _command(ready)),
     ]

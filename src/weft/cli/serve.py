@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from weft.cli.banner import Ready, ready_block
 from weft.cli.limits import check_port, raise_open_files
 from weft.cli.options import ServeOptions
+from weft.compute.load import describe_runner, with_resident_sizes
 from weft.compute.native import cpu
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead
@@ -46,7 +47,9 @@ def serve(model: str = "embedded:tiny", *, options: ServeOptions = ServeOptions(
     check_port(rpc_options.host, rpc_options.port)
     # The server reads these again: a bad file is to be told now, not after the model has loaded.
     server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
-    checkpoint = open_model(model, revision=options.revision, dtype=options.dtype)
+    checkpoint = with_resident_sizes(
+        open_model(model, revision=options.revision, dtype=options.dtype)
+    )
     free_bytes = free_memory_bytes()
     config = resolve(options.engine_options(model), checkpoint.card, free_bytes)
     if not rpc_options.api_keys and not _is_loopback(rpc_options.host):
@@ -168,6 +171,7 @@ class Serving:
             card=self._checkpoint.card,
             config=self._config,
             cpu=cpu(),
+            computed=describe_runner(self._checkpoint),
             free_bytes=free_bytes,
             address=f"{host}:{port}",
             has_tls=options.tls_cert is not None,

@@ -1,22 +1,86 @@
-"""`load_runner`: the runner that serves a checkpoint."""
+"""`load_runner`: the runner that serves a checkpoint; and what is known of it before it is loaded."""
+
+from dataclasses import replace
+from typing import Literal, assert_never
 
 from weft.compute.echo import EchoRunner
+from weft.compute.native import NativeRunner, resident_bytes, usable_paths
 from weft.compute.reference import ReferenceRunner
 from weft.compute.runner import Runner
 from weft.model.checkpoint import Checkpoint
 from weft.model.spec import EchoSpec
 
+RunnerName = Literal["auto", "reference", "native"]
 
-def load_runner(checkpoint: Checkpoint, *, max_model_len: int | None = None) -> Runner:
+
+def load_runner(
+    checkpoint: Checkpoint,
+    *,
+    max_model_len: int | None = None,
+    runner: RunnerName = "auto",
+    num_threads: int | None = None,
+) -> Runner:
     """Load the weights and build the runner.
 
     `max_model_len` is the longest sequence that will be served (None: all that the model allows);
-    models with a second set of rotary frequencies for long contexts choose by it.
+    models with a second set of rotary frequencies for long contexts choose by it. "auto" is the
+    native runner wherever the CPU has vector instructions for it, else the reference. `num_threads`
+    is of the native runner (None: the CPUs that this process may use).
     """
+    spec, card = checkpoint.spec, checkpoint.card
+    if isinstance(spec, EchoSpec):
+        return EchoRunner(spec)
+    length = max_model_len or card.max_position_embeddings
+    match _chosen(runner):
+        case "reference":
+            return ReferenceRunner(spec, checkpoint.load(), max_model_len=length)
+        case "native":
+            return NativeRunner(
+                spec,
+                checkpoint.load(),
+                dtype=card.dtype,
+                max_model_len=length,
+                num_threads=num_threads,
+            )
+        case never:
+            assert_never(never)
+
+
+def describe_runner(checkpoint: Checkpoint, runner: RunnerName = "auto") -> str:
+    """What `load_runner` would compute with, as the start banner says it."""
     if isinstance(checkpoint.spec, EchoSpec):
-        return EchoRunner(checkpoint.spec)
-    return ReferenceRunner(
-        checkpoint.spec,
-        checkpoint.load(),
-        max_model_len=max_model_len or checkpoint.card.max_position_embeddings,
+        return "nothing to compute"
+    match _chosen(runner):
+        case "reference":
+            return "computed with numpy"
+        case "native":
+            return f"computed in C++ ({usable_paths()[0]})"
+        case never:
+            assert_never(never)
+
+
+def with_resident_sizes(checkpoint: Checkpoint, runner: RunnerName = "auto") -> Checkpoint:
+    """The checkpoint with the memory on its card that its weights and KV take in that runner."""
+    spec, card = checkpoint.spec, checkpoint.card
+    if isinstance(spec, EchoSpec) or _chosen(runner) == "reference":
+        return checkpoint  # cards are made out for the reference
+    sizes = resident_bytes(spec, card.dtype)
+    return replace(
+        checkpoint,
+        card=replace(
+            card,
+            weight_bytes=sizes.weights,
+            kv_bytes_per_token=sizes.kv_per_token,
+            kv_dtype=sizes.kv_dtype,
+        ),
     )
+
+
+def _chosen(runner: RunnerName) -> Literal["reference", "native"]:
+    match runner:
+        case "auto":
+            return "reference" if usable_paths()[0] == "portable" else "native"
+        case "reference" | "native":
+            return runner
+        case never:
+            assert_never(never)

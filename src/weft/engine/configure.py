@@ -53,7 +53,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
             block_size=demand.block_size,
             num_blocks=_num_blocks(options, demand),
             block_bytes=demand.block_bytes,
-            kv_cache_dtype="float32",
+            kv_cache_dtype=card.kv_dtype,
             enable_prefix_caching=options.enable_prefix_caching,
         ),
         scheduler_config=scheduler,

@@ -15,11 +15,16 @@ _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 def gumbel(seed: int, position: int, token_ids: NDArray[np.integer]) -> NDArray[np.float64]:
     """Standard Gumbel noise for each token id: adding it to log-probabilities and taking the largest
     draws from the distribution (the Gumbel-max trick)."""
-    key = _mix_int(_mix_int(seed + _GAMMA) + position * _GAMMA)
+    key = noise_key(seed, position)
     bits = _mix(np.uint64(key) + (token_ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GAMMA))
     # 53 bits, centred in their cell: never 0 or 1, whose logarithms are infinite.
     uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return -np.log(-np.log(uniform))
+
+
+def noise_key(seed: int, position: int) -> int:
+    """What tells the noise of one output position from that of all others; 64 bits."""
+    return _mix_int(_mix_int(seed + _GAMMA) + position * _GAMMA)
 
 
 def _mix_int(value: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from weft.compute.load import with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest
 from weft.core.types import OutputKind, PromptType, RequestOutput, SamplingParams
@@ -34,7 +35,9 @@ class LLM:
             allowed = ", ".join(EngineOptions.__struct_fields__)
             raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
         settings = EngineOptions(model=model, **options)
-        checkpoint = open_model(model, revision=settings.revision, dtype=settings.dtype)
+        checkpoint = with_resident_sizes(
+            open_model(model, revision=settings.revision, dtype=settings.dtype)
+        )
         config = resolve(settings, checkpoint.card, free_memory_bytes())
         self._request_ids = itertools.count()
         self._default_params = config.model_config.default_sampling_params

@@ -6,16 +6,18 @@ min-p, top-k, top-p, then the draw. Log-probabilities are of the model's own log
 but where there is a grammar, what it does not allow has no probability for them either.
 """
 
+import itertools
 import logging
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.compute.native import draw_rows
 from weft.compute.runner import FloatArray
 from weft.core.types import SamplingParams
 from weft.engine.grammar import GrammarFailed
 from weft.engine.messages import LogprobRow
-from weft.engine.noise import gumbel
+from weft.engine.noise import gumbel, noise_key
 from weft.engine.plan import Plan, PlannedRows
 from weft.engine.sampled import Sampled, SampledRow
 from weft.engine.sequence import Sequence
@@ -24,26 +26,78 @@ log = logging.getLogger("weft.engine")
 
 Row = NDArray[np.float32]  # [vocab]
 
+_NOT_NUMBERS = "the model produced logits that are not numbers"
 _NEVER = np.float32(-np.inf)
 
 
 def sample(logits: FloatArray, plan: Plan) -> Sampled:
     """Choose a token for every entry that reaches its sequence's end, and score what was asked for."""
-    rows = []
-    start = 0
-    for entry in plan.entries:
-        end = start + entry.num_scored + entry.samples
-        rows.append(_sample_entry(logits[start:end], entry))
-        start = end
-    assert start == len(logits), (start, len(logits))
-    return Sampled(tuple(rows))
+    counts = [entry.num_scored + entry.samples for entry in plan.entries]
+    ends = list(itertools.accumulate(counts))
+    assert (ends[-1] if ends else 0) == len(logits), (ends, len(logits))
+    plain = {
+        place: end - 1
+        for place, (entry, end) in enumerate(zip(plan.entries, ends, strict=True))
+        if is_plain(entry, logits.shape[1])
+    }
+    drawn = _draw_plain(logits, [plan.entries[place] for place in plain], list(plain.values()))
+    drawn_by_place = dict(zip(plain, drawn, strict=True))
+    return Sampled(
+        tuple(
+            drawn_by_place.get(place) or _sample_entry(logits[end - count : end], entry)
+            for place, (entry, count, end) in enumerate(
+                zip(plan.entries, counts, ends, strict=True)
+            )
+        )
+    )
+
+
+def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
+    """Whether the entry asks for one token and no more, from its row as it is, by temperature alone."""
+    if not entry.samples or entry.num_scored:
+        return False
+    params, sequence = entry.sequence.params, entry.sequence
+    is_whole = params.is_greedy or (
+        params.min_p == 0 and params.top_p >= 1.0 and not 0 < params.top_k < vocab_size
+    )
+    is_untouched = (
+        sequence.grammar is None
+        and params.allowed_token_ids is None
+        and not sequence.request.bad_token_ids
+        and not params.logit_bias
+        and not params.presence_penalty
+        and not params.frequency_penalty
+        and params.repetition_penalty == 1.0
+        and sequence.num_output_tokens >= params.min_tokens
+    )
+    return params.logprobs is None and is_whole and is_untouched
+
+
+def _draw_plain(
+    logits: FloatArray, entries: list[PlannedRows], rows: list[int]
+) -> list[SampledRow]:
+    """All plain entries in one native call; the same tokens as `choose`, without its passes in numpy."""
+    if not rows:
+        return []
+    sequences = [entry.sequence for entry in entries]
+    drawn = draw_rows(
+        logits if len(rows) == len(logits) else logits[rows],
+        [0.0 if s.params.is_greedy else s.params.temperature for s in sequences],
+        [noise_key(s.seed, s.num_output_tokens) for s in sequences],
+    )
+    return [
+        SampledRow(token_id=token_id) if is_finite else SampledRow(error=_NOT_NUMBERS)
+        for token_id, is_finite in zip(
+            drawn.token_ids.tolist(), drawn.is_finite.tolist(), strict=True
+        )
+    ]
 
 
 def _sample_entry(logits: FloatArray, entry: PlannedRows) -> SampledRow:
     sequence = entry.sequence
     try:
         if not np.isfinite(logits.max(axis=-1)).all():  # NaN spreads through max
-            return SampledRow(error="the model produced logits that are not numbers")
+            return SampledRow(error=_NOT_NUMBERS)
         prompt_logprobs = [
             logprob_row(
                 row, sequence.token_ids[entry.start + i + 1], sequence.params.prompt_logprobs

@@ -22,3 +22,4 @@ class ModelCard:
     weight_bytes: int  # of memory, once loaded by the runner that will serve it
     kv_bytes_per_token: int  # of the runner that will serve it
     notice: str | None  # one sentence that the start banner shows
+    kv_dtype: str = "float32"  # of the runner that will serve it

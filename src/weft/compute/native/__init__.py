@@ -1,8 +1,24 @@
-"""The C++ core. Today it tells what the CPU offers, by which its kernels will be chosen."""
+"""The C++ core, seen from Python: a runner, and what the CPU offers it."""
 
 from dataclasses import dataclass
 
 from weft.compute.native import _core
+from weft.compute.native.drawing import Drawn, draw_rows
+from weft.compute.native.runner import NativeRunner, usable_paths
+from weft.compute.native.sizes import ResidentBytes, resident_bytes
+
+__all__ = [
+    "Cpu",
+    "Drawn",
+    "Limits",
+    "NativeRunner",
+    "ResidentBytes",
+    "cpu",
+    "draw_rows",
+    "measure_limits",
+    "resident_bytes",
+    "usable_paths",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +33,21 @@ class Cpu:
         if not self.features:
             return self.architecture
         return f"{self.architecture} with {', '.join(self.features)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What memory and the multipliers of this machine gave at best, just now."""
+
+    bytes_per_s: float
+    operations_per_s: float
+
+
+def measure_limits(dtype: str, num_threads: int | None = None) -> Limits:
+    """Read memory and multiply in registers for some tens of milliseconds; for benchmarks."""
+    element = "bfloat16" if dtype == "bfloat16" else "float32"
+    threads = _core.available_cpus() if num_threads is None else num_threads
+    return Limits(*_core.measure_limits(usable_paths()[0], element, threads))
 
 
 def cpu() -> Cpu:

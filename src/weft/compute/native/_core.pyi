@@ -1,2 +1,67 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.compute.runner import FloatArray, IntArray
+
 def cpu_architecture() -> str: ...
 def cpu_features() -> list[str]: ...
+def available_cpus() -> int: ...
+def usable_paths() -> list[str]: ...
+def measure_limits(path: str, element: str, num_threads: int) -> tuple[float, float]: ...
+def draw_rows(
+    logits: FloatArray,
+    temperatures: NDArray[np.float64],
+    keys: NDArray[np.uint64],
+    tokens: IntArray,
+    is_finite: NDArray[np.bool_],
+) -> None: ...
+
+class LayerSpec:
+    rope: int | None
+    window: int | None
+
+class Rope:
+    frequencies: list[float]
+    attention_factor: float
+
+class ModelSpec:
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    layers: list[LayerSpec]
+    ropes: list[Rope]
+    norm_eps: float
+    attention_scale: float
+    attention_soft_cap: float
+    final_soft_cap: float
+    embedding_multiplier: float
+    residual_multiplier: float
+    logits_divisor: float
+    tied_head: bool
+    element: str
+    def set_qk_norm(self, name: str, /) -> None: ...
+    def set_activation(self, name: str, /) -> None: ...
+
+class Model:
+    def __init__(self, spec: ModelSpec, path: str, num_threads: int) -> None: ...
+    @property
+    def num_threads(self) -> int: ...
+    def load(self, name: str, dtype: str, tensor: NDArray[Any]) -> None: ...
+    def allocate_kv(self, num_blocks: int, block_size: int) -> None: ...
+    def forward(
+        self,
+        token_ids: IntArray,
+        positions: IntArray,
+        slots: IntArray,
+        query_starts: IntArray,
+        block_tables: IntArray,
+        logit_rows: IntArray,
+        logits: FloatArray,
+    ) -> None: ...
+    def fill_kv(self, byte: int) -> None: ...
+    def seconds(self) -> dict[str, float]: ...

@@ -1,0 +1,398 @@
+"""What a routed request costs, and what prefix-aware routing gains: `python benchmarks/route.py`.
+
+Three parts, under three minutes together:
+
+- the picker alone: ext_proc messages straight to `weft epp`, CPU from the process's own clock;
+- behind Envoy: HTTP through a real Envoy to servers that answer at once, with and without the picker;
+- the gain: two real Weft workers and prompts that share prefixes, round robin against prefix-aware.
+
+CPU milliseconds hardly depend on who else uses the machine; requests a second and latencies do.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.route_processes import WEFT, Result, envoy, measure, picker, process, servers
+from weft.cli.up import PICKER_CONFIG
+from weft.cli.up_envoy import EnvoyPlan
+from weft.pb.ext_proc_pb2 import ProcessingRequest
+from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
+from weft.pb.vllm_engine_pb2 import GenerateRequest, TokenizedInput
+from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+
+SCORERS = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: openai-parser
+- type: vllmgrpc-parser
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+requestHandler:
+  parsers:
+  - pluginRef: openai-parser
+  - pluginRef: vllmgrpc-parser
+"""
+MODEL = "embedded:random?layers=2&hidden=128&heads=4&kv_heads=2&head_dim=32&intermediate=256&vocab=1000&max_len=4096"
+
+
+# ---- Requests --------------------------------------------------------------------------------------
+
+
+def chat(number: int, num_tokens: int, *, stream: bool = True) -> bytes:
+    """About `num_tokens` tokens: half a system prompt that many share, half of its own."""
+    half = num_tokens * 2  # four bytes a token
+    system = ("You are a helpful assistant. " * (half // 29 + 1))[:half]
+    own = (f"Question {number}: what is {number * 7919}? " * (half // 20 + 1))[:half]
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": own}]
+    return json.dumps({"model": "m", "messages": messages, "stream": stream}).encode()
+
+
+def token_frame(number: int, num_tokens: int) -> bytes:
+    """The same as a gRPC frame of token ids."""
+    shared = [(index * 31) % 50_000 for index in range(num_tokens // 2)]
+    own = [(number * 7919 + index) % 50_000 for index in range(num_tokens - num_tokens // 2)]
+    message = GenerateRequest(tokenized=TokenizedInput(input_ids=shared + own), stream=True)
+    data = message.SerializeToString()
+    return b"\0" + len(data).to_bytes(4, "big") + data
+
+
+def messages(path: str, content_type: str, body: bytes) -> list[ProcessingRequest]:
+    """What Envoy sends of one request; a gRPC body comes in pieces of 16 kB."""
+    opening = ProcessingRequest()
+    for key, value in {
+        ":method": "POST", ":path": path, ":authority": "model", "content-type": content_type,
+        "user-agent": "bench", "accept": "*/*", "x-request-id": os.urandom(8).hex(),
+        "x-forwarded-proto": "http",
+    }.items():  # fmt: skip
+        opening.request_headers.headers.headers.add(key=key, raw_value=value.encode())
+    opening.protocol_config.request_body_mode = 4
+    opening.protocol_config.response_body_mode = 4
+    out = [opening]
+    size = 16_384 if "grpc" in content_type else 1_000_000
+    for start in range(0, len(body), size):
+        piece = ProcessingRequest()
+        piece.request_body.body = body[start : start + size]
+        piece.request_body.end_of_stream = start + size >= len(body)
+        out.append(piece)
+    return out
+
+
+def streamed_response() -> list[ProcessingRequest]:
+    """Headers and 100 events."""
+    opening = ProcessingRequest()
+    for key, value in {":status": "200", "content-type": "text/event-stream"}.items():
+        opening.response_headers.headers.headers.add(key=key, raw_value=value.encode())
+    out = [opening]
+    for number in range(101):
+        piece = ProcessingRequest()
+        piece.response_body.body = (
+            b'data: {"choices":[{"delta":{"content":"word %d"}}]}\n\n' % number
+        )
+        piece.response_body.end_of_stream = number == 100
+        out.append(piece)
+    return out
+
+
+# ---- The picker alone ------------------------------------------------------------------------------
+
+
+async def alone(
+    address: str, pid: int, make: Callable[[int], list[ProcessingRequest]], **how: Any
+) -> Result:
+    """Streams of messages straight to the picker."""
+    async with grpc.aio.insecure_channel(
+        address, [("grpc.max_receive_message_length", -1)]
+    ) as channel:
+        process_stream = ExternalProcessorStub(channel).Process
+
+        async def one(number: int) -> None:
+            call = process_stream()
+            for message in make(number):
+                await call.write(message)
+            while await call.read() is not grpc.aio.EOF:
+                pass
+            assert await call.code() is grpc.StatusCode.OK
+
+        return await measure(one, pids={"picker": pid}, **how)
+
+
+def http_messages(num_tokens: int) -> Callable[[int], list[ProcessingRequest]]:
+    """Chats of this length."""
+    path = "/v1/chat/completions"
+    return lambda number: messages(path, "application/json", chat(number, num_tokens))
+
+
+def grpc_messages(num_tokens: int) -> Callable[[int], list[ProcessingRequest]]:
+    """Generate with this many ids."""
+    path = "/vllm.grpc.engine.VllmEngine/Generate"
+    return lambda number: messages(path, "application/grpc", token_frame(number, num_tokens))
+
+
+async def part_alone(report: list[str]) -> None:
+    """CPU a request, and how it grows."""
+    report += ["", "## The picker alone", "", "queue, KV and prefix scorers; 8 streams at once.", "",
+               "| request | endpoints | CPU ms a request | requests/s | p50 ms | p99 ms |",
+               "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    for count in (2, 10, 100):
+        async with (
+            servers(count) as endpoints,
+            picker(endpoints, "--config-text", SCORERS) as (pid, address),
+        ):
+            rows = [("chat, 200 tokens", http_messages(200), 1500)]
+            if count == 10:
+                rows += [("Generate, 200 ids", grpc_messages(200), 1500)]
+                rows += [
+                    (f"chat, {n:,} tokens", http_messages(n), c)
+                    for n, c in ((1000, 600), (10_000, 300), (100_000, 60))
+                ]
+                rows += [
+                    (f"Generate, {n:,} ids", grpc_messages(n), c)
+                    for n, c in ((1000, 600), (10_000, 300), (100_000, 60))
+                ]
+            for name, make, number in rows:
+                show(report, name, count, await alone(address, pid, make, count=number, lanes=8))
+    async with (
+        servers(10) as endpoints,
+        picker(endpoints, "--config-text", SCORERS, "--track-responses") as (pid, address),
+    ):
+        response = streamed_response()
+        result = await alone(
+            address, pid, lambda n: http_messages(200)(n) + response, count=300, lanes=8
+        )
+        show(report, "chat, 200 tokens, 100 streamed events followed", 10, result)
+
+
+def show(report: list[str], name: str, count: int, result: Result) -> None:
+    """One row."""
+    row = (
+        f"| {name} | {count} | {result.cpu_ms['picker']:.2f} | {result.per_second:.0f} | "
+        f"{result.percentile(50):.1f} | {result.percentile(99):.1f} |"
+    )
+    print(row, flush=True)
+    report.append(row)
+
+
+# ---- Behind Envoy ----------------------------------------------------------------------------------
+
+
+class Connection:
+    """One HTTP/1.1 connection; the answers are chunked."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, body: bytes) -> None:
+        """One chat, to the end of its answer."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = self._streams
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: model\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"an answer was not 200: {head!r}")
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            await reader.readexactly(size + 2)
+        await reader.readexactly(2)
+
+
+async def through(port: int, *, count: int, lanes: int, pids: dict[str, int]) -> Result:
+    """Chats of 200 tokens, 100 events back."""
+    free = [Connection(port) for _ in range(lanes)]
+
+    async def one(number: int) -> None:
+        connection = free.pop()
+        await connection.post(chat(number, 200))
+        free.append(connection)
+
+    return await measure(one, count=count, lanes=lanes, pids=pids)
+
+
+async def part_envoy(report: list[str]) -> None:
+    """The same requests with the picker and without it."""
+    report += ["", "## Behind Envoy", "",
+               "200 tokens in, 100 events out, 10 endpoints that answer at once, one Envoy thread.", "",
+               "| | connections | picker CPU ms | Envoy CPU ms | requests/s | p50 ms | p99 ms |",
+               "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    async with servers(10) as endpoints:
+        workers = [(endpoint.split(":")[0], int(endpoint.split(":")[1])) for endpoint in endpoints]
+        plan = EnvoyPlan(picker=("127.0.0.1", 1), grpc_workers=workers, http_workers=workers)
+        async with envoy(plan) as (pid, port):  # no picker: round robin, at once
+            await envoy_rows(report, "round robin, no picker", port, {"envoy": pid})
+        for name, flags in (("picker", ()), ("picker, responses followed", ("--track-responses",))):
+            async with picker(endpoints, "--config-text", SCORERS, *flags) as (epp, address):
+                host, _, epp_port = address.partition(":")
+                async with envoy(replace(plan, picker=(host, int(epp_port)))) as (pid, port):
+                    await envoy_rows(report, name, port, {"envoy": pid, "picker": epp})
+
+
+async def envoy_rows(report: list[str], name: str, port: int, pids: dict[str, int]) -> None:
+    """One connection shows latency, eight show throughput."""
+    for lanes, count in ((1, 300), (8, 600)):
+        result = await through(port, count=count, lanes=lanes, pids=pids)
+        picker_ms = f"{result.cpu_ms['picker']:.2f}" if "picker" in pids else ""
+        row = (
+            f"| {name} | {lanes} | {picker_ms} | {result.cpu_ms['envoy']:.2f} | "
+            f"{result.per_second:.0f} | {result.percentile(50):.2f} | {result.percentile(99):.2f} |"
+        )
+        print(row, flush=True)
+        report.append(row)
+
+
+# ---- The gain --------------------------------------------------------------------------------------
+
+NUM_GROUPS = 20
+NUM_CACHED = 12  # groups that fit one worker's cache: the half of them, and some room
+PREFIX_TOKENS = 1024
+WARM_UP = 40
+
+
+async def part_gain(report: list[str]) -> None:
+    """Prompts in groups that share a prefix; one worker's cache holds little more than half of them."""
+    report += ["", "## The gain", "",
+               (f"Two Weft workers ({MODEL}), one thread each; {NUM_GROUPS} groups of prompts that "
+                f"share {PREFIX_TOKENS:,} tokens, 16 of their own, 8 out; each worker's cache holds "
+                f"{NUM_CACHED} of the groups; 6 requests at once, the groups in random order. The runs "
+                "alternate, each after a warm-up."), "",
+               "| routing | requests/s, run by run | p50 ms | p99 ms | prompt tokens from cache |",
+               "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    argv = ("serve", MODEL, "--grpc-port=0", "--log-level=error", "--max-model-len=1200",
+            f"--num-gpu-blocks-override={NUM_CACHED * (PREFIX_TOKENS // 16) + 24}", "--max-num-seqs=4")  # fmt: skip
+    async with (
+        process(*WEFT, *argv, ready="  gRPC") as one,
+        process(*WEFT, *argv, ready="  gRPC") as two,
+    ):
+        addresses = [lines[-1].split()[1] for _, lines in (one, two)]
+        workers = [(host, int(port)) for host, port in (a.split(":") for a in addresses)]
+        flags = ("--config-text", PICKER_CONFIG, "--default-engine=vllm-grpc")
+        plan = EnvoyPlan(picker=("127.0.0.1", 1), grpc_workers=workers)
+        async with picker(addresses, *flags) as (_, address):
+            host, _, port = address.partition(":")
+            async with (
+                envoy(plan) as (_, plain),
+                envoy(replace(plan, picker=(host, int(port)))) as (_, aware),
+            ):
+                await gain_rows(report, plain, aware)
+
+
+async def gain_rows(report: list[str], plain: int, aware: int) -> None:
+    """Two runs of each, in turn."""
+    runs: dict[str, list[tuple[Result, float]]] = {"round robin": [], "prefix-aware": []}
+    for _ in range(2):
+        for name, port in (("round robin", plain), ("prefix-aware", aware)):
+            runs[name].append(await shared_prefixes(port))
+            result, share = runs[name][-1]
+            print(f"{name}: {result.per_second:.1f} requests/s, {share:.0%} cached", flush=True)
+    for name, results in runs.items():
+        rates = ", ".join(f"{result.per_second:.1f}" for result, _ in results)
+        last, share = results[-1]
+        report.append(
+            f"| {name} | {rates} | {last.percentile(50):.0f} | {last.percentile(99):.0f} | {share:.0%} |"
+        )
+    totals = [sum(result.per_second for result, _ in results) for results in runs.values()]
+    report += ["", f"Prefix-aware / round robin: {totals[1] / totals[0]:.2f}"]
+    print(report[-1])
+
+
+async def shared_prefixes(port: int, count: int = 100) -> tuple[Result, float]:
+    """The load, and the share of its prompt tokens that came from a cache."""
+    cached = total = 0
+    # In a fixed cycle, round robin over two workers would happen to split the groups between them.
+    order = random.Random(port)
+    groups = [order.randrange(NUM_GROUPS) for _ in range(count + WARM_UP)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = VllmEngineStub(channel)
+
+        async def one(number: int) -> None:
+            nonlocal cached, total
+            group = groups[number]
+            ids = [(group * 131 + index * 17) % 1000 for index in range(PREFIX_TOKENS)]
+            ids += [(number * 53 + index) % 1000 for index in range(16)]
+            request = GenerateRequest(tokenized=TokenizedInput(input_ids=ids))
+            request.sampling_params.max_tokens = 8
+            request.sampling_params.ignore_eos = True
+            async for answer in stub.Generate(request):
+                if number < WARM_UP:
+                    continue
+                cached += answer.complete.cached_tokens
+                total += answer.complete.prompt_tokens
+
+        result = await measure(one, count=count, lanes=6, pids={}, warm=WARM_UP)
+    return result, cached / total
+
+
+# ---- All of it -------------------------------------------------------------------------------------
+
+
+def machine() -> list[str]:
+    """Where this ran."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.split(":")[1].strip() for line in info if line[:5] == "model"), "")
+    model = next((x.split(":")[1].strip() for x in info if x.startswith("model name")), model)
+    command = ("git", "rev-parse", "--short", "HEAD")
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    what = (
+        f"`python benchmarks/route.py` at {commit}, {time.strftime('%Y-%m-%d')}, "
+        f"Python {platform.python_version()}, grpcio {grpc.__version__}, Envoy 1.40.0."
+    )
+    where = (
+        f"Machine: {model}, {os.cpu_count()} virtual CPUs shared by load generator, servers, Envoy, "
+        f"picker and other users; load average at the start {load()}. CPU a request is the least noisy; "
+        "requests a second and latencies are noisy, and bounded by the load generator's share."
+    )
+    return ["# Routing", "", what, "", where]
+
+
+def load() -> str:
+    """How busy the machine is."""
+    return ", ".join(f"{value:.1f}" for value in os.getloadavg())
+
+
+def write(report: list[str], out: Path | None) -> None:
+    """Keep the report."""
+    if out is not None:
+        out.write_text("\n".join(report) + "\n", encoding="utf-8")
+
+
+async def main(parts: Sequence[str], out: Path | None) -> None:
+    """Measure and report."""
+    report = machine()
+    for name, part in (("alone", part_alone), ("envoy", part_envoy), ("gain", part_gain)):
+        if name in parts:
+            await part(report)
+    report += ["", f"Load average at the end {load()}."]
+    write(report, out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--parts", nargs="+", default=["alone", "envoy", "gain"])
+    parser.add_argument("--out", type=Path, help="write the report here (Markdown)")
+    arguments = parser.parse_args()
+    asyncio.run(main(arguments.parts, arguments.out))

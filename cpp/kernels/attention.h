@@ -1,0 +1,286 @@
+// Attention of a few rows of one sequence over its tiles of the KV cache.
+//
+// Scores of all visible keys first, then the exact maximum, then weights and their sum, lane by lane
+// in order of position, then values in order of position. Hidden keys weigh exactly 0, so which tiles
+// a task reads beyond a row's own changes no bit of that row.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/math.h"
+#include "kernels/product.h"
+
+namespace weft {
+namespace {
+
+// Tiles taken of one head before the next head. Heads lie side by side, and hardware prefetches what
+// is read from one end to the other: so few tiles where several heads are done together.
+constexpr int kTilesPerTurn = 2;
+constexpr int kTilesPerTurnAlone = 8;
+// With so few rows the next tile does not come by itself while this one is multiplied.
+constexpr int kFewRows = 4;
+
+// Columns that fit the registers beside `kRows` rows: few rows alone would wait for each other's sums.
+template <class E, int kRows>
+constexpr int kColumnsBeside = kRows * 8 <= kMaxRows<E> * kWide   ? 8
+                               : kRows * 4 <= kMaxRows<E> * kWide ? 4
+                               : kRows * 2 <= kMaxRows<E> * kWide ? 2
+                                                                  : 1;
+
+template <class E>
+struct Attention {
+    using Stored = typename E::Stored;
+    using Act = typename E::Activation;
+
+    explicit Attention(const AttentionTask& t) : task(t) {
+        tokens = t.last_row - t.first_row;
+        rows = tokens * t.group;
+        int lowest = t.positions[t.first_row];
+        int highest = lowest;
+        for (int row = t.first_row + 1; row < t.last_row; row++) {
+            const int position = t.positions[row];
+            lowest = position < lowest ? position : lowest;
+            highest = position > highest ? position : highest;
+        }
+        first_key = t.window > 0 && lowest - t.window + 1 > 0 ? lowest - t.window + 1 : 0;
+        end_key = highest + 1;
+        first_tile = first_key / kLanes;
+        end_tile = highest / kLanes + 1;
+        width = static_cast<std::ptrdiff_t>(end_tile - first_tile) * kLanes;
+        head_size = static_cast<std::ptrdiff_t>(t.padded_dim) * kLanes;
+        divide_scratch();
+    }
+
+    void run() {
+        gather_queries();
+        score();
+        for (int head = 0; head < num_heads(); head++)
+            for (int row = 0; row < rows; row++) weigh(head, row);
+        clean_edges();
+        combine();
+        for (int head = 0; head < num_heads(); head++)
+            for (int row = 0; row < rows; row++) emit(head, row);
+    }
+
+private:
+    const AttentionTask& task;
+    int tokens, rows;
+    int first_key, end_key;  // keys that any row sees
+    int first_tile, end_tile;
+    std::ptrdiff_t width, head_size;
+    Act* queries;           // [heads][rows][padded_dim]
+    float* scores;          // [heads][rows][width]
+    Act* weights;           // [heads][rows][width]
+    float* outputs;         // [heads][rows][padded_dim]
+    float* inverse_totals;  // [heads][rows]
+    Stored* edges[2];       // values of the first and of the last tile, [heads][head_size]
+
+    int num_heads() const { return task.last_head - task.first_head; }
+
+    template <class T>
+    static T* take(char*& at, std::ptrdiff_t count) {
+        T* taken = reinterpret_cast<T*>(at);
+        const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+        at += (bytes + 63) / 64 * 64;
+        return taken;
+    }
+
+    void divide_scratch() {
+        char* at = static_cast<char*>(task.scratch);
+        const std::ptrdiff_t all_rows = static_cast<std::ptrdiff_t>(num_heads()) * rows;
+        queries = take<Act>(at, all_rows * task.padded_dim);
+        scores = take<float>(at, all_rows * width);
+        weights = take<Act>(at, all_rows * width);
+        outputs = take<float>(at, all_rows * task.padded_dim);
+        inverse_totals = take<float>(at, all_rows);
+        for (Stored*& edge : edges) edge = take<Stored>(at, num_heads() * head_size);
+    }
+
+    std::ptrdiff_t tile_size() const { return 2 * task.num_kv_heads * head_size; }
+    const Stored* tile(int index) const {
+        return static_cast<const Stored*>(task.pool) + task.tiles[index] * tile_size();
+    }
+    const Stored* keys(int index, int head) const {
+        return tile(index) + (task.first_head + head) * head_size;
+    }
+    const Stored* values(int index, int head) const {
+        if (index == first_tile && first_key % kLanes != 0) return edges[0] + head * head_size;
+        if (index == end_tile - 1 && end_key % kLanes != 0) return edges[1] + head * head_size;
+        return tile(index) + (task.num_kv_heads + task.first_head + head) * head_size;
+    }
+
+    // Rows of a product: query heads of the first token, then of the next.
+    void gather_queries() {
+        const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(task.group) * task.padded_dim;
+        for (int head = 0; head < num_heads(); head++)
+            for (int token = 0; token < tokens; token++) {
+                const Act* from = static_cast<const Act*>(task.query) +
+                                  (task.first_row + token) * task.stride +
+                                  (task.first_head + head) * size;
+                std::memcpy(queries + (head * tokens + token) * size, from,
+                            static_cast<std::size_t>(size) * sizeof(Act));
+            }
+    }
+
+    void score() {
+        const int turn = num_heads() == 1 ? kTilesPerTurnAlone : kTilesPerTurn;
+        for (int index = first_tile; index < end_tile; index += turn)
+            for (int head = 0; head < num_heads(); head++)
+                for_tiles<E>(rows, [&](int first, auto height, bool) {
+                    constexpr int kRows = decltype(height)::value;
+                    const int left = end_tile - index;
+                    const int count = left < turn ? left : turn;
+                    for_columns<kColumnsBeside<E, kRows>>(count, [&](int tile, auto width) {
+                        score_rows<kRows, decltype(width)::value>(index + tile, head, first);
+                    });
+                });
+    }
+
+    template <int kRows, int kColumns>
+    void score_rows(int index, int head, int first) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
+        Columns<E, kColumns> columns;
+        columns.step = kCell<E>;
+        for (int j = 0; j < kColumns; j++) {
+            columns.cells[j] = keys(index + j, head);
+            columns.ahead[j] = ahead_of_keys(index + j, head, kColumns);
+        }
+        product<E, kRows, kColumns, true>(queries + at * task.padded_dim, task.padded_dim, columns,
+                                          task.padded_dim / E::kStep,
+                                          scores + at * width + (index - first_tile) * kLanes, width, false);
+    }
+
+    // Bytes from these keys to those of the next head or, after the last one, of the next turn.
+    std::ptrdiff_t ahead_of_keys(int index, int head, int turn) const {
+        const auto bytes = static_cast<std::ptrdiff_t>(sizeof(Stored));
+        if (head + 1 < num_heads()) return head_size * bytes;
+        if (index + turn >= end_tile) return 0;
+        return (task.tiles[index + turn] - task.tiles[index]) * tile_size() * bytes -
+               head * head_size * bytes;
+    }
+
+    // Scores of one row become weights: exp(score - highest), 0 for what the row does not see.
+    void weigh(int head, int row) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + row;
+        float* s = scores + at * width;
+        Act* w = weights + at * width;
+        const int position = task.positions[task.first_row + row / task.group];
+        const int base = first_tile * kLanes;
+        const int low = (task.window > 0 && position >= task.window ? position - task.window + 1 : 0) - base;
+        const int high = position + 1 - base;
+        const int begin = (low > 0 ? low : 0) / kLanes * kLanes;
+        const int end = (high + kLanes - 1) / kLanes * kLanes;
+        const Lanes scale = splat(task.scale);
+        Lanes highest = splat(-INFINITY);
+        for (int t = begin; t < end; t += kLanes) {
+            Lanes value = mul(load(s + t), scale);
+            if (task.cap != 0.0F) value = soft_cap(value, task.cap);
+            value = keep(value, low - t, high - t, -INFINITY);
+            store(s + t, value);
+            highest = max(highest, value);
+        }
+        const Lanes top = splat(max_of(highest));
+        const Lanes none = splat(0.0F);
+        for (int t = 0; t < begin; t += kLanes) E::store_activation(w + t, none);
+        Lanes total = none;
+        for (int t = begin; t < end; t += kLanes) {
+            const Lanes weight = keep(exp(sub(load(s + t), top)), low - t, high - t, 0.0F);
+            total = add(total, weight);
+            E::store_activation(w + t, weight);
+        }
+        for (int t = end; t < width; t += kLanes) E::store_activation(w + t, none);
+        inverse_totals[at] = 1.0F / sum_of(total);
+    }
+
+    // Where a tile holds tokens that no row sees, its values are copied without them: whatever was
+    // left there by another sequence may be NaN, and NaN times 0 is NaN.
+    void clean_edges() {
+        if (first_key % kLanes != 0) clean(0, first_tile);
+        if (end_key % kLanes != 0) clean(1, end_tile - 1);
+    }
+
+    void clean(int edge, int index) {
+        const Stored* from = tile(index) + (task.num_kv_heads + task.first_head) * head_size;
+        Stored* to = edges[edge];
+        const int low = first_key - index * kLanes;
+        const int high = end_key - index * kLanes;
+        const int row = kLanes * E::kStep;  // elements of a cell, which holds kStep tokens
+        for (std::ptrdiff_t at = 0; at < num_heads() * head_size; at += row) {
+            const int token = static_cast<int>(at % (kLanes * kLanes)) / kLanes;
+            for (int i = 0; i < row; i++) {
+                const int lane = token + i % E::kStep;
+                to[at + i] = lane >= low && lane < high ? from[at + i] : Stored{0};
+            }
+        }
+    }
+
+    void combine() {
+        const int turn = num_heads() == 1 ? end_tile - first_tile : kTilesPerTurn;
+        for (int index = first_tile; index < end_tile; index += turn)
+            for (int head = 0; head < num_heads(); head++) {
+                const int end = index + turn < end_tile ? index + turn : end_tile;
+                for_tiles<E>(rows, [&](int first, auto height, bool) {
+                    constexpr int kRows = decltype(height)::value;
+                    for_columns<kColumnsBeside<E, kRows>>(
+                        task.padded_dim / kLanes, [&](int column, auto width) {
+                            combine_rows<kRows, decltype(width)::value>(index, end, head,
+                                                                        column * kLanes, first);
+                        });
+                });
+            }
+    }
+
+    // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
+    template <int kRows, int kColumns>
+    void combine_rows(int begin, int end, int head, int column, int first) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
+        float* out = outputs + at * task.padded_dim + column;
+        Lanes sum[kRows][kColumns];
+        for (int m = 0; m < kRows; m++)
+            for (int j = 0; j < kColumns; j++)
+                sum[m][j] = begin == first_tile ? splat(0.0F) : load(out + m * task.padded_dim + j * kLanes);
+        for (int index = begin; index < end; index++) {
+            const Stored* v = values(index, head) + column * kLanes;
+            const Act* w = weights + at * width + (index - first_tile) * kLanes;
+            const std::ptrdiff_t ahead =
+                index + 1 < end_tile ? (task.tiles[index + 1] - task.tiles[index]) * tile_size() : 0;
+            for (int s = 0; s < kLanes / E::kStep; s++) {
+                typename E::Cell cell[kColumns];
+#pragma GCC unroll 8
+                for (int j = 0; j < kColumns; j++) {
+                    const Stored* p = v + j * kLanes * kLanes + s * kCell<E>;
+                    if (kRows <= kFewRows) prefetch(p + ahead);
+                    cell[j] = E::load_cell(p);
+                }
+#pragma GCC unroll 16
+                for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 8
+                    for (int j = 0; j < kColumns; j++)
+                        sum[m][j] = E::dot(sum[m][j], cell[j], w + m * width + s * E::kStep);
+            }
+        }
+        for (int m = 0; m < kRows; m++)
+            for (int j = 0; j < kColumns; j++) store(out + m * task.padded_dim + j * kLanes, sum[m][j]);
+    }
+
+    void emit(int head, int row) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + row;
+        const float* from = outputs + at * task.padded_dim;
+        const int token = task.first_row + row / task.group;
+        const int query_head = (task.first_head + head) * task.group + row % task.group;
+        Act* to = static_cast<Act*>(task.out) + token * task.stride +
+                  static_cast<std::ptrdiff_t>(query_head) * task.padded_dim;
+        const Lanes factor = splat(inverse_totals[at]);
+        for (int i = 0; i < task.padded_dim; i += kLanes)
+            E::store_activation(to + i, mul(load(from + i), factor));
+    }
+};
+
+template <class E>
+void attend(const AttentionTask& task) {
+    Attention<E>(task).run();
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,80 @@
+// How a cell of weights or of the KV cache meets an activation, by type of element. Included after the
+// lanes of an instruction set; a path that multiplies bfloat16 itself brings its own `Bfloat16`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace weft {
+namespace {
+
+struct Float32 {
+    using Stored = float;      // of weights and of the KV cache
+    using Activation = float;  // of what they are multiplied with
+    static constexpr Element kElement = Element::kFloat32;
+    static constexpr int kStep = 1;  // elements of depth in a cell
+
+    struct Cell {
+        Lanes value;
+    };
+
+    static Cell load_cell(const Stored* p) { return {load(p)}; }
+    static Lanes dot(Lanes sum, const Cell& cell, const Activation* x) {
+        return fma(splat(x[0]), cell.value, sum);
+    }
+    static void store_activation(Activation* p, Lanes a) { store(p, a); }
+    // 16 elements of depth into lane `lane` of successive cells.
+    static void store_depth(Stored* cells, int lane, Lanes a) {
+        float values[kLanes];
+        store(values, a);
+        for (int i = 0; i < kLanes; i++) cells[i * kLanes + lane] = values[i];
+    }
+    // 16 columns of a cell, all at the same place of depth.
+    static void store_columns(Stored* cell, int, Lanes a) { store(cell, a); }
+};
+
+#ifndef WEFT_MULTIPLIES_BFLOAT16
+// Weights are widened in registers; activations stay float32, which is no slower and more exact.
+struct Bfloat16 {
+    using Stored = std::uint16_t;
+    using Activation = float;
+    static constexpr Element kElement = Element::kBfloat16;
+    static constexpr int kStep = 2;
+
+    struct Cell {
+        Lanes first;
+        Lanes second;
+    };
+
+    static Cell load_cell(const Stored* p) {
+        Cell cell;
+        split_pairs(p, cell.first, cell.second);
+        return cell;
+    }
+    static Lanes dot(Lanes sum, const Cell& cell, const Activation* x) {
+        return fma(splat(x[1]), cell.second, fma(splat(x[0]), cell.first, sum));
+    }
+    static void store_activation(Activation* p, Lanes a) { store(p, a); }
+    static void store_depth(Stored* cells, int lane, Lanes a) {
+        std::uint16_t values[kLanes];
+        narrow_to(values, a);
+        for (int i = 0; i < kLanes; i++) cells[i / 2 * 32 + lane * 2 + i % 2] = values[i];
+    }
+    // Element by element: the other half of each pair is another token, perhaps of another thread.
+    static void store_columns(Stored* cell, int place, Lanes a) {
+        std::uint16_t values[kLanes];
+        narrow_to(values, a);
+        for (int i = 0; i < kLanes; i++) cell[i * 2 + place] = values[i];
+    }
+};
+#endif
+
+constexpr int kCellBytes = 64;
+
+template <class E>
+constexpr std::ptrdiff_t kCell = kCellBytes / sizeof(typename E::Stored);
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,163 @@
+// Rows times panels of weights, and what is done to the result while it is in the first cache.
+#pragma once
+
+#include "kernels/math.h"
+#include "kernels/product.h"
+
+namespace weft {
+namespace {
+
+// Rows handled before the next panel: their results wait in a buffer of the first cache.
+constexpr int kBlockRows = 96;
+// Depth handled at once: a tile of activations this deep stays in the first cache.
+template <class E>
+constexpr int kBlockDepth = 2048 / sizeof(typename E::Activation);
+
+template <class E>
+inline const typename E::Stored* panel_of(const GemmTask& task, int panel) {
+    const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(task.depth) * kPanelColumns;
+    return static_cast<const typename E::Stored*>(task.panels) + panel * size;
+}
+
+inline void add_bias(const GemmTask& task, int panel, int rows, float* y, std::ptrdiff_t y_stride) {
+    if (task.bias == nullptr) return;
+    for (int j = 0; j < kPanelColumns; j += kLanes) {
+        const Lanes bias = load(task.bias + panel * kPanelColumns + j);
+        for (int m = 0; m < rows; m++) {
+            float* p = y + m * y_stride + j;
+            store(p, add(load(p), bias));
+        }
+    }
+}
+
+template <class E>
+inline void finish_gate(const GemmTask& task, int panel, int first_row, int rows, const float* y) {
+    auto* out = static_cast<typename E::Activation*>(task.out) + panel * kLanes;
+    for (int m = 0; m < rows; m++) {
+        const float* p = y + m * kPanelColumns;
+        const Lanes gate = activate(task.activation, load(p));
+        E::store_activation(out + (first_row + m) * task.out_stride, mul(gate, load(p + kLanes)));
+    }
+}
+
+inline void finish_logits(const GemmTask& task, int panel, int first_row, int rows, float* y) {
+    const int first_column = panel * kPanelColumns;
+    const int left = task.columns - first_column;
+    const int columns = left < kPanelColumns ? left : kPanelColumns;
+    for (int m = 0; m < rows; m++) {
+        float* from = y + m * kPanelColumns;
+        for (int j = 0; j < kPanelColumns; j += kLanes) {
+            Lanes value = load(from + j);
+            if (task.divisor != 1.0F) value = div(value, splat(task.divisor));
+            if (task.cap != 0.0F) value = soft_cap(value, task.cap);
+            store(from + j, value);
+        }
+        float* to = static_cast<float*>(task.out) + (first_row + m) * task.out_stride + first_column;
+        for (int j = 0; j < columns; j++) to[j] = from[j];
+    }
+}
+
+// Brings `rows` finished products of one panel to where they belong.
+template <class E>
+inline void finish(const GemmTask& task, int panel, int first_row, int rows, float* y,
+                   std::ptrdiff_t y_stride) {
+    add_bias(task, panel, rows, y, y_stride);
+    if (task.finish == Finish::kActivate) finish_gate<E>(task, panel, first_row, rows, y);
+    if (task.finish == Finish::kLogits) finish_logits(task, panel, first_row, rows, y);
+}
+
+// One row: several panels side by side, for enough independent sums and several streams from memory.
+template <class E, int kPanels>
+inline void product_of_row(const GemmTask& task, int panel) {
+    const auto* x = static_cast<const typename E::Activation*>(task.x);
+    const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(task.depth) * kPanelColumns;
+    const typename E::Stored* w = panel_of<E>(task, panel);
+    Lanes sum[kPanels][2];
+    for (auto& pair : sum) pair[0] = pair[1] = splat(0.0F);
+    const int num_steps = task.depth / E::kStep;
+    for (int s = 0; s < num_steps; s++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kPanels; i++) {
+            const typename E::Stored* p = w + i * size + 2 * s * kCell<E>;
+            prefetch(reinterpret_cast<const char*>(p) + kAhead);
+            prefetch(reinterpret_cast<const char*>(p) + kAhead + kCellBytes);
+            sum[i][0] = E::dot(sum[i][0], E::load_cell(p), x + s * E::kStep);
+            sum[i][1] = E::dot(sum[i][1], E::load_cell(p + kCell<E>), x + s * E::kStep);
+        }
+    }
+    for (int i = 0; i < kPanels; i++) {
+        alignas(64) float y[kPanelColumns];
+        store(y, sum[i][0]);
+        store(y + kLanes, sum[i][1]);
+        finish<E>(task, panel + i, 0, 1, y, kPanelColumns);
+        if (task.finish == Finish::kStore) {
+            float* out = static_cast<float*>(task.out) + (panel + i) * kPanelColumns;
+            store(out, load(y));
+            store(out + kLanes, load(y + kLanes));
+        }
+    }
+}
+
+template <class E>
+inline void gemm_one_row(const GemmTask& task) {
+    int panel = task.first_panel;
+    for (; panel + kRowPanels <= task.last_panel; panel += kRowPanels)
+        product_of_row<E, kRowPanels>(task, panel);
+    for (; panel < task.last_panel; panel++) product_of_row<E, 1>(task, panel);
+}
+
+template <class E>
+inline void multiply_block(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
+                           const Columns<E, kWide>& columns, int steps, float* y,
+                           std::ptrdiff_t y_stride, bool accumulate) {
+    for_tiles<E>(rows, [&](int first, auto height, bool is_first) {
+        constexpr int kRows = decltype(height)::value;
+        const typename E::Activation* xs = x + first * x_stride;
+        float* ys = y + first * y_stride;
+        // The first pass over the cells takes them from memory, later ones from the cache.
+        if (is_first) product<E, kRows, kWide, true>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
+        else product<E, kRows, kWide, false>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
+    });
+}
+
+template <class E>
+inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows) {
+    alignas(64) float waiting[kBlockRows * kPanelColumns];
+    float* y = waiting;
+    std::ptrdiff_t y_stride = kPanelColumns;
+    if (task.finish == Finish::kStore) {
+        y = static_cast<float*>(task.out) + first_row * task.out_stride + panel * kPanelColumns;
+        y_stride = task.out_stride;
+    }
+    const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride;
+    const typename E::Stored* w = panel_of<E>(task, panel);
+    for (int depth = 0; depth < task.depth; depth += kBlockDepth<E>) {
+        const int left = task.depth - depth;
+        const int steps = (left < kBlockDepth<E> ? left : kBlockDepth<E>) / E::kStep;
+        const typename E::Stored* cells = w + static_cast<std::ptrdiff_t>(depth) * kPanelColumns;
+        for (int j = 0; j < 2; j += kWide) {
+            Columns<E, kWide> columns;
+            columns.step = 2 * kCell<E>;
+            for (int i = 0; i < kWide; i++) {
+                columns.cells[i] = cells + (i + j) * kCell<E>;
+                columns.ahead[i] = kAhead;
+            }
+            multiply_block<E>(rows, x + depth, task.x_stride, columns, steps, y + j * kLanes, y_stride,
+                              depth > 0);
+        }
+    }
+    finish<E>(task, panel, first_row, rows, y, y_stride);
+}
+
+template <class E>
+void gemm(const GemmTask& task) {
+    if (task.rows == 1) return gemm_one_row<E>(task);
+    for (int panel = task.first_panel; panel < task.last_panel; panel++)
+        for (int row = 0; row < task.rows; row += kBlockRows) {
+            const int left = task.rows - row;
+            gemm_block<E>(task, panel, row, left < kBlockRows ? left : kBlockRows);
+        }
+}
+
+}  // namespace
+}  // namespace weft

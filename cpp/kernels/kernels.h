@@ -1,0 +1,148 @@
+// What a kernel file offers, and the layouts that kernels and model agree on. No standard containers
+// here or in any file that is compiled for one instruction set: the linker may keep such a file's copy
+// of a shared template, and then an older CPU would run it.
+//
+// A cell is 64 bytes: 16 columns by one element (float) or by a pair of elements (bfloat16) of depth.
+// Weights lie in panels of 32 output rows, [depth steps][2 cells]. A tile of the KV cache holds 16
+// tokens of one head: keys as [head_dim steps][cell of 16 tokens], values as [head_dim / 16][token
+// steps][cell of 16 elements]. So scores and outputs are the same product as every linear layer.
+//
+// Whatever the number of rows, each sum runs over its depth in one chain from the first element to the
+// last. That is why a row gives the same bits alone and in company.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weft {
+
+constexpr int kLanes = 16;         // floats handled together; tokens of a KV tile
+constexpr int kPanelColumns = 32;  // output rows of a weight panel
+
+enum class Element { kBfloat16, kFloat32 };
+enum class Activation { kSilu, kGeluTanh, kRelu };
+enum class Finish { kStore, kActivate, kLogits };
+enum class QkNorm { kNone, kHead, kFull };
+
+// Rows [0, rows) times panels [first_panel, last_panel).
+struct GemmTask {
+    const void* x;  // activations, [rows][x_stride]
+    std::ptrdiff_t x_stride;
+    int rows;
+    const void* panels;  // the whole matrix
+    int depth;           // padded to a multiple of 16
+    int first_panel;
+    int last_panel;
+    const float* bias;  // by packed column, or null
+    Finish finish;
+    // kStore: float [rows][out_stride]. kActivate: activations, 16 for each panel, whose first 16
+    // columns are gates. kLogits: float, divided and capped, no column from `columns` on.
+    void* out;
+    std::ptrdiff_t out_stride;
+    Activation activation;
+    int columns;
+    float divisor;
+    float cap;  // 0: none
+};
+
+// One row: x += norm(y) * scale, then out = norm(x) as activations. Null leaves that part out.
+struct ResidualTask {
+    float* x;
+    const float* y;
+    const float* after;   // weight of the norm of y
+    const float* before;  // weight of the norm of x
+    void* out;
+    int size;
+    int padded;
+    float scale;
+    float eps;
+};
+
+// One row's queries, keys and values, as they leave their product: norms, rope, and into the cache.
+struct HeadsTask {
+    float* qkv;  // [query heads + 2 * KV heads][padded head_dim], changed
+    int num_heads;
+    int num_kv_heads;
+    int head_dim;
+    int padded_dim;
+    QkNorm norm;
+    const float* q_norm;  // one head, or all of them
+    const float* k_norm;
+    float eps;
+    const float* cosine;  // null: no rope
+    const float* sine;
+    int half;     // rotary pairs
+    void* query;  // activations, [query heads][padded head_dim]
+    void* tile;   // of the first KV head; keys of all heads, then values of all heads
+    int lane;     // place of the token in the tile
+};
+
+// A few rows of one sequence, for KV heads [first_head, last_head).
+struct AttentionTask {
+    const void* query;  // activations, row 0 of the step
+    void* out;          // activations, row 0 of the step
+    std::ptrdiff_t stride;
+    const void* pool;           // the layer's tiles
+    const std::int32_t* tiles;  // tile of the pool by tile of the sequence
+    const std::int32_t* positions;
+    int first_row;
+    int last_row;
+    int first_head;
+    int last_head;
+    int num_kv_heads;
+    int group;  // query heads of a KV head
+    int head_dim;
+    int padded_dim;
+    int window;  // 0: none
+    float scale;
+    float cap;  // 0: none
+    void* scratch;
+};
+
+// One row of logits, and how to choose from it.
+struct DrawTask {
+    const float* logits;
+    int vocab_size;
+    double temperature;  // 0: the best
+    std::uint64_t key;   // of the noise
+};
+
+struct Kernels {
+    Element element;
+    int activation_bytes;
+    void (*gemm)(const GemmTask&);
+    void (*residual)(const ResidualTask&);
+    void (*heads)(const HeadsTask&);
+    void (*attend)(const AttentionTask&);
+    // False for a row that holds NaN, or whose largest logit is infinite.
+    bool (*draw)(const DrawTask&, int& token);
+    // For benchmarks: operations done in `rounds` of the micro-kernel, and one pass over memory.
+    double (*probe_arithmetic)(int rounds, float* sink);
+    void (*probe_reading)(const void* data, std::size_t bytes, float* sink);
+};
+
+inline int element_bytes(Element element) { return element == Element::kFloat32 ? 4 : 2; }
+
+inline int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Rows that one attention task may have: tokens times group, but at least one token.
+constexpr int kAttentionRows = 12;
+
+inline int attention_tokens(int group) { return group >= kAttentionRows ? 1 : kAttentionRows / group; }
+
+// Bytes of `AttentionTask::scratch` for keys in `num_tiles` tiles.
+inline std::size_t attention_scratch(int heads, int rows, int padded_dim, int num_tiles) {
+    const std::size_t all_rows = static_cast<std::size_t>(heads) * static_cast<std::size_t>(rows);
+    const std::size_t width = (static_cast<std::size_t>(num_tiles) + 1) * kLanes;
+    const std::size_t dim = static_cast<std::size_t>(padded_dim);
+    const std::size_t edges = 2 * static_cast<std::size_t>(heads) * dim * kLanes * 4;
+    return all_rows * (2 * width * 4 + 2 * dim * 4 + 64) + edges + 1024;
+}
+
+// One function a file: the kernels of that path for weights of `element`.
+const Kernels& portable_kernels(Element element);
+const Kernels& avx2_kernels(Element element);
+const Kernels& avx512_kernels(Element element);
+const Kernels& avx512_bf16_kernels(Element element);
+
+}  // namespace weft

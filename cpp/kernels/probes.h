@@ -1,0 +1,46 @@
+// What this machine can do at most, measured beside a benchmark: arithmetic in registers and reading.
+#pragma once
+
+#include "kernels/elements.h"
+
+namespace weft {
+namespace {
+
+// Multiplies in registers only, as the micro-kernel does; returns the number of operations.
+template <class E>
+double probe_arithmetic(int rounds, float* sink) {
+    alignas(64) typename E::Stored cells[2][kCell<E>] = {};
+    typename E::Activation x[E::kStep] = {};
+    const typename E::Cell cell[2] = {E::load_cell(cells[0]), E::load_cell(cells[1])};
+    constexpr int kRows = kMaxRows<E>;
+    Lanes sum[kRows][kWide];
+    for (int m = 0; m < kRows; m++)
+        for (int j = 0; j < kWide; j++) sum[m][j] = splat(0.0F);
+    for (int round = 0; round < rounds; round++) {
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 2
+            for (int j = 0; j < kWide; j++) sum[m][j] = E::dot(sum[m][j], cell[j], x);
+    }
+    Lanes total = splat(0.0F);
+    for (int m = 0; m < kRows; m++)
+        for (int j = 0; j < kWide; j++) total = add(total, sum[m][j]);
+    *sink = sum_of(total);
+    return 2.0 * rounds * kRows * kWide * kLanes * E::kStep;
+}
+
+// Reads `bytes`, a multiple of 512, once from one end to the other.
+inline void probe_reading(const void* data, std::size_t bytes, float* sink) {
+    const float* p = static_cast<const float*>(data);
+    Lanes sum[8];
+    for (Lanes& lanes : sum) lanes = splat(0.0F);
+    for (std::size_t i = 0; i + 128 <= bytes / 4; i += 128)
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++) sum[j] = add(sum[j], load(p + i + j * kLanes));
+    Lanes total = splat(0.0F);
+    for (const Lanes& lanes : sum) total = add(total, lanes);
+    *sink = sum_of(total);
+}
+
+}  // namespace
+}  // namespace weft

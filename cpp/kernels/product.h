@@ -1,0 +1,84 @@
+// The micro-kernel: a few rows of activations times one or two columns of cells, in registers.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/elements.h"
+
+namespace weft {
+namespace {
+
+// How far ahead of its use a cell is asked for while weights stream from memory.
+constexpr int kAhead = 2048;
+
+// Columns of cells side by side: where each begins, and how far ahead of each to ask memory for more.
+template <class E, int kWide>
+struct Columns {
+    const typename E::Stored* cells[kWide];
+    std::ptrdiff_t ahead[kWide];  // in bytes
+    std::ptrdiff_t step;          // from one cell of a column to the next, in elements
+};
+
+template <class E, int kRows, int kWide, bool kPrefetch>
+inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const Columns<E, kWide>& w,
+                    int num_steps, float* y, std::ptrdiff_t y_stride, bool accumulate) {
+    Lanes sum[kRows][kWide];
+    for (int m = 0; m < kRows; m++)
+        for (int j = 0; j < kWide; j++)
+            sum[m][j] = accumulate ? load(y + m * y_stride + j * kLanes) : splat(0.0F);
+    for (int s = 0; s < num_steps; s++) {
+        typename E::Cell cell[kWide];
+#pragma GCC unroll 8
+        for (int j = 0; j < kWide; j++) {
+            const typename E::Stored* p = w.cells[j] + s * w.step;
+            if (kPrefetch) prefetch(reinterpret_cast<const char*>(p) + w.ahead[j]);
+            cell[j] = E::load_cell(p);
+        }
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 8
+            for (int j = 0; j < kWide; j++)
+                sum[m][j] = E::dot(sum[m][j], cell[j], x + m * x_stride + s * E::kStep);
+    }
+    for (int m = 0; m < kRows; m++)
+        for (int j = 0; j < kWide; j++) store(y + m * y_stride + j * kLanes, sum[m][j]);
+}
+
+// A number as a type, so that a body can be made for each.
+template <int kNumber>
+struct Constant {
+    static constexpr int value = kNumber;
+};
+
+template <int kMost, class Body>
+inline void with_height(int height, const Body& body) {
+    if constexpr (kMost > 1) {
+        if (height < kMost) return with_height<kMost - 1>(height, body);
+    }
+    body(Constant<kMost>{});
+}
+
+// Any number of rows in tiles of nearly equal height: `body(first row, height, is first tile)`.
+template <class E, class Body>
+inline void for_tiles(int rows, const Body& body) {
+    const int num_tiles = (rows + kMaxRows<E> - 1) / kMaxRows<E>;
+    for (int tile = 0; tile < num_tiles; tile++) {
+        const int first = rows * tile / num_tiles;
+        const int height = rows * (tile + 1) / num_tiles - first;
+        with_height<kMaxRows<E>>(height, [&](auto kRows) { body(first, kRows, tile == 0); });
+    }
+}
+
+// Any number of columns, as many at a time as `kMost` and then fewer: `body(first column, width)`.
+template <int kMost, class Body>
+inline void for_columns(int count, const Body& body) {
+    int at = 0;
+    for (; at + kMost <= count; at += kMost) body(at, Constant<kMost>{});
+    if constexpr (kMost > 1) {
+        if (at < count)
+            for_columns<kMost / 2>(count - at, [&](int first, auto kWide) { body(at + first, kWide); });
+    }
+}
+
+}  // namespace
+}  // namespace weft

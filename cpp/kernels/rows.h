@@ -1,0 +1,115 @@
+// What is done to one row between two products: norms, residual, rope, the write into the KV cache.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/elements.h"
+
+namespace weft {
+namespace {
+
+// 1 / sqrt(mean of squares + eps). Elements from `size` to `padded` are zeros and count for nothing.
+inline float inverse_rms(const float* x, int size, int padded, float eps) {
+    Lanes squares = splat(0.0F);
+    for (int i = 0; i < padded; i += kLanes) {
+        const Lanes value = load(x + i);
+        squares = fma(value, value, squares);
+    }
+    return 1.0F / std::sqrt(sum_of(squares) / static_cast<float>(size) + eps);
+}
+
+template <class E>
+void residual(const ResidualTask& task) {
+    float* x = task.x;
+    if (task.y != nullptr) {
+        const bool normed = task.after != nullptr;
+        const Lanes rms =
+            splat(normed ? inverse_rms(task.y, task.size, task.padded, task.eps) : 1.0F);
+        const Lanes scale = splat(task.scale);
+        for (int i = 0; i < task.padded; i += kLanes) {
+            Lanes y = load(task.y + i);
+            if (normed) y = mul(mul(y, rms), load(task.after + i));
+            store(x + i, add(load(x + i), mul(y, scale)));
+        }
+    }
+    if (task.out == nullptr) return;
+    const bool normed = task.before != nullptr;
+    const Lanes rms = splat(normed ? inverse_rms(x, task.size, task.padded, task.eps) : 1.0F);
+    auto* out = static_cast<typename E::Activation*>(task.out);
+    for (int i = 0; i < task.padded; i += kLanes) {
+        Lanes value = load(x + i);
+        if (normed) value = mul(mul(value, rms), load(task.before + i));
+        E::store_activation(out + i, value);
+    }
+}
+
+inline void scale_row(float* x, int padded, float factor, const float* weight) {
+    for (int i = 0; i < padded; i += kLanes)
+        store(x + i, mul(mul(load(x + i), splat(factor)), load(weight + i)));
+}
+
+inline void norm_heads(const HeadsTask& task, float* x, int num_heads, const float* weight) {
+    if (task.norm == QkNorm::kFull) {
+        const int padded = num_heads * task.padded_dim;
+        scale_row(x, padded, inverse_rms(x, num_heads * task.head_dim, padded, task.eps), weight);
+    } else if (task.norm == QkNorm::kHead) {
+        for (int head = 0; head < num_heads; head++) {
+            float* p = x + head * task.padded_dim;
+            scale_row(p, task.padded_dim, inverse_rms(p, task.head_dim, task.padded_dim, task.eps),
+                      weight);
+        }
+    }
+}
+
+// Element i turns with element i + half.
+inline void rotate(const HeadsTask& task, float* x, int num_heads) {
+    const int half = task.half;
+    for (int head = 0; head < num_heads; head++) {
+        float* first = x + head * task.padded_dim;
+        float* second = first + half;
+        for (int i = 0; i < half; i++) {
+            const float a = first[i];
+            const float b = second[i];
+            first[i] = a * task.cosine[i] - b * task.sine[i];
+            second[i] = b * task.cosine[i] + a * task.sine[i];
+        }
+    }
+}
+
+template <class E>
+inline void write_cache(const HeadsTask& task, const float* keys, const float* values) {
+    using Stored = typename E::Stored;
+    const std::ptrdiff_t head_size = static_cast<std::ptrdiff_t>(task.padded_dim) * kLanes;
+    auto* key_tile = static_cast<Stored*>(task.tile);
+    auto* value_tile = key_tile + task.num_kv_heads * head_size;
+    const std::ptrdiff_t value_cell = task.lane / E::kStep * kCell<E>;
+    for (int head = 0; head < task.num_kv_heads; head++) {
+        for (int i = 0; i < task.padded_dim; i += kLanes) {
+            const std::ptrdiff_t at = head * head_size + i * kLanes;
+            const Lanes key = load(keys + head * task.padded_dim + i);
+            const Lanes value = load(values + head * task.padded_dim + i);
+            E::store_depth(key_tile + at, task.lane, key);
+            E::store_columns(value_tile + at + value_cell, task.lane % E::kStep, value);
+        }
+    }
+}
+
+template <class E>
+void heads(const HeadsTask& task) {
+    float* q = task.qkv;
+    float* k = q + static_cast<std::ptrdiff_t>(task.num_heads) * task.padded_dim;
+    float* v = k + static_cast<std::ptrdiff_t>(task.num_kv_heads) * task.padded_dim;
+    norm_heads(task, q, task.num_heads, task.q_norm);
+    norm_heads(task, k, task.num_kv_heads, task.k_norm);
+    if (task.cosine != nullptr) {
+        rotate(task, q, task.num_heads);
+        rotate(task, k, task.num_kv_heads);
+    }
+    auto* query = static_cast<typename E::Activation*>(task.query);
+    for (int i = 0; i < task.num_heads * task.padded_dim; i += kLanes)
+        E::store_activation(query + i, load(q + i));
+    write_cache<E>(task, k, v);
+}
+
+}  // namespace
+}  // namespace weft

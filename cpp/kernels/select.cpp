@@ -1,0 +1,56 @@
+#include "kernels/select.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "cpu.h"
+
+namespace weft {
+namespace {
+
+struct Path {
+    const char* name;
+    const Kernels& (*kernels)(Element);
+    std::vector<std::string> needs;
+};
+
+// Best first.
+std::vector<Path> all_paths() {
+    return {
+#if defined(__x86_64__)
+        {"avx512_bf16", avx512_bf16_kernels, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}},
+        {"avx512", avx512_kernels, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"}},
+        {"avx2", avx2_kernels, {"avx2", "fma"}},
+#endif
+        {"portable", portable_kernels, {}},
+    };
+}
+
+bool can_run(const Path& path, const std::vector<std::string>& features) {
+    return std::all_of(path.needs.begin(), path.needs.end(), [&](const std::string& need) {
+        return std::find(features.begin(), features.end(), need) != features.end();
+    });
+}
+
+}  // namespace
+
+std::vector<std::string> usable_paths() {
+    const std::vector<std::string> features = cpu_features();
+    std::vector<std::string> names;
+    for (const Path& path : all_paths())
+        if (can_run(path, features)) names.emplace_back(path.name);
+    return names;
+}
+
+const Kernels& kernels_of(const std::string& path, Element element) {
+    const std::vector<std::string> features = cpu_features();
+    std::string offer;
+    for (const Path& known : all_paths()) {
+        if (!can_run(known, features)) continue;
+        if (path == known.name) return known.kernels(element);
+        offer += (offer.empty() ? "" : ", ") + std::string(known.name);
+    }
+    throw std::invalid_argument("path is '" + path + "'; this CPU can run " + offer);
+}
+
+}  // namespace weft

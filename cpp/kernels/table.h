@@ -1,0 +1,22 @@
+// The table that a kernel file fills. Included last.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/draw.h"
+#include "kernels/gemm.h"
+#include "kernels/probes.h"
+#include "kernels/rows.h"
+
+namespace weft {
+namespace {
+
+template <class E>
+constexpr Kernels kTable = {
+    E::kElement, static_cast<int>(sizeof(typename E::Activation)),
+    gemm<E>,     residual<E>,
+    heads<E>,    attend<E>,   draw,
+    probe_arithmetic<E>, probe_reading,
+};
+
+}  // namespace
+}  // namespace weft

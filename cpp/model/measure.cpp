@@ -1,0 +1,57 @@
+#include "model/measure.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <ctime>
+
+#include "kernels/select.h"
+#include "model/region.h"
+#include "model/thread_pool.h"
+
+namespace weft {
+namespace {
+
+constexpr std::size_t kBytes = std::size_t{256} << 20;  // far more than a cache
+constexpr std::size_t kPiece = std::size_t{1} << 20;
+constexpr int kPieces = static_cast<int>(kBytes / kPiece);
+constexpr int kTurns = 8;
+constexpr int kRounds = 50000;  // a millisecond or less: some turn is not interrupted
+
+// Seconds that each thread was running: what else the machine does does not count.
+template <class Work>
+double seconds_of(ThreadPool& pool, int count, const Work& work) {
+    const std::clock_t start = std::clock();
+    pool.share(count, 1, work);
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC / pool.size();
+}
+
+}  // namespace
+
+Limits measure_limits(const std::string& path, Element element, int num_threads) {
+    const Kernels& kernels = kernels_of(path, element);
+    ThreadPool pool(num_threads);
+    const Region region(kBytes);
+    pool.share(kPieces, 1, [&](int, int begin, int end) {
+        std::memset(region.data() + static_cast<std::size_t>(begin) * kPiece, 0,
+                    static_cast<std::size_t>(end - begin) * kPiece);
+    });
+    Limits best{0, 0};
+    for (int turn = 0; turn < kTurns; turn++) {
+        const double reading = seconds_of(pool, kPieces, [&](int, int begin, int end) {
+            float sink;
+            kernels.probe_reading(region.data() + static_cast<std::size_t>(begin) * kPiece,
+                                  static_cast<std::size_t>(end - begin) * kPiece, &sink);
+        });
+        std::atomic<double> operations{0};
+        const double multiplying = seconds_of(pool, 4 * num_threads, [&](int, int begin, int end) {
+            float sink;
+            for (int i = begin; i < end; i++) operations.fetch_add(kernels.probe_arithmetic(kRounds, &sink));
+        });
+        best.bytes_per_s = std::max(best.bytes_per_s, static_cast<double>(kBytes) / reading);
+        best.operations_per_s = std::max(best.operations_per_s, operations.load() / multiplying);
+    }
+    return best;
+}
+
+}  // namespace weft

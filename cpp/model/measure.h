@@ -1,0 +1,18 @@
+// The limits of this machine, for benchmarks to be read against.
+#pragma once
+
+#include <string>
+
+#include "kernels/kernels.h"
+
+namespace weft {
+
+struct Limits {
+    double bytes_per_s;       // read from memory
+    double operations_per_s;  // multiplications and additions of the path's micro-kernel
+};
+
+// The best of a few rounds, on `num_threads` threads. Takes some tens of milliseconds.
+Limits measure_limits(const std::string& path, Element element, int num_threads);
+
+}  // namespace weft

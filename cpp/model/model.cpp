@@ -1,0 +1,104 @@
+#include "model/model.h"
+
+#include <limits>
+#include <stdexcept>
+
+#include "kernels/select.h"
+#include "model/step.h"
+
+namespace weft {
+namespace {
+
+const ModelSpec& checked(const ModelSpec& spec) {
+    check(spec);
+    return spec;
+}
+
+int checked_threads(int num_threads) {
+    if (num_threads < 1 || num_threads > 1024)
+        throw std::invalid_argument("num_threads must be from 1 to 1024");
+    return num_threads;
+}
+
+void grow(Region& region, std::size_t bytes) {
+    // By half again, so that steps of slowly rising size do not map anew each time.
+    if (region.size() < bytes) region = Region(bytes + bytes / 2);
+}
+
+}  // namespace
+
+Model::Model(const ModelSpec& spec, const std::string& path, int num_threads)
+    : spec_(checked(spec)),
+      kernels_(kernels_of(path, spec.element)),
+      pool_(checked_threads(num_threads)),
+      weights_(spec_) {}
+
+void Model::load(const std::string& name, const Source& source) {
+    const std::lock_guard lock(mutex_);
+    weights_.load(name, source, pool_);
+}
+
+std::size_t Model::tile_bytes() const {
+    return std::size_t{2} * static_cast<std::size_t>(spec_.num_kv_heads * spec_.padded_dim()) * kLanes *
+           static_cast<std::size_t>(element_bytes(spec_.element));
+}
+
+std::size_t Model::layer_bytes() const {
+    return static_cast<std::size_t>(kv_shape_.num_tiles()) * tile_bytes();
+}
+
+void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    if (num_blocks < 1 || num_blocks > kMost) throw std::invalid_argument("num_blocks must be at least 1");
+    if (block_size < 1 || block_size > kMost) throw std::invalid_argument("block_size must be at least 1");
+    const KvShape shape{num_blocks, block_size};
+    if (shape.num_slots() > kMost - kLanes)
+        throw std::invalid_argument("num_blocks * block_size must be less than 2^31 - 16");
+    const std::lock_guard lock(mutex_);
+    kv_ = Region();  // first, so that two pools are never held at once
+    kv_shape_ = {};
+    kv_ = Region(static_cast<std::size_t>(shape.num_tiles()) * tile_bytes() * spec_.layers.size());
+    kv_shape_ = shape;
+}
+
+void Model::make_room(const Plan& plan, std::size_t num_logits) {
+    const auto rows = static_cast<std::size_t>(plan.rows);
+    const auto act = static_cast<std::size_t>(kernels_.activation_bytes);
+    const auto hidden = static_cast<std::size_t>(spec_.padded_hidden());
+    const auto query = static_cast<std::size_t>(spec_.query_size());
+    const auto wide = static_cast<std::size_t>(
+        std::max(round_up(spec_.qkv_size(), kPanelColumns), spec_.padded_hidden()));
+    grow(space_.hidden, rows * hidden * sizeof(float));
+    grow(space_.normed, std::max(rows, num_logits) * hidden * act);
+    grow(space_.wide, std::max(rows, num_logits) * wide * sizeof(float));
+    grow(space_.query, rows * query * act);
+    grow(space_.attended, rows * query * act);
+    grow(space_.inner,
+         std::max(rows, num_logits) * static_cast<std::size_t>(spec_.padded_inner()) * act);
+    std::size_t pairs = 0;
+    for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
+    grow(space_.rotations, rows * 2 * pairs * sizeof(float));
+    grow(space_.gathered, plan.gathers.size() * tile_bytes());
+    grow(space_.last_hidden, num_logits * hidden * sizeof(float));
+    grow(space_.last_attended, num_logits * query * act);
+    scratch_bytes_ = attention_scratch(heads_of_task(plan, spec_, pool_.size()),
+                                       plan.max_tokens * spec_.group(), spec_.padded_dim(), plan.max_tiles);
+    scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
+    grow(space_.scratch, scratch_bytes_ * static_cast<std::size_t>(pool_.size()));
+}
+
+void Model::forward(const Batch& batch, std::span<float> logits) {
+    const std::lock_guard lock(mutex_);
+    if (const std::string name = weights_.missing(); !name.empty())
+        throw std::invalid_argument("tensor " + name + " was not loaded");
+    const Plan plan = make_plan(spec_, kv_shape_, batch);
+    if (logits.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.vocab_size))
+        throw std::invalid_argument("logits must have a row of vocab_size for each of logit_rows");
+    make_room(plan, batch.logit_rows.size());
+    Step step(*this, batch, plan, logits);
+    step.run();
+    for (int part = 0; part < kNumParts; part++)
+        seconds_[static_cast<std::size_t>(part)] += step.seconds()[static_cast<std::size_t>(part)];
+}
+
+}  // namespace weft

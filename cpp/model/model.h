@@ -1,0 +1,78 @@
+// A decoder with its weights and its KV pool: checks a step, makes room for it and runs it.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "kernels/kernels.h"
+#include "model/plan.h"
+#include "model/spec.h"
+#include "model/thread_pool.h"
+#include "model/weights.h"
+
+namespace weft {
+
+// Where the time of a step goes. Norms count as linear.
+enum class Part { kPrepare, kLinear, kCache, kAttention, kHead };
+constexpr int kNumParts = 5;
+constexpr std::array<const char*, kNumParts> kPartNames{"prepare", "linear", "cache", "attention", "head"};
+
+// Memory of one step's values; kept, and made larger when a step needs more.
+struct Workspace {
+    Region hidden;     // float [rows][padded_hidden], the residual stream
+    Region normed;     // activations [rows][padded_hidden]
+    Region wide;       // float [rows][qkv columns], or the result of o and down
+    Region query;      // activations [rows][query_size]
+    Region attended;   // activations [rows][query_size]
+    Region inner;      // activations [rows][padded_inner]
+    Region rotations;  // float [ropes][rows][cosines, sines]
+    Region gathered;   // tiles put together from scattered slots
+    Region scratch;    // for attention, by thread
+    Region last_hidden;    // rows of the last layer that go on to the head
+    Region last_attended;
+};
+
+class Model {
+public:
+    // `path` is one of `usable_paths()`; `num_threads` at least 1.
+    Model(const ModelSpec& spec, const std::string& path, int num_threads);
+
+    void load(const std::string& name, const Source& source);
+
+    // Replaces the pool. Throws std::invalid_argument for sizes that no pool can have.
+    void allocate_kv(std::int64_t num_blocks, std::int64_t block_size);
+
+    // Runs one step; logits [logit rows][vocab_size]. Throws std::invalid_argument, before anything is
+    // changed, for a batch that does not fit the model or the pool. One call at a time.
+    void forward(const Batch& batch, std::span<float> logits);
+
+    // Seconds by part since the model was made.
+    std::array<double, kNumParts> seconds() const { return seconds_; }
+
+    const ModelSpec& spec() const { return spec_; }
+    int num_threads() const { return pool_.size(); }
+    // The KV pool as it lies in memory, for tests.
+    std::span<std::byte> kv_bytes() const { return {kv_.data(), kv_.size()}; }
+
+private:
+    friend class Step;
+
+    void make_room(const Plan& plan, std::size_t num_logits);
+    std::size_t tile_bytes() const;
+    std::size_t layer_bytes() const;
+
+    const ModelSpec spec_;
+    const Kernels& kernels_;
+    ThreadPool pool_;
+    Weights weights_;
+    KvShape kv_shape_;
+    Region kv_;
+    Workspace space_;
+    std::size_t scratch_bytes_ = 0;  // of one thread
+    std::array<double, kNumParts> seconds_{};
+    std::mutex mutex_;
+};
+
+}  // namespace weft

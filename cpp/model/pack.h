@@ -1,0 +1,46 @@
+// From rows of a checkpoint's tensor to columns of panels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace weft {
+
+enum class Stored { kFloat32, kBfloat16, kFloat16 };
+
+// A tensor of the checkpoint, row by row; a vector has one column.
+struct Source {
+    const void* data = nullptr;
+    Stored stored = Stored::kFloat32;
+    std::int64_t rows = 0;
+    std::int64_t columns = 0;
+};
+
+// A packed matrix: `columns` output rows in panels of 32, each `depth` deep. Both are padded.
+struct Matrix {
+    std::byte* panels = nullptr;
+    int depth = 0;
+    int columns = 0;
+    std::vector<float> bias;  // by packed column, or empty
+
+    int num_panels() const { return columns / kPanelColumns; }
+};
+
+float widen_bfloat16(std::uint16_t bits);
+float widen_float16(std::uint16_t bits);
+std::uint16_t narrow_bfloat16(float value);  // to nearest, ties to even
+
+// Any element of the tensor, widened. `index` counts row by row.
+float element_of(const Source& source, std::int64_t index);
+
+// Elements [first, last) of a source row, to depth `depth` and on of one packed column.
+void pack_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
+              Element element, int column, int depth);
+
+// One packed column, widened, into `out[0 .. count)`.
+void unpack_column(const Matrix& matrix, Element element, int column, int count, float* out);
+
+}  // namespace weft

@@ -1,0 +1,123 @@
+#include "model/plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace weft {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
+
+void check_range(std::span<const std::int32_t> values, std::int64_t end, const char* field) {
+    for (std::size_t i = 0; i < values.size(); i++)
+        if (values[i] < 0 || values[i] >= end)
+            refuse(std::string(field) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
+                   "; it must be from 0 to " + std::to_string(end - 1));
+}
+
+void check_sizes(const Batch& batch) {
+    const std::size_t rows = batch.token_ids.size();
+    if (rows == 0) refuse("token_ids is empty; a step has at least one row");
+    if (rows > 1 << 20) refuse("token_ids has more than 2^20 rows");
+    if (batch.positions.size() != rows) refuse("positions must have as many rows as token_ids");
+    if (batch.slots.size() != rows) refuse("slots must have as many rows as token_ids");
+    if (batch.query_starts.size() < 2) refuse("query_starts must have an entry more than there are sequences");
+    const std::size_t sequences = batch.query_starts.size() - 1;
+    if (batch.block_tables.size() != sequences * static_cast<std::size_t>(batch.table_width))
+        refuse("block_tables must have as many rows as there are sequences");
+    if (batch.query_starts.front() != 0) refuse("query_starts must begin with 0");
+    if (batch.query_starts.back() != static_cast<std::int64_t>(rows))
+        refuse("query_starts must end with the number of rows");
+    for (std::size_t i = 0; i < sequences; i++)
+        if (batch.query_starts[i] >= batch.query_starts[i + 1]) refuse("query_starts must rise");
+}
+
+// Two threads would write the same place at once.
+void check_distinct(std::span<const std::int32_t> slots) {
+    std::vector<std::int32_t> sorted(slots.begin(), slots.end());
+    std::sort(sorted.begin(), sorted.end());
+    const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+    if (twice != sorted.end()) refuse("slots has " + std::to_string(*twice) + " twice");
+}
+
+void check_batch(const ModelSpec& spec, const KvShape& kv, const Batch& batch) {
+    check_sizes(batch);
+    check_range(batch.token_ids, spec.vocab_size, "token_ids");
+    check_range(batch.slots, kv.num_slots(), "slots");
+    check_distinct(batch.slots);
+    check_range(batch.logit_rows, static_cast<std::int64_t>(batch.token_ids.size()), "logit_rows");
+    const std::int64_t covered = batch.table_width * kv.block_size;
+    check_range(batch.positions, std::min<std::int64_t>(covered, std::numeric_limits<std::int32_t>::max()),
+                "positions");
+}
+
+struct Planner {
+    const ModelSpec& spec;
+    const KvShape& kv;
+    const Batch& batch;
+    Plan plan;
+
+    std::span<const std::int32_t> table(std::size_t sequence) const {
+        const auto width = static_cast<std::size_t>(batch.table_width);
+        return batch.block_tables.subspan(sequence * width, width);
+    }
+
+    // Where the blocks are whole tiles, a tile of the sequence is one of the pool.
+    void add_tiles(std::size_t sequence, int num_tiles) {
+        const std::int64_t tiles_per_block = kv.block_size / kLanes;
+        for (std::int64_t tile = 0; tile < num_tiles; tile++) {
+            const auto block = table(sequence)[static_cast<std::size_t>(tile / tiles_per_block)];
+            plan.tiles.push_back(static_cast<std::int32_t>(block * tiles_per_block + tile % tiles_per_block));
+        }
+    }
+
+    // Else its tokens are gathered from their slots into a tile of their own.
+    void add_gathers(std::size_t sequence, int num_tokens) {
+        for (std::int64_t token = 0; token < num_tokens; token++) {
+            if (token % kLanes == 0) {
+                plan.tiles.push_back(static_cast<std::int32_t>(plan.gathers.size()));
+                plan.gathers.push_back({static_cast<std::int64_t>(plan.gather_slots.size()), 0});
+            }
+            plan.gathers.back().num_tokens++;
+            const auto block = table(sequence)[static_cast<std::size_t>(token / kv.block_size)];
+            plan.gather_slots.push_back(
+                static_cast<std::int32_t>(block * kv.block_size + token % kv.block_size));
+        }
+    }
+
+    void add_sequence(std::size_t sequence) {
+        const int begin = batch.query_starts[sequence];
+        const int end = batch.query_starts[sequence + 1];
+        const auto rows = batch.positions.subspan(static_cast<std::size_t>(begin),
+                                                  static_cast<std::size_t>(end - begin));
+        const int num_tokens = *std::max_element(rows.begin(), rows.end()) + 1;
+        const int num_tiles = (num_tokens - 1) / kLanes + 1;
+        const auto num_blocks = static_cast<std::size_t>((num_tokens - 1) / kv.block_size + 1);
+        check_range(table(sequence).first(num_blocks), kv.num_blocks, "block_tables");
+        const auto first_tile = static_cast<std::int64_t>(plan.tiles.size());
+        if (kv.has_whole_tiles()) add_tiles(sequence, num_tiles);
+        else add_gathers(sequence, num_tokens);
+        plan.max_tiles = std::max(plan.max_tiles, num_tiles);
+        const int step = attention_tokens(spec.group());
+        for (int row = begin; row < end; row += step) {
+            const int last = std::min(end, row + step);
+            plan.pieces.push_back({row, last, first_tile});
+            plan.max_tokens = std::max(plan.max_tokens, last - row);
+        }
+    }
+};
+
+}  // namespace
+
+Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch) {
+    if (kv.num_blocks == 0) refuse("there is no KV pool; call allocate_kv first");
+    check_batch(spec, kv, batch);
+    Planner planner{spec, kv, batch, {}};
+    planner.plan.rows = static_cast<int>(batch.token_ids.size());
+    for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) planner.add_sequence(i);
+    return std::move(planner.plan);
+}
+
+}  // namespace weft

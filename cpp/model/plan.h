@@ -1,0 +1,60 @@
+// One step: its rows as they come from the scheduler, checked, and how attention divides them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/spec.h"
+
+namespace weft {
+
+// `weft.compute.runner.Batch`, as it comes in. Nothing of it is trusted before `make_plan`.
+struct Batch {
+    std::span<const std::int32_t> token_ids;
+    std::span<const std::int32_t> positions;
+    std::span<const std::int32_t> slots;
+    std::span<const std::int32_t> query_starts;
+    std::span<const std::int32_t> block_tables;  // [sequences][table_width]
+    std::int64_t table_width = 0;
+    std::span<const std::int32_t> logit_rows;
+};
+
+// Slots of the KV pool. Tiles hold 16 slots; blocks of whole tiles can be read where they lie.
+struct KvShape {
+    std::int64_t num_blocks = 0;
+    std::int64_t block_size = 0;
+
+    std::int64_t num_slots() const { return num_blocks * block_size; }
+    std::int64_t num_tiles() const { return (num_slots() + kLanes - 1) / kLanes; }
+    bool has_whole_tiles() const { return block_size % kLanes == 0; }
+};
+
+// A few rows of one sequence that attend together.
+struct Piece {
+    int first_row;
+    int last_row;
+    std::int64_t first_tile;  // of the sequence, in `Plan::tiles`
+};
+
+// A tile that is put together from scattered slots, for blocks that are not whole tiles.
+struct Gather {
+    std::int64_t first_slot;  // in `Plan::gather_slots`
+    int num_tokens;
+};
+
+struct Plan {
+    int rows = 0;
+    std::vector<Piece> pieces;
+    std::vector<std::int32_t> tiles;  // tile of the pool (or of the gathered ones), by tile of a sequence
+    std::vector<Gather> gathers;      // by gathered tile
+    std::vector<std::int32_t> gather_slots;
+    int max_tiles = 0;  // of one sequence
+    int max_tokens = 0;  // of one piece
+};
+
+// Throws std::invalid_argument, which names the field, for a batch that could lead outside of the
+// vocabulary, the KV pool, its own tables or its own rows.
+Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch);
+
+}  // namespace weft

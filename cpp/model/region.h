@@ -1,0 +1,30 @@
+// Large zeroed memory straight from the operating system, in huge pages where it has them.
+#pragma once
+
+#include <cstddef>
+
+namespace weft {
+
+// Pages are taken when first touched, so a large region costs nothing until it is used.
+class Region {
+public:
+    Region() = default;
+    // Throws std::bad_alloc when the address space or the commit limit does not allow it.
+    explicit Region(std::size_t bytes);
+    ~Region();
+    Region(Region&& other) noexcept;
+    Region& operator=(Region&& other) noexcept;
+    Region(const Region&) = delete;
+    Region& operator=(const Region&) = delete;
+
+    std::byte* data() const { return data_; }
+    std::size_t size() const { return size_; }
+
+private:
+    void* mapping_ = nullptr;
+    std::size_t mapped_ = 0;
+    std::byte* data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,44 @@
+#include "model/spec.h"
+
+#include <limits>
+#include <stdexcept>
+
+namespace weft {
+namespace {
+
+void need(bool holds, const std::string& field, const std::string& allowed) {
+    if (!holds) throw std::invalid_argument(field + " must be " + allowed);
+}
+
+void check_size(int value, const std::string& field) {
+    need(value >= 1 && value <= 1 << 24, field, "from 1 to 2^24");
+}
+
+void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
+    const int num_ropes = static_cast<int>(spec.ropes.size());
+    if (layer.rope) need(*layer.rope >= 0 && *layer.rope < num_ropes, "layers: rope", "the index of a rope");
+    if (layer.window) need(*layer.window >= 1, "layers: window", "at least 1");
+}
+
+}  // namespace
+
+void check(const ModelSpec& spec) {
+    check_size(spec.vocab_size, "vocab_size");
+    check_size(spec.hidden_size, "hidden_size");
+    check_size(spec.intermediate_size, "intermediate_size");
+    check_size(spec.num_heads, "num_heads");
+    check_size(spec.num_kv_heads, "num_kv_heads");
+    check_size(spec.head_dim, "head_dim");
+    need(spec.num_heads % spec.num_kv_heads == 0, "num_heads", "a multiple of num_kv_heads");
+    const std::int64_t columns = (static_cast<std::int64_t>(spec.num_heads) + 2 * spec.num_kv_heads) *
+                                 round_up(spec.head_dim, kLanes);
+    need(columns <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for head_dim");
+    need(!spec.layers.empty() && spec.layers.size() <= 1 << 16, "layers", "from 1 to 2^16 layers");
+    for (const Rope& rope : spec.ropes) {
+        const int pairs = static_cast<int>(rope.frequencies.size());
+        need(pairs >= 1 && 2 * pairs <= spec.head_dim, "ropes", "at most head_dim / 2 frequencies");
+    }
+    for (const LayerSpec& layer : spec.layers) check_layer(spec, layer);
+}
+
+}  // namespace weft

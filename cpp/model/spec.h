@@ -1,0 +1,55 @@
+// What a decoder is, as the step needs it: the C++ form of `weft.model.spec.DecoderSpec`.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace weft {
+
+// Rotary frequencies, worked out in Python: radians a position, one for each pair of elements.
+struct Rope {
+    std::vector<float> frequencies;
+    float attention_factor = 1;
+};
+
+struct LayerSpec {
+    std::optional<int> rope;    // index of a `Rope`
+    std::optional<int> window;  // visible keys, the row's own included
+};
+
+struct ModelSpec {
+    int vocab_size = 0;
+    int hidden_size = 0;
+    int intermediate_size = 0;
+    int num_heads = 0;
+    int num_kv_heads = 0;
+    int head_dim = 0;
+    std::vector<LayerSpec> layers;
+    std::vector<Rope> ropes;
+    float norm_eps = 0;
+    QkNorm qk_norm = QkNorm::kNone;
+    Activation activation = Activation::kSilu;
+    float attention_scale = 1;
+    float attention_soft_cap = 0;  // 0: none
+    float final_soft_cap = 0;      // 0: none
+    float embedding_multiplier = 1;
+    float residual_multiplier = 1;
+    float logits_divisor = 1;
+    bool tied_head = false;
+    Element element = Element::kFloat32;
+
+    int group() const { return num_heads / num_kv_heads; }
+    int padded_hidden() const { return round_up(hidden_size, kPanelColumns); }
+    int padded_inner() const { return round_up(intermediate_size, kLanes); }
+    int padded_dim() const { return round_up(head_dim, kLanes); }
+    int query_size() const { return num_heads * padded_dim(); }
+    int qkv_size() const { return (num_heads + 2 * num_kv_heads) * padded_dim(); }
+};
+
+// Throws std::invalid_argument that names the field at fault.
+void check(const ModelSpec& spec);
+
+}  // namespace weft

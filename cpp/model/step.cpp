@@ -1,0 +1,298 @@
+#include "model/step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace weft {
+namespace {
+
+float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
+
+const float* data_or_null(const std::vector<float>& values) {
+    return values.empty() ? nullptr : values.data();
+}
+
+}  // namespace
+
+int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads) {
+    const bool is_decode = plan.max_tokens == 1;
+    const bool is_plenty = plan.pieces.size() >= 2 * static_cast<std::size_t>(num_threads);
+    return is_decode && is_plenty ? spec.num_kv_heads : 1;
+}
+
+Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits)
+    : model_(model),
+      spec_(model.spec_),
+      batch_(batch),
+      plan_(plan),
+      logits_(logits),
+      heads_of_task_(heads_of_task(plan, model.spec_, model.pool_.size())),
+      all_{plan.rows, floats(model.space_.hidden), model.space_.attended.data()},
+      last_{static_cast<int>(batch.logit_rows.size()), floats(model.space_.last_hidden),
+            model.space_.last_attended.data()},
+      since_(Clock::now()) {
+    std::ptrdiff_t at = 0;
+    for (const Rope& rope : spec_.ropes) {
+        rope_starts_.push_back(at);
+        at += plan.rows * 2 * static_cast<std::ptrdiff_t>(rope.frequencies.size());
+    }
+}
+
+void Step::run() {
+    ThreadPool& pool = model_.pool_;
+    pool.share(plan_.rows, 1, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row++) prepare(row);
+    });
+    lap(Part::kPrepare);
+    const int num_layers = static_cast<int>(spec_.layers.size());
+    for (int index = 0; index < num_layers; index++) layer(index);
+    if (last_.count == 0) return;
+    head();
+    lap(Part::kHead);
+}
+
+// The embedding, the angles of the row's position, and the first norm.
+void Step::prepare(int row) {
+    const auto at = static_cast<std::size_t>(row);
+    float* hidden = all_.hidden + static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden();
+    model_.weights_.embed(batch_.token_ids[at], hidden);
+    for (int i = 0; i < spec_.hidden_size; i++) hidden[i] *= spec_.embedding_multiplier;
+    std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
+    for (std::size_t rope = 0; rope < spec_.ropes.size(); rope++) {
+        const auto pairs = static_cast<std::ptrdiff_t>(spec_.ropes[rope].frequencies.size());
+        turn(spec_.ropes[rope], row, floats(model_.space_.rotations) + rope_starts_[rope] + row * 2 * pairs);
+    }
+    const ResidualTask task{hidden,       nullptr, nullptr,
+                            data_or_null(model_.weights_.layers[0].attention_norm_before),
+                            normed(row),  spec_.hidden_size, spec_.padded_hidden(),
+                            1.0F,         spec_.norm_eps};
+    model_.kernels_.residual(task);
+}
+
+void Step::turn(const Rope& rope, int row, float* cosines) const {
+    const auto position = static_cast<float>(batch_.positions[static_cast<std::size_t>(row)]);
+    float* sines = cosines + rope.frequencies.size();
+    for (std::size_t i = 0; i < rope.frequencies.size(); i++) {
+        // The angle is rounded to float32, as models are trained; its cosine is exact then.
+        const double angle = position * rope.frequencies[i];
+        const double factor = static_cast<double>(rope.attention_factor);
+        cosines[i] = static_cast<float>(std::cos(angle) * factor);
+        sines[i] = static_cast<float>(std::sin(angle) * factor);
+    }
+}
+
+const float* Step::rotations(int rope, int row) const {
+    const auto at = static_cast<std::size_t>(rope);
+    const auto pairs = static_cast<std::ptrdiff_t>(spec_.ropes[at].frequencies.size());
+    return floats(model_.space_.rotations) + rope_starts_[at] + row * 2 * pairs;
+}
+
+std::byte* Step::normed(int row) const {
+    return model_.space_.normed.data() + static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden() *
+                                             model_.kernels_.activation_bytes;
+}
+
+std::byte* Step::layer_pool(int index) const {
+    return model_.kv_.data() + static_cast<std::size_t>(index) * model_.layer_bytes();
+}
+
+void Step::layer(int index) {
+    ThreadPool& pool = model_.pool_;
+    const LayerWeights& weights = model_.weights_.layers[static_cast<std::size_t>(index)];
+    const bool is_last = index + 1 == static_cast<int>(spec_.layers.size());
+    linear(weights.qkv, model_.space_.normed.data(), all_.count, Finish::kStore,
+           model_.space_.wide.data(), weights.qkv.columns);
+    lap(Part::kLinear);
+    // Every row is in the cache before any row reads: it may attend to others of this step.
+    pool.share(all_.count, 1, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row++) write_heads(index, row);
+    });
+    if (is_last && last_.count == 0) return;
+    if (!plan_.gathers.empty())
+        pool.share(static_cast<int>(plan_.gathers.size()), 1, [&](int, int begin, int end) {
+            for (int tile = begin; tile < end; tile++) gather(index, tile);
+        });
+    lap(Part::kCache);
+    const int num_groups = spec_.num_kv_heads / heads_of_task_;
+    pool.share(static_cast<int>(plan_.pieces.size()) * num_groups, 1, [&](int thread, int begin, int end) {
+        for (int task = begin; task < end; task++) attend(index, thread, task);
+    });
+    lap(Part::kAttention);
+    if (is_last)
+        pool.share(last_.count, 1, [&](int, int begin, int end) {
+            for (int wanted = begin; wanted < end; wanted++) pick(wanted);
+        });
+    finish_layer(index, is_last ? last_ : all_);
+    lap(Part::kLinear);
+}
+
+void Step::write_heads(int index, int row) {
+    const auto at = static_cast<std::size_t>(row);
+    const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
+    const LayerWeights& weights = model_.weights_.layers[static_cast<std::size_t>(index)];
+    const int slot = batch_.slots[at];
+    HeadsTask task{};
+    task.qkv = floats(model_.space_.wide) + static_cast<std::ptrdiff_t>(row) * weights.qkv.columns;
+    task.num_heads = spec_.num_heads;
+    task.num_kv_heads = spec_.num_kv_heads;
+    task.head_dim = spec_.head_dim;
+    task.padded_dim = spec_.padded_dim();
+    task.norm = spec_.qk_norm;
+    task.q_norm = data_or_null(weights.q_norm);
+    task.k_norm = data_or_null(weights.k_norm);
+    task.eps = spec_.norm_eps;
+    if (layer.rope) {
+        task.half = static_cast<int>(spec_.ropes[static_cast<std::size_t>(*layer.rope)].frequencies.size());
+        task.cosine = rotations(*layer.rope, row);
+        task.sine = task.cosine + task.half;
+    }
+    task.query = model_.space_.query.data() +
+                 static_cast<std::ptrdiff_t>(row) * spec_.query_size() * model_.kernels_.activation_bytes;
+    task.tile = layer_pool(index) + static_cast<std::size_t>(slot / kLanes) * model_.tile_bytes();
+    task.lane = slot % kLanes;
+    model_.kernels_.heads(task);
+}
+
+// Puts a tile of a sequence together from the tiles that its slots are in.
+void Step::gather(int index, int tile) {
+    const Gather& from = plan_.gathers[static_cast<std::size_t>(tile)];
+    const std::size_t bytes = model_.tile_bytes();
+    const auto width = static_cast<std::size_t>(element_bytes(spec_.element));
+    const std::size_t step = spec_.element == Element::kBfloat16 ? 2 : 1;  // elements in a pair
+    const std::size_t half = bytes / 2 / width;                            // elements of all keys
+    std::byte* to = model_.space_.gathered.data() + static_cast<std::size_t>(tile) * bytes;
+    for (int token = 0; token < from.num_tokens; token++) {
+        const auto slot = static_cast<std::size_t>(
+            plan_.gather_slots[static_cast<std::size_t>(from.first_slot + token)]);
+        const std::byte* source = layer_pool(index) + slot / kLanes * bytes;
+        const std::size_t there = slot % kLanes;
+        const auto here = static_cast<std::size_t>(token);
+        for (std::size_t cell = 0; cell < half / step; cell += kLanes)  // keys: pairs of depth by token
+            std::memcpy(to + (cell + here) * step * width, source + (cell + there) * step * width,
+                        step * width);
+        constexpr std::size_t kPart = kLanes * kLanes;  // values: tokens in pairs, by 16 columns
+        for (std::size_t part = half; part < 2 * half; part += kPart)
+            for (std::size_t column = 0; column < kLanes; column++) {
+                const std::size_t into = part + here / step * step * kLanes + column * step + here % step;
+                const std::size_t out = part + there / step * step * kLanes + column * step + there % step;
+                std::memcpy(to + into * width, source + out * width, width);
+            }
+    }
+}
+
+void Step::attend(int index, int thread, int number) {
+    const int num_groups = spec_.num_kv_heads / heads_of_task_;
+    const Piece& piece = plan_.pieces[static_cast<std::size_t>(number / num_groups)];
+    const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
+    AttentionTask task{};
+    task.query = model_.space_.query.data();
+    task.out = all_.attended;
+    task.stride = spec_.query_size();
+    task.pool = plan_.gathers.empty() ? layer_pool(index) : model_.space_.gathered.data();
+    task.tiles = plan_.tiles.data() + piece.first_tile;
+    task.positions = batch_.positions.data();
+    task.first_row = piece.first_row;
+    task.last_row = piece.last_row;
+    task.first_head = number % num_groups * heads_of_task_;
+    task.last_head = task.first_head + heads_of_task_;
+    task.num_kv_heads = spec_.num_kv_heads;
+    task.group = spec_.group();
+    task.head_dim = spec_.head_dim;
+    task.padded_dim = spec_.padded_dim();
+    task.window = layer.window.value_or(0);
+    task.scale = spec_.attention_scale;
+    task.cap = spec_.attention_soft_cap;
+    task.scratch = model_.space_.scratch.data() + static_cast<std::size_t>(thread) * model_.scratch_bytes_;
+    model_.kernels_.attend(task);
+}
+
+// In the last layer only the rows that give logits go on.
+void Step::pick(int wanted) {
+    const std::ptrdiff_t row = batch_.logit_rows[static_cast<std::size_t>(wanted)];
+    const auto hidden = static_cast<std::size_t>(spec_.padded_hidden());
+    const auto attended = static_cast<std::size_t>(spec_.query_size() * model_.kernels_.activation_bytes);
+    const auto to = static_cast<std::size_t>(wanted);
+    const auto from = static_cast<std::size_t>(row);
+    std::memcpy(last_.hidden + to * hidden, all_.hidden + from * hidden, hidden * sizeof(float));
+    std::memcpy(last_.attended + to * attended, all_.attended + from * attended, attended);
+}
+
+// What follows attention: o, the MLP, and the norm that the next layer or the head begins with.
+void Step::finish_layer(int index, const Rows& rows) {
+    ThreadPool& pool = model_.pool_;
+    const std::size_t at = static_cast<std::size_t>(index);
+    const LayerWeights& weights = model_.weights_.layers[at];
+    const bool is_last = at + 1 == spec_.layers.size();
+    const std::vector<float>& next =
+        is_last ? model_.weights_.norm : model_.weights_.layers[at + 1].attention_norm_before;
+    const std::ptrdiff_t hidden = spec_.padded_hidden();
+    void* wide = model_.space_.wide.data();
+    linear(weights.o, rows.attended, rows.count, Finish::kStore, wide, hidden);
+    pool.share(rows.count, 1, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row++)
+            residual(rows, row, weights.attention_norm_after, weights.mlp_norm_before);
+    });
+    linear(weights.gate_up, model_.space_.normed.data(), rows.count, Finish::kActivate,
+           model_.space_.inner.data(), spec_.padded_inner());
+    linear(weights.down, model_.space_.inner.data(), rows.count, Finish::kStore, wide, hidden);
+    pool.share(rows.count, 1, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row++) residual(rows, row, weights.mlp_norm_after, next);
+    });
+}
+
+void Step::residual(const Rows& rows, int row, const std::vector<float>& after,
+                    const std::vector<float>& before) {
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden();
+    const ResidualTask task{rows.hidden + at,
+                            floats(model_.space_.wide) + at,
+                            data_or_null(after),
+                            data_or_null(before),
+                            normed(row),
+                            spec_.hidden_size,
+                            spec_.padded_hidden(),
+                            spec_.residual_multiplier,
+                            spec_.norm_eps};
+    model_.kernels_.residual(task);
+}
+
+void Step::linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
+                  std::ptrdiff_t out_stride) {
+    GemmTask task{};
+    task.x = x;
+    task.x_stride = matrix.depth;
+    task.rows = rows;
+    task.panels = matrix.panels;
+    task.depth = matrix.depth;
+    task.bias = data_or_null(matrix.bias);
+    task.finish = finish;
+    task.out = out;
+    task.out_stride = out_stride;
+    task.activation = spec_.activation;
+    task.columns = spec_.vocab_size;
+    task.divisor = spec_.logits_divisor;
+    task.cap = spec_.final_soft_cap;
+    // Whole runs of panels for one row, which is done several panels at a time; otherwise small
+    // enough that threads end together even when one of them was interrupted.
+    const int chunk = matrix.num_panels() / (model_.pool_.size() * 8);
+    model_.pool_.share(matrix.num_panels(), rows == 1 ? round_up(std::max(chunk, 4), 4) : std::max(chunk, 1),
+                       [&](int, int begin, int end) {
+                           GemmTask part = task;
+                           part.first_panel = begin;
+                           part.last_panel = end;
+                           model_.kernels_.gemm(part);
+                       });
+}
+
+void Step::head() {
+    linear(model_.weights_.head, model_.space_.normed.data(), last_.count, Finish::kLogits,
+           logits_.data(), spec_.vocab_size);
+}
+
+void Step::lap(Part part) {
+    const Clock::time_point now = Clock::now();
+    seconds_[static_cast<std::size_t>(part)] += std::chrono::duration<double>(now - since_).count();
+    since_ = now;
+}
+
+}  // namespace weft

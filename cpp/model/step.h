@@ -1,0 +1,66 @@
+// One step from token ids to logits, part by part; the threads share out each part.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <vector>
+
+#include "model/model.h"
+
+namespace weft {
+
+// KV heads that one attention task does: all of them where there are tasks enough for every thread,
+// because then a thread reads each tile from one end to the other.
+int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads);
+
+class Step {
+public:
+    Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits);
+
+    void run();
+
+    const std::array<double, kNumParts>& seconds() const { return seconds_; }
+
+private:
+    using Clock = std::chrono::steady_clock;
+
+    // The rows that a part works on: all of the step, or in the end those that give logits.
+    struct Rows {
+        int count;
+        float* hidden;
+        std::byte* attended;
+    };
+
+    void prepare(int row);
+    void turn(const Rope& rope, int row, float* cosines) const;
+    const float* rotations(int rope, int row) const;
+    void layer(int index);
+    void write_heads(int index, int row);
+    void gather(int index, int tile);
+    void attend(int index, int thread, int task);
+    void pick(int wanted);
+    void finish_layer(int index, const Rows& rows);
+    void linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
+                std::ptrdiff_t out_stride);
+    void residual(const Rows& rows, int row, const std::vector<float>& after,
+                  const std::vector<float>& before);
+    void head();
+    void lap(Part part);
+
+    std::byte* layer_pool(int index) const;
+    std::byte* normed(int row) const;
+
+    Model& model_;
+    const ModelSpec& spec_;
+    const Batch& batch_;
+    const Plan& plan_;
+    const std::span<float> logits_;
+    const int heads_of_task_;
+    std::vector<std::ptrdiff_t> rope_starts_;  // floats, in the workspace
+    Rows all_;
+    Rows last_;
+    std::array<double, kNumParts> seconds_{};
+    Clock::time_point since_;
+};
+
+}  // namespace weft

@@ -1,0 +1,74 @@
+// Threads that help the one that computes a step: whoever is free takes a piece of its current work.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace weft {
+
+// CPUs that this process may use: its affinity and the quotas of its control groups, at least 1.
+int available_cpus();
+
+// One thread, the caller, goes through the work part by part. It never waits for a helper that has
+// taken nothing: on a machine that is busy with other things a helper may not run for milliseconds.
+class ThreadPool {
+public:
+    // `num_threads` includes the caller.
+    explicit ThreadPool(int num_threads);
+    ~ThreadPool();
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
+
+    int size() const { return size_; }
+
+    // `work(thread, begin, end)` for ranges that cover [0, count), each a multiple of `chunk` long but
+    // for the last. Returns when all is done. Called by one thread at a time; `work` must not throw.
+    template <class Work>
+    void share(int count, int chunk, const Work& work) {
+        if (count <= 0) return;
+        const int num_chunks = (count - 1) / chunk + 1;
+        if (size_ == 1 || num_chunks == 1) return work(0, 0, count);
+        job_ = {[](const void* any, int thread, int begin, int end) {
+                    (*static_cast<const Work*>(any))(thread, begin, end);
+                },
+                &work, count, chunk};
+        offer(static_cast<std::uint32_t>(num_chunks));
+        while (take(0)) {
+        }
+        wait_until_done(static_cast<std::uint32_t>(num_chunks));
+    }
+
+private:
+    struct Job {
+        void (*run)(const void* work, int thread, int begin, int end) = nullptr;
+        const void* work = nullptr;
+        int count = 0;
+        int chunk = 0;
+    };
+
+    void offer(std::uint32_t num_chunks);
+    bool has_chunks() const;
+    // Takes the next chunk and does it; false if there was none.
+    bool take(int thread);
+    void wait_until_done(std::uint32_t num_chunks);
+    void help(int thread);
+    void rest();
+
+    const int size_;
+    std::vector<std::thread> threads_;
+    // Read only by who holds a chunk of it; and until that chunk is done it stays as it is.
+    Job job_;
+    // Each on a cache line of its own: they are written by different threads at different times.
+    // The upper half is the number of chunks, the lower how many were asked for: so that a helper
+    // that comes late asks for a chunk of the job that is current, or learns that there is none.
+    alignas(64) std::atomic<std::uint64_t> tickets_{0};
+    alignas(64) std::atomic<std::uint32_t> done_{0};
+    alignas(64) std::atomic<std::uint32_t> bell_{0};  // rings when sleepers are wanted
+    alignas(64) std::atomic<int> sleepers_{0};
+    alignas(64) std::atomic<bool> is_caller_asleep_{false};
+    std::atomic<bool> is_over_{false};
+};
+
+}  // namespace weft

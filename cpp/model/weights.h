@@ -1,0 +1,85 @@
+// The weights of a model, packed into panels in one region.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/pack.h"
+#include "model/region.h"
+#include "model/spec.h"
+#include "model/thread_pool.h"
+
+namespace weft {
+
+struct LayerWeights {
+    Matrix qkv;
+    Matrix o;
+    Matrix gate_up;
+    Matrix down;
+    // Norms; empty where the model has none.
+    std::vector<float> q_norm;
+    std::vector<float> k_norm;
+    std::vector<float> attention_norm_before;
+    std::vector<float> attention_norm_after;
+    std::vector<float> mlp_norm_before;
+    std::vector<float> mlp_norm_after;
+};
+
+class Weights {
+public:
+    explicit Weights(const ModelSpec& spec);
+
+    // Takes over the tensor that Weft calls `name`, such as "embed" or "layers.3.gate.bias". Throws
+    // std::invalid_argument if this model has no such tensor or its shape is another one.
+    void load(const std::string& name, const Source& source, ThreadPool& pool);
+
+    // Name of a tensor that is needed and was not loaded, or "".
+    std::string missing() const { return missing_.empty() ? "" : missing_.front(); }
+
+    // The embedding of a token, widened, into `out[0 .. hidden_size)`.
+    void embed(int token, float* out) const;
+
+    std::vector<LayerWeights> layers;
+    std::vector<float> norm;
+    Matrix head;
+
+private:
+    // Heads are padded to whole lanes; gate and up take turns in panels, 16 columns each.
+    enum class Order { kPlain, kHeads, kGate, kUp };
+    // A matrix of the checkpoint and its part of a packed one.
+    struct Place {
+        Matrix* matrix;
+        int first_column;
+        int rows;
+        int columns;
+        Order order;
+        bool is_of_heads;  // the input, that is the depth, is the heads' output
+    };
+    // A vector of the checkpoint: `size` elements, in groups of `group` padded to `padded`.
+    struct Span {
+        std::vector<float>* vector;
+        int size;
+        int group;
+        int padded;
+    };
+
+    LayerWeights& layer_of(const std::string& name, std::string& local);
+    bool find_matrix(const std::string& local, LayerWeights& layer, Place& place);
+    bool find_vector(const std::string& local, LayerWeights& layer, Span& span);
+    int column_of(const Place& place, int row) const;
+    void load_matrix(const Place& place, const Source& source, ThreadPool& pool);
+    void pack_rows(const Place& place, const Source& source, int first_row, int last_row) const;
+    void load_bias(const Place& place, const Source& source) const;
+    void load_vector(const Span& span, const Source& source) const;
+    void load_embedding(const Source& source, ThreadPool& pool);
+    Matrix matrix_of(int depth, int columns);
+
+    const ModelSpec spec_;
+    Region region_;
+    std::size_t used_ = 0;
+    std::byte* embedding_ = nullptr;  // row by row; null where the head is the embedding
+    LayerWeights outside_;            // stands in for a layer where a tensor belongs to none
+    std::vector<std::string> missing_;
+};
+
+}  // namespace weft

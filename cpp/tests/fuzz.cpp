@@ -1,0 +1,239 @@
+// Runs random models through random plans, good and bad, under the sanitizers (`make sanitize`).
+//
+// Every path of this CPU, both element types and every switch of the spec are drawn; a schedule in
+// random chunks must give the bits of one token at a time, and a broken plan must be refused.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+
+#include "kernels/select.h"
+#include "model/model.h"
+
+namespace {
+
+using Random = std::mt19937;
+using Ints = std::vector<std::int32_t>;
+
+int draw(Random& random, int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
+
+void need(bool holds, const char* what, unsigned seed) {
+    if (holds) return;
+    std::fprintf(stderr, "seed %u: %s\n", seed, what);
+    std::exit(1);
+}
+
+weft::ModelSpec draw_spec(Random& random) {
+    weft::ModelSpec spec;
+    spec.vocab_size = draw(random, 3, 70);
+    spec.hidden_size = draw(random, 2, 70);
+    spec.intermediate_size = draw(random, 1, 90);
+    spec.num_kv_heads = draw(random, 1, 3);
+    spec.num_heads = spec.num_kv_heads * draw(random, 1, 14);
+    spec.head_dim = 2 * draw(random, 1, 24);
+    spec.norm_eps = 1e-5F;
+    spec.qk_norm = static_cast<weft::QkNorm>(draw(random, 0, 2));
+    spec.activation = static_cast<weft::Activation>(draw(random, 0, 2));
+    spec.attention_scale = 0.3F;
+    spec.attention_soft_cap = draw(random, 0, 1) * 5.0F;
+    spec.final_soft_cap = draw(random, 0, 1) * 5.0F;
+    spec.logits_divisor = static_cast<float>(draw(random, 1, 2));
+    spec.tied_head = draw(random, 0, 1) == 1;
+    spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
+    spec.ropes.push_back({{}, 1.0F});
+    for (int i = 0; i < draw(random, 1, spec.head_dim / 2); i++) spec.ropes[0].frequencies.push_back(0.1F);
+    spec.layers.resize(static_cast<std::size_t>(draw(random, 1, 3)));
+    for (weft::LayerSpec& layer : spec.layers) {
+        if (draw(random, 0, 2) > 0) layer.rope = 0;
+        if (draw(random, 0, 1) == 1) layer.window = draw(random, 1, 40);
+    }
+    return spec;
+}
+
+void load(weft::Model& model, const std::string& name, int rows, int columns, unsigned seed) {
+    Random random(seed + static_cast<unsigned>(std::hash<std::string>{}(name)));
+    const bool is_short = draw(random, 0, 1) == 1;
+    const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
+    std::vector<float> floats(count);
+    std::vector<std::uint16_t> halves(count);
+    for (float& value : floats) value = static_cast<float>(draw(random, -100, 100)) / 300.0F;
+    for (std::size_t i = 0; i < count; i++) halves[i] = weft::narrow_bfloat16(floats[i]);
+    const void* data = is_short ? static_cast<const void*>(halves.data()) : floats.data();
+    model.load(name, {data, is_short ? weft::Stored::kBfloat16 : weft::Stored::kFloat32, rows, columns});
+}
+
+void load_all(weft::Model& model, unsigned seed) {
+    const weft::ModelSpec& s = model.spec();
+    const int q = s.num_heads * s.head_dim;
+    const int kv = s.num_kv_heads * s.head_dim;
+    const bool is_full = s.qk_norm == weft::QkNorm::kFull;
+    load(model, "embed", s.vocab_size, s.hidden_size, seed);
+    if (!s.tied_head) load(model, "head", s.vocab_size, s.hidden_size, seed);
+    load(model, "norm", s.hidden_size, 1, seed);
+    for (std::size_t i = 0; i < s.layers.size(); i++) {
+        const std::string prefix = "layers." + std::to_string(i) + ".";
+        load(model, prefix + "q", q, s.hidden_size, seed);
+        load(model, prefix + "k", kv, s.hidden_size, seed);
+        load(model, prefix + "v", kv, s.hidden_size, seed);
+        load(model, prefix + "o", s.hidden_size, q, seed);
+        load(model, prefix + "gate", s.intermediate_size, s.hidden_size, seed);
+        load(model, prefix + "up", s.intermediate_size, s.hidden_size, seed);
+        load(model, prefix + "down", s.hidden_size, s.intermediate_size, seed);
+        if (s.qk_norm != weft::QkNorm::kNone) {
+            load(model, prefix + "q_norm", is_full ? q : s.head_dim, 1, seed);
+            load(model, prefix + "k_norm", is_full ? kv : s.head_dim, 1, seed);
+        }
+        if (seed % 2 == 0) {
+            load(model, prefix + "v.bias", kv, 1, seed);
+            load(model, prefix + "up.bias", s.intermediate_size, 1, seed);
+            load(model, prefix + "down.bias", s.hidden_size, 1, seed);
+            load(model, prefix + "attention_norm_before", s.hidden_size, 1, seed);
+        }
+        if (seed % 3 == 0) load(model, prefix + "mlp_norm_after", s.hidden_size, 1, seed);
+    }
+}
+
+// A batch that owns its arrays.
+struct Arrays {
+    Ints token_ids, positions, slots, query_starts{0}, block_tables, logit_rows;
+    std::int64_t table_width = 0;
+
+    weft::Batch batch() const {
+        return {token_ids, positions, slots, query_starts, block_tables, table_width, logit_rows};
+    }
+};
+
+struct Pool {
+    int block_size;
+    std::vector<Ints> tables;  // by sequence, all of one width
+};
+
+Pool draw_pool(Random& random, const std::vector<Ints>& sequences) {
+    const int sizes[] = {1, 3, 8, 16, 32, 50};
+    Pool pool{sizes[draw(random, 0, 5)], {}};
+    const int width = 100 / pool.block_size + 1;
+    Ints blocks(sequences.size() * static_cast<std::size_t>(width));
+    for (std::size_t i = 0; i < blocks.size(); i++) blocks[i] = static_cast<std::int32_t>(i);
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    for (std::size_t i = 0; i < sequences.size(); i++)
+        pool.tables.emplace_back(blocks.begin() + static_cast<std::ptrdiff_t>(i) * width,
+                                 blocks.begin() + static_cast<std::ptrdiff_t>(i + 1) * width);
+    return pool;
+}
+
+void add_rows(Arrays& to, const Pool& pool, std::size_t sequence, const Ints& tokens, int from, int until) {
+    const Ints& table = pool.tables[sequence];
+    to.table_width = static_cast<std::int64_t>(table.size());
+    to.block_tables.insert(to.block_tables.end(), table.begin(), table.end());
+    for (int p = from; p < until; p++) {
+        to.logit_rows.push_back(static_cast<std::int32_t>(to.token_ids.size()));
+        to.token_ids.push_back(tokens[static_cast<std::size_t>(p)]);
+        to.positions.push_back(p);
+        to.slots.push_back(table[static_cast<std::size_t>(p / pool.block_size)] * pool.block_size +
+                           p % pool.block_size);
+    }
+    to.query_starts.push_back(static_cast<std::int32_t>(to.token_ids.size()));
+}
+
+// Logits of every position, from steps of up to `max_chunk` rows a sequence.
+std::vector<float> run(weft::Model& model, Random& random, const std::vector<Ints>& sequences, int max_chunk) {
+    const Pool pool = draw_pool(random, sequences);
+    const auto width = static_cast<int>(pool.tables[0].size());
+    model.allocate_kv(static_cast<int>(sequences.size()) * width, pool.block_size);
+    std::memset(model.kv_bytes().data(), 0xFF, model.kv_bytes().size());  // NaN in every slot
+    const auto vocab = static_cast<std::size_t>(model.spec().vocab_size);
+    std::vector<std::size_t> starts(sequences.size() + 1, 0);
+    for (std::size_t i = 0; i < sequences.size(); i++) starts[i + 1] = starts[i] + sequences[i].size();
+    std::vector<float> all(starts.back() * vocab);
+    Ints done(sequences.size(), 0);
+    for (bool is_open = true; is_open;) {
+        Arrays arrays;
+        std::vector<std::size_t> rows;
+        for (std::size_t i = 0; i < sequences.size(); i++) {
+            const int left = static_cast<int>(sequences[i].size()) - done[i];
+            if (left == 0 || draw(random, 0, 3) == 0) continue;
+            const int chunk = draw(random, 1, std::min(left, max_chunk));
+            add_rows(arrays, pool, i, sequences[i], done[i], done[i] + chunk);
+            for (int k = 0; k < chunk; k++) rows.push_back(starts[i] + static_cast<std::size_t>(done[i] + k));
+            done[i] += chunk;
+        }
+        if (!rows.empty()) {
+            std::vector<float> logits(rows.size() * vocab);
+            model.forward(arrays.batch(), logits);
+            for (std::size_t r = 0; r < rows.size(); r++)
+                std::memcpy(&all[rows[r] * vocab], &logits[r * vocab], vocab * sizeof(float));
+        }
+        is_open = false;
+        for (std::size_t i = 0; i < sequences.size(); i++)
+            is_open |= done[i] < static_cast<std::int32_t>(sequences[i].size());
+    }
+    return all;
+}
+
+// Puts a wrong number somewhere. The plan may still be a good one; it must then be computed.
+void damage(Arrays& arrays, Random& random) {
+    Ints* fields[] = {&arrays.token_ids,    &arrays.positions,    &arrays.slots,
+                      &arrays.query_starts, &arrays.block_tables, &arrays.logit_rows};
+    Ints& field = *fields[draw(random, 0, 5)];
+    const int values[] = {-1, 0, 1, 7, 64, 1 << 20, 2147483647, -2147483647 - 1};
+    const int what = draw(random, 0, 3);
+    if (what == 0 && !field.empty()) field.pop_back();
+    else if (what == 1) field.push_back(values[draw(random, 0, 7)]);
+    else if (!field.empty())
+        field[static_cast<std::size_t>(draw(random, 0, static_cast<int>(field.size()) - 1))] = values[draw(random, 0, 7)];
+    if (draw(random, 0, 9) == 0) arrays.table_width = values[draw(random, 0, 4)];
+}
+
+int break_plans(weft::Model& model, Random& random, const std::vector<Ints>& sequences) {
+    int num_refused = 0;
+    const Pool pool = draw_pool(random, sequences);
+    model.allocate_kv(static_cast<int>(sequences.size() * pool.tables[0].size()), pool.block_size);
+    std::memset(model.kv_bytes().data(), 0, model.kv_bytes().size());
+    for (int round = 0; round < 30; round++) {
+        Arrays arrays;
+        for (std::size_t i = 0; i < sequences.size(); i++)
+            add_rows(arrays, pool, i, sequences[i], 0, std::min(20, static_cast<int>(sequences[i].size())));
+        for (int times = draw(random, 1, 3); times > 0; times--) damage(arrays, random);
+        std::vector<float> logits(arrays.logit_rows.size() * static_cast<std::size_t>(model.spec().vocab_size));
+        try {
+            model.forward(arrays.batch(), logits);
+        } catch (const std::invalid_argument&) {
+            num_refused++;
+        }
+    }
+    return num_refused;
+}
+
+void check_seed(unsigned seed, const std::string& path) {
+    Random random(seed);
+    const weft::ModelSpec spec = draw_spec(random);
+    std::vector<Ints> sequences(static_cast<std::size_t>(draw(random, 1, 4)));
+    for (Ints& sequence : sequences) {
+        sequence.resize(static_cast<std::size_t>(draw(random, 1, 90)));
+        for (std::int32_t& token : sequence) token = draw(random, 0, spec.vocab_size - 1);
+    }
+    weft::Model single(spec, path, 1);
+    weft::Model several(spec, path, draw(random, 2, 3));
+    load_all(single, seed);
+    load_all(several, seed);
+    const std::vector<float> expected = run(single, random, sequences, 1);
+    for (float value : expected) need(value == value, "a logit is NaN", seed);
+    for (int max_chunk : {4, 40}) {
+        const std::vector<float> got = run(several, random, sequences, max_chunk);
+        need(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0,
+             "chunks change the bits", seed);
+    }
+    need(break_plans(several, random, sequences) > 0, "no broken plan was refused", seed);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const int num_seeds = argc > 1 ? std::atoi(argv[1]) : 10;
+    for (const std::string& path : weft::usable_paths())
+        for (int seed = 0; seed < num_seeds; seed++) check_seed(static_cast<unsigned>(seed), path);
+    std::puts("clean");
+    return 0;
+}

@@ -1,0 +1,138 @@
+"""`weft epp`: opens a picker, serves it to Envoy, drains on SIGTERM. `weft epp explain`: why that one?"""
+
+import asyncio
+import json
+import logging
+import math
+import signal
+import time
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from cyclopts import App, Parameter
+
+from weft.cli.epp_options import EppOptions
+from weft.cli.limits import raise_open_files
+from weft.core.errors import ConfigError, NotFound, Unavailable
+from weft.core.log import configure_logging
+from weft.epp.build import open_picker
+from weft.epp.server import PickerServer
+from weft.epp.server_admin import AdminServer
+from weft.epp.server_explain import lines, summary
+from weft.epp.server_pages import pages
+
+log = logging.getLogger("weft.cli")
+
+
+def epp(*, options: EppOptions = EppOptions()) -> int:
+    """Pick an endpoint for each request that Envoy shows, until SIGTERM or Ctrl-C.
+
+    Durations: 300ms, 5s, 1m30s. Every flag can also be set in the environment (--grpc-port as
+    WEFT_GRPC_PORT) or in a file (--config).
+    """
+    configure_logging(options.log_level)
+    if not (math.isfinite(options.drain_timeout) and options.drain_timeout >= 0):
+        raise ConfigError("--drain-timeout must be 0 or more seconds")
+    raise_open_files()
+    return asyncio.run(_serve(options))
+
+
+async def _serve(options: EppOptions) -> int:
+    started = time.monotonic()
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    server_options = options.server_options()
+    picker = await open_picker(options.picker_options())
+
+    def explain(request_id: str) -> Any:
+        record = picker.decisions.get(request_id)
+        return None if record is None else summary(record)
+
+    server = PickerServer(
+        picker.director,
+        picker.parsers,
+        server_options,
+        explain if options.explain_header else None,
+    )
+    admin = AdminServer(pages(picker, server))
+    try:
+        ports = await server.start()
+        metrics_port = await admin.start(options.host, options.metrics_port)
+        took_s = time.monotonic() - started
+        lock = "TLS" if server_options.cert_path else "no TLS"
+        print(
+            f"Weft's endpoint picker, ready after {took_s:.1f} s\n"
+            f"  pool     {len(picker.pool)} endpoints\n"
+            f"  ext_proc {options.host}:{ports.grpc} ({lock})\n"
+            f"  health   {options.host}:{ports.health}\n"
+            f"  metrics  http://{options.host}:{metrics_port}/metrics",
+            flush=True,
+        )
+        name = signal.Signals(await signals.get()).name
+        log.info("%s: open requests get %g s", name, options.drain_timeout)
+        await _drain(server, options.drain_timeout, signals)
+    finally:
+        await server.stop()
+        await admin.stop()
+        await picker.close()
+    return 0
+
+
+async def _drain(server: PickerServer, timeout_s: float, signals: asyncio.Queue[int]) -> None:
+    """A second signal does not wait."""
+    draining = asyncio.create_task(server.drain(timeout_s))
+    again = asyncio.create_task(signals.get())
+    await asyncio.wait((draining, again), return_when=asyncio.FIRST_COMPLETED)
+    for task in (draining, again):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def explain(
+    request_id: str,
+    *,
+    host: Annotated[str, Parameter(help="Where the picker listens.")] = "127.0.0.1",
+    metrics_port: Annotated[int, Parameter(help="Its metrics port.")] = 9090,
+    raw: Annotated[bool, Parameter(negative=(), help="Print the JSON as it is.")] = False,
+) -> int:
+    """Say why a request went where it went: candidates, filters, scores, runner-up.
+
+    Parameters
+    ----------
+    request_id
+        The request's x-request-id. The picker keeps the last thousand.
+    """
+    record = _fetch(host, metrics_port, f"/debug/decisions?request_id={quote(request_id)}")
+    if "error" in record:
+        raise NotFound(record["error"])
+    print(json.dumps(record, indent=2) if raw else "\n".join(lines(record)))
+    return 0
+
+
+def _fetch(host: str, port: int, path: str) -> Any:
+    connection = HTTPConnection(host.strip("[]"), port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return json.loads(connection.getresponse().read())
+    except (OSError, HTTPException, ValueError) as error:
+        raise Unavailable(
+            f"no picker answers at {host}:{port} ({error}); --host and --metrics-port say where"
+        ) from error
+    finally:
+        connection.close()
+
+
+def _make_app() -> App:
+    """The command with the one below it."""
+    app = App(name="epp", help="Pick an endpoint for each request that Envoy shows.")
+    app.default(epp)
+    app.command(explain, name="explain", help="Say why a request went where it went.")
+    return app
+
+
+app = _make_app()  # loaded by name, when it is called

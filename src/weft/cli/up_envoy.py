@@ -1,0 +1,249 @@
+"""Envoy's configuration for one machine: a listener, the picker before it, workers behind it.
+
+`deploy/envoy.yaml` is this configuration with its defaults, as a file to start from; a test holds
+the two together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+_TYPE: Final = "type.googleapis.com/envoy."
+_DESTINATION: Final = "x-gateway-destination-endpoint"
+PICKER: Final = "picker"
+WORKERS_GRPC: Final = "workers_grpc"
+WORKERS_HTTP: Final = "workers_http"
+# No client may speak for the picker: these go before the picker sees the request.
+_STRIPPED_PREFIXES: Final = ("x-gateway-", "x-prefiller-", "x-encoder-")
+_STRIPPED_NAMES: Final = (
+    "x-data-parallel-host-port",
+    "x-kv-cache-source-host-port",
+    "x-llm-d-request-dropped-reason",
+)
+_NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvoyPlan:
+    """What the configuration depends on. Addresses are host and port."""
+
+    listen: tuple[str, int] = ("127.0.0.1", 8080)
+    picker: tuple[str, int] = ("127.0.0.1", 9002)
+    grpc_workers: Sequence[tuple[str, int]] = (("127.0.0.1", 50051), ("127.0.0.1", 50052))
+    http_workers: Sequence[tuple[str, int]] = ()
+    admin: tuple[str, int] | None = None
+    is_fail_open: bool = True  # without the picker, requests go round robin; else they fail
+    picker_timeout_s: float = 10.0  # for its answer to a request without a body
+    health_interval_s: float = 1.0
+
+
+def envoy_config(plan: EnvoyPlan) -> dict[str, Any]:
+    """The whole configuration, as Envoy reads it from YAML or JSON."""
+    clusters = [
+        _picker_cluster(plan),
+        _workers(WORKERS_GRPC, plan.grpc_workers, plan, is_grpc=True),
+    ]
+    if plan.http_workers:
+        clusters.append(_workers(WORKERS_HTTP, plan.http_workers, plan, is_grpc=False))
+    config: dict[str, Any] = {
+        "static_resources": {"listeners": [_listener(plan)], "clusters": clusters}
+    }
+    if plan.admin is not None:
+        config["admin"] = {"address": _address(plan.admin)}
+    return config
+
+
+def _listener(plan: EnvoyPlan) -> dict[str, Any]:
+    manager = {
+        "@type": f"{_TYPE}extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "weft",
+        "codec_type": "AUTO",  # HTTP/1.1, HTTP/2 and gRPC on one port
+        # A stream may pause while its worker computes a long prompt.
+        "stream_idle_timeout": "600s",
+        "route_config": {
+            "name": "workers",
+            "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": _routes(plan)}],
+        },
+        "http_filters": [_strip_filter(), _picker_filter(plan), _router_filter()],
+    }
+    return {
+        "name": "weft",
+        "address": _address(plan.listen),
+        "filter_chains": [
+            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+        ],
+    }  # fmt: skip
+
+
+def _routes(plan: EnvoyPlan) -> list[dict[str, Any]]:
+    grpc = {"match": {"prefix": "/", "grpc": {}}, "route": _route(WORKERS_GRPC)}
+    if plan.http_workers:
+        return [grpc, {"match": {"prefix": "/"}, "route": _route(WORKERS_HTTP)}]
+    refusal = {"status": 501, "body": {"inline_string": _NO_HTTP}}
+    return [
+        grpc,
+        {
+            "match": {"prefix": "/"},
+            "direct_response": refusal,
+            "typed_per_filter_config": {
+                "envoy.filters.http.ext_proc": {
+                    "@type": f"{_TYPE}extensions.filters.http.ext_proc.v3.ExtProcPerRoute",
+                    "disabled": True,
+                }
+            },
+        },
+    ]
+
+
+def _route(cluster: str) -> dict[str, Any]:
+    return {
+        "cluster": cluster,
+        "timeout": "0s",  # the default of 15 s would cut long answers
+        # Nothing has been sent to a worker that could not be reached, so another may have it.
+        "retry_policy": {
+            "retry_on": "connect-failure",
+            "num_retries": 2,
+            "retry_host_predicate": [
+                {
+                    "name": "envoy.retry_host_predicates.previous_hosts",
+                    "typed_config": {
+                        "@type": f"{_TYPE}extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+                    },
+                }
+            ],
+            "host_selection_retry_max_attempts": 5,
+        },
+    }
+
+
+def _strip_filter() -> dict[str, Any]:
+    removals: list[dict[str, Any]] = [
+        {"remove_on_match": {"key_matcher": {"prefix": prefix}}} for prefix in _STRIPPED_PREFIXES
+    ]
+    removals += [{"remove": name} for name in _STRIPPED_NAMES]
+    return {
+        "name": "envoy.filters.http.header_mutation",
+        "typed_config": {
+            "@type": f"{_TYPE}extensions.filters.http.header_mutation.v3.HeaderMutation",
+            "mutations": {"request_mutations": removals},
+        },
+    }
+
+
+def _picker_filter(plan: EnvoyPlan) -> dict[str, Any]:
+    return {
+        "name": "envoy.filters.http.ext_proc",
+        "typed_config": {
+            "@type": f"{_TYPE}extensions.filters.http.ext_proc.v3.ExternalProcessor",
+            "grpc_service": {"envoy_grpc": {"cluster_name": PICKER}},
+            "failure_mode_allow": plan.is_fail_open,
+            "message_timeout": _seconds(plan.picker_timeout_s),
+            "processing_mode": {
+                "request_header_mode": "SEND",
+                "request_body_mode": "FULL_DUPLEX_STREAMED",
+                "request_trailer_mode": "SEND",
+                "response_header_mode": "SEND",
+                "response_body_mode": "FULL_DUPLEX_STREAMED",
+                "response_trailer_mode": "SEND",
+            },
+            # Without this the picker's choice, which travels as metadata too, would be dropped.
+            "metadata_options": {"receiving_namespaces": {"untyped": ["envoy.lb"]}},
+        },
+    }
+
+
+def _router_filter() -> dict[str, Any]:
+    return {
+        "name": "envoy.filters.http.router",
+        "typed_config": {"@type": f"{_TYPE}extensions.filters.http.router.v3.Router"},
+    }
+
+
+def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
+    """A picker that does not answer its health checks is passed by, or refused, without waiting."""
+    service = "envoy.service.ext_proc.v3.ExternalProcessor"
+    return {
+        "name": PICKER,
+        "type": "STRICT_DNS",
+        "connect_timeout": "1s",
+        "typed_extension_protocol_options": _http2(),
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        # A picker that hangs holds requests that no timeout of the filter ends.
+        "close_connections_on_host_health_failure": True,
+        "health_checks": [
+            _health_check(plan, {"grpc_health_check": {"service_name": service}})
+            | {"unhealthy_threshold": 1}
+        ],
+        "load_assignment": _assignment(PICKER, [plan.picker]),
+    }
+
+
+def _workers(
+    name: str, workers: Sequence[tuple[str, int]], plan: EnvoyPlan, *, is_grpc: bool
+) -> dict[str, Any]:
+    """The picker's choice if it is one of these and alive, else round robin."""
+    cluster: dict[str, Any] = {
+        "name": name,
+        "type": "STRICT_DNS",
+        "connect_timeout": "1s",
+        "load_balancing_policy": {"policies": [{"typed_extension_config": _override_host()}]},
+        "load_assignment": _assignment(name, workers),
+    }
+    if is_grpc:
+        cluster["typed_extension_protocol_options"] = _http2()
+        cluster["health_checks"] = [_health_check(plan, {"grpc_health_check": {}})]
+    else:
+        cluster["health_checks"] = [_health_check(plan, {"tcp_health_check": {}})]
+    return cluster
+
+
+def _override_host() -> dict[str, Any]:
+    fallback = {
+        "name": "envoy.load_balancing_policies.round_robin",
+        "typed_config": {
+            "@type": f"{_TYPE}extensions.load_balancing_policies.round_robin.v3.RoundRobin"
+        },
+    }
+    return {
+        "name": "envoy.load_balancing_policies.override_host",
+        "typed_config": {
+            "@type": f"{_TYPE}extensions.load_balancing_policies.override_host.v3.OverrideHost",
+            "override_host_sources": [{"header": _DESTINATION}],
+            "fallback_policy": {"policies": [{"typed_extension_config": fallback}]},
+        },
+    }
+
+
+def _health_check(plan: EnvoyPlan, kind: dict[str, Any]) -> dict[str, Any]:
+    interval = _seconds(plan.health_interval_s)
+    return {
+        "timeout": "2s",
+        "interval": interval,
+        "no_traffic_interval": interval,  # Envoy's default of 60 s is long after a start
+        "unhealthy_threshold": 2,
+        "healthy_threshold": 1,
+        **kind,
+    }
+
+
+def _http2() -> dict[str, Any]:
+    return {
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": f"{_TYPE}extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {"http2_protocol_options": {}},
+        }
+    }
+
+
+def _assignment(name: str, addresses: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    endpoints = [{"endpoint": {"address": _address(address)}} for address in addresses]
+    return {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}
+
+
+def _address(address: tuple[str, int]) -> dict[str, Any]:
+    host, port = address
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:g}s"

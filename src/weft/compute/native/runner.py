@@ -1,0 +1,122 @@
+"""`NativeRunner`: a decoder in C++. One call a step, without Python's lock, from token ids to logits."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from weft.compute.native import _core
+from weft.compute.rope import inverse_frequencies
+from weft.compute.runner import Batch, FloatArray
+from weft.model.spec import DecoderSpec, RopeSpec
+from weft.model.weights import Tensor, Weights
+
+_VECTORS = frozenset(
+    "norm q_norm k_norm attention_norm_before attention_norm_after mlp_norm_before mlp_norm_after".split()
+)
+
+
+class NativeRunner:
+    """Computes in bfloat16 with float32 sums where `dtype` is bfloat16, otherwise in float32.
+
+    `path` is one of `usable_paths()` (None: the best). `num_threads` None takes the CPUs that this
+    process may use. `max_model_len` matters to two-range rope only.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: Weights,
+        *,
+        dtype: str,
+        max_model_len: int,
+        path: str | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        self.vocab_size = spec.vocab_size
+        self.path = usable_paths()[0] if path is None else path
+        self._model = _core.Model(
+            _model_spec(spec, dtype, max_model_len),
+            self.path,
+            _core.available_cpus() if num_threads is None else num_threads,
+        )
+        for name, tensor in _prepared(spec, weights):
+            self._model.load(name, tensor.dtype, tensor.data)
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that share a step, the calling one included."""
+        return self._model.num_threads
+
+    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+        """Make the pool; its memory is taken as blocks are first written.
+
+        Blocks of a multiple of 16 are read where they lie; others are gathered in each step.
+        """
+        self._model.allocate_kv(num_blocks, block_size)
+
+    def forward(self, batch: Batch) -> FloatArray:
+        """Logits of the wanted rows, [wanted, vocab]. A batch that fits no model is a `ValueError`."""
+        logits = np.empty((len(batch.logit_rows), self.vocab_size), np.float32)
+        self._model.forward(
+            batch.token_ids,
+            batch.positions,
+            batch.slots,
+            batch.query_starts,
+            batch.block_tables,
+            batch.logit_rows,
+            logits,
+        )
+        return logits
+
+    def fill_kv(self, byte: int) -> None:
+        """Set every byte of the pool: tests see by it that nothing stale is read."""
+        self._model.fill_kv(byte)
+
+    def seconds(self) -> dict[str, float]:
+        """Time spent since the start, by part of a step."""
+        return self._model.seconds()
+
+
+def usable_paths() -> list[str]:
+    """Instruction paths that this CPU can run, best first; the last is "portable"."""
+    return _core.usable_paths()
+
+
+def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor as the core takes it: norms in float32, with the offset of the family added."""
+    for name, tensor in weights.tensors.items():
+        if name.rpartition(".")[2] in _VECTORS:
+            yield name, Tensor("float32", tensor.float32() + np.float32(spec.norm_offset))
+        else:
+            yield name, Tensor(tensor.dtype, np.ascontiguousarray(tensor.data))
+
+
+def _model_spec(spec: DecoderSpec, dtype: str, max_model_len: int) -> _core.ModelSpec:
+    native = _core.ModelSpec()
+    for field in (
+        "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim norm_eps "
+        "attention_scale embedding_multiplier residual_multiplier logits_divisor tied_head"
+    ).split():
+        setattr(native, field, getattr(spec, field))
+    native.element = "bfloat16" if dtype == "bfloat16" else "float32"
+    native.attention_soft_cap = spec.attention_soft_cap or 0.0
+    native.final_soft_cap = spec.final_soft_cap or 0.0
+    native.set_qk_norm(spec.qk_norm.value)
+    native.set_activation(spec.activation.value)
+    ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
+    native.ropes = [_rope(rope, max_model_len) for rope in ropes]
+    layers = []
+    for layer in spec.layers:
+        native_layer = _core.LayerSpec()
+        native_layer.window = layer.window
+        native_layer.rope = None if layer.rope is None else ropes.index(layer.rope)
+        layers.append(native_layer)
+    native.layers = layers
+    return native
+
+
+def _rope(rope: RopeSpec, max_model_len: int) -> _core.Rope:
+    native = _core.Rope()
+    native.frequencies = inverse_frequencies(rope, max_model_len).tolist()
+    native.attention_factor = rope.attention_factor
+    return native

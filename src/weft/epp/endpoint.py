@@ -1,0 +1,152 @@
+"""`Endpoint`: one routable engine, its labels, its load as last told, and what was sent to it since."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+# A request needs this long to get from a decision into the server's own counters.
+TRAVEL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSpec:
+    """An endpoint as discovery found it. `address` is an IP address or a hostname."""
+
+    name: str
+    address: str
+    port: int
+    namespace: str = "default"
+    metrics_port: int | None = None  # None: the port itself
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """LoRA adapters of a server."""
+
+    active: frozenset[str] = frozenset()
+    waiting: frozenset[str] = frozenset()
+    max_active: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a server told about itself at one moment."""
+
+    num_waiting: int = 0
+    num_running: int = 0
+    kv_usage: float = 0.0  # 0..1
+    block_size: int = 0  # tokens; 0 where it did not tell
+    num_blocks: int = 0
+    adapters: Adapters = Adapters()
+    attributes: Mapping[str, float] = field(default_factory=dict)  # custom metrics by key
+
+
+UNKNOWN_LOAD = Load()
+
+
+def join_host_port(host: str, port: int) -> str:
+    """ "host:port", IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_host_port(text: str) -> tuple[str, int | None]:
+    """The host and the port of "host", "host:port", "[v6]", "[v6]:port" or a bare IPv6 address."""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif text.count(":") > 1:
+        host, port = text, ""
+    else:
+        host, _, port = text.partition(":")
+    return canonical_host(host), int(port) if port.isascii() and port.isdigit() else None
+
+
+def canonical_host(host: str) -> str:
+    """One spelling per address, so that spellings can be compared."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower()
+
+
+class Endpoint:
+    """One routable engine. Only the pool makes them; counts are changed by the director."""
+
+    __slots__ = (
+        "host",
+        "host_port",
+        "is_refusing",
+        "labels",
+        "last_pick",
+        "load",
+        "loaded_at",
+        "name",
+        "num_poll_failures",
+        "slot",
+        "spec",
+        "unseen",
+    )
+
+    def __init__(self, spec: EndpointSpec, *, host: str, slot: int) -> None:
+        self.spec = spec
+        self.name = f"{spec.namespace}/{spec.name}"
+        self.labels = spec.labels
+        self.host = canonical_host(host)
+        self.host_port = join_host_port(self.host, spec.port)
+        self.slot = slot  # small and unique among live endpoints: a bit in the prefix indexes
+        self.load = UNKNOWN_LOAD
+        self.loaded_at: float | None = None
+        self.num_poll_failures = 0  # in a row
+        self.is_refusing = False  # nobody listened at the serving port when last tried
+        self.last_pick = 0
+        # Picks the server's counters cannot show yet: ticket id to the time of the pick, oldest first.
+        self.unseen: dict[int, float] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests waiting there: as told, and those sent since, which a burst must not overlook."""
+        return self.load.num_waiting + len(self.unseen)
+
+    @property
+    def num_running(self) -> int:
+        """Requests running there: as told, and those sent since."""
+        return self.load.num_running + len(self.unseen)
+
+    @property
+    def metrics_port(self) -> int:
+        """Where its metrics are."""
+        return self.spec.port if self.spec.metrics_port is None else self.spec.metrics_port
+
+    def observe(self, load: Load, *, asked_at: float) -> None:
+        """Take over what the server told when asked at `asked_at`."""
+        self.load = load
+        self.loaded_at = asked_at
+        self.num_poll_failures = 0
+        self.is_refusing = False
+        self.forget_unseen(asked_at - TRAVEL_S)
+
+    def observe_part(self, load: Load, *, asked_at: float) -> None:
+        """Take over the counts of a load that tells no more than counts."""
+        counts = replace(
+            self.load,
+            num_waiting=load.num_waiting,
+            num_running=load.num_running,
+            kv_usage=load.kv_usage,
+        )
+        self.observe(counts, asked_at=asked_at)
+
+    def forget_unseen(self, before: float) -> None:
+        """Drop the picks made before a moment: the server's counters have them, or they are over."""
+        while self.unseen:
+            ticket_id, picked_at = next(iter(self.unseen.items()))
+            if picked_at >= before:
+                break
+            del self.unseen[ticket_id]
+
+    def is_stale(self, now: float, max_age_s: float) -> bool:
+        """Whether its load is unknown or too old to go by."""
+        return self.loaded_at is None or now - self.loaded_at > max_age_s
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.name} {self.host_port})"

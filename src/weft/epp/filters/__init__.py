@@ -1,0 +1,1 @@
+"""Filters: each drops the endpoints that cannot or should not serve a request."""

@@ -1,0 +1,50 @@
+"""vLLM's engine protocol: Generate and Embed are scheduled, its other calls go anywhere."""
+
+from dataclasses import replace
+from typing import Final
+
+from weft.epp.parsers.grpc_frames import first_message
+from weft.epp.parsers.parser import Call, Dialect, Reads, malformed, unscheduled
+from weft.epp.request import InferenceRequest, Prompt
+from weft.epp.wire_vllm import SERVICE, read_embed, read_generate
+
+GENERATE: Final = f"{SERVICE}/Generate"
+EMBED: Final = f"{SERVICE}/Embed"
+
+
+class VllmGrpcParser:
+    """Claims the whole service. The wire names no model, so the model stays empty."""
+
+    type = "vllmgrpc-parser"
+    suffixes = (GENERATE, EMBED, f"{SERVICE}/*")
+    dialect = Dialect.VLLM_GRPC
+
+    def reads(self, path: str) -> Reads:
+        """Calls without a prompt, and calls that never end, must not wait for a body."""
+        return Reads.BODY if path.endswith((GENERATE, EMBED)) else Reads.NOTHING
+
+    def parse(self, call: Call) -> InferenceRequest:
+        """Token ids are hashed as they are; a text goes through the estimate or a tokenizer."""
+        if self.reads(call.path) is Reads.NOTHING:
+            return unscheduled(call, self.type)
+        message = first_message(call)
+        is_generate = call.path.endswith(GENERATE)
+        asked = read_generate(message) if is_generate else read_embed(message)
+        if asked is None:
+            what = "a GenerateRequest with tokenized or text"
+            raise malformed(
+                f"invalid gRPC payload: expected {what if is_generate else 'an EmbedRequest with tokenized'}"
+            )
+        return replace(
+            call.to_request(self.type),
+            prompts=(Prompt(text=asked.text, token_ids=asked.token_ids),),
+            # Placeholders look alike whatever stands there, so what does is part of the identity.
+            cache_salt="".join(asked.media),
+            is_streaming=asked.is_streaming,
+            max_tokens=asked.max_tokens,
+        )
+
+    def rename(self, call: Call, model: str) -> bytes:
+        """There is no model to rename."""
+        del model
+        return call.body

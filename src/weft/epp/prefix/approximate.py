@@ -1,0 +1,79 @@
+"""The approximate prefix index: which endpoint was sent which blocks, bounded as its cache is."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from weft.epp.endpoint import Endpoint
+
+
+class ApproximateIndex:
+    """Block hash to endpoints, and a least-recently-used list of hashes per endpoint.
+
+    A set of endpoints is the bits of an int, one per endpoint's slot: walking a long prompt then
+    costs one dictionary look-up a block, whatever the number of endpoints.
+    """
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int] = {}
+        self._recent: dict[Endpoint, OrderedDict[int, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def add(self, endpoint: Endpoint, hashes: Iterable[int], *, capacity: int) -> None:
+        """Note that `endpoint` is about to compute these blocks; drop its oldest beyond `capacity`."""
+        recent = self._recent.get(endpoint)
+        if recent is None:
+            recent = self._recent[endpoint] = OrderedDict()
+        holders, bit = self._holders, 1 << endpoint.slot
+        for block in hashes:
+            if block in recent:
+                recent.move_to_end(block)
+            else:
+                recent[block] = None
+                holders[block] = holders.get(block, 0) | bit
+        while len(recent) > capacity:
+            block, _ = recent.popitem(last=False)
+            self._clear(block, bit)
+
+    def remove(self, endpoint: Endpoint) -> None:
+        """Forget an endpoint."""
+        bit = 1 << endpoint.slot
+        for block in self._recent.pop(endpoint, ()):
+            self._clear(block, bit)
+
+    def match(self, hashes: Sequence[int]) -> dict[int, int]:
+        """How many blocks were seen with each set of holders, up to the first block nobody holds."""
+        get = self._holders.get
+        counts: dict[int, int] = {}
+        for block in hashes:
+            holders = get(block)
+            if not holders:
+                break
+            counts[holders] = counts.get(holders, 0) + 1
+        return counts
+
+    def num_blocks(self, endpoint: Endpoint) -> int:
+        """Blocks noted for an endpoint."""
+        return len(self._recent.get(endpoint, ()))
+
+    def check(self) -> None:
+        """Both directions tell the same; for tests."""
+        listed: dict[int, int] = {}
+        for endpoint, recent in self._recent.items():
+            for block in recent:
+                listed[block] = listed.get(block, 0) | 1 << endpoint.slot
+        assert listed == self._holders
+
+    def _clear(self, block: int, bit: int) -> None:
+        left = self._holders[block] & ~bit
+        if left:
+            self._holders[block] = left
+        else:
+            del self._holders[block]
+
+
+def held_by(endpoint: Endpoint, counts: dict[int, int]) -> int:
+    """Blocks of a match that `endpoint` holds."""
+    bit = 1 << endpoint.slot
+    return sum(count for holders, count in counts.items() if holders & bit)

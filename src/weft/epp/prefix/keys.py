@@ -1,0 +1,131 @@
+"""Keys of the precise prefix index: each full block's key is its parent's, its tokens and its extras hashed.
+
+Two algorithms: FNV-64a over canonical CBOR of [parent, tokens, extra], and XXH64 over fixed-width bytes.
+"""
+
+import struct
+from array import array
+from collections.abc import Sequence
+from sys import byteorder
+from typing import Final, Protocol
+
+import xxhash
+
+FNV_OFFSET: Final = 0xCBF29CE484222325
+_FNV_PRIME: Final = 0x100000001B3
+_MASK: Final = (1 << 64) - 1
+_U64 = struct.Struct("<Q")
+
+Extra = Sequence[str | int]
+
+
+def pack_tokens(token_ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian uint32; raises `struct.error` for what is none."""
+    # struct, not array: 901 -> 386 µs for 100,000 ids.
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def fnv64a(data: bytes, state: int = FNV_OFFSET) -> int:
+    """FNV-1a, 64 bits."""
+    for byte in data:
+        state = (state ^ byte) * _FNV_PRIME & _MASK
+    return state
+
+
+def cbor_head(major: int, value: int) -> bytes:
+    """The shortest head of a CBOR item: its major type and its number or length."""
+    kind = major << 5
+    if value < 24:
+        return bytes((kind | value,))
+    for code, width in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if value < 1 << 8 * width:
+            return bytes((kind | code,)) + value.to_bytes(width, "big")
+    raise OverflowError(value)
+
+
+def cbor(value: object) -> bytes:
+    """Canonical CBOR of None, ints, text, bytes and lists of them."""
+    match value:
+        case None:
+            return b"\xf6"
+        case int():
+            return cbor_head(0, value) if value >= 0 else cbor_head(1, -1 - value)
+        case str():
+            raw = value.encode("utf-8", "surrogatepass")
+            return cbor_head(3, len(raw)) + raw
+        case bytes():
+            return cbor_head(2, len(value)) + value
+        case list() | tuple():
+            return cbor_head(4, len(value)) + b"".join(map(cbor, value))
+        case _:
+            raise TypeError(f"no CBOR for {type(value).__name__}")
+
+
+class KeyAlgorithm(Protocol):
+    """One way to key blocks."""
+
+    def root(self, model: str) -> int:
+        """The parent of a prompt's first block."""
+        ...
+
+    def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
+        """The key of one full block of little-endian uint32 tokens."""
+        ...
+
+
+class FnvKeys:
+    """FNV-64a over CBOR."""
+
+    def __init__(self, seed: str) -> None:
+        self._seed = fnv64a(seed.encode())
+
+    def root(self, model: str) -> int:
+        """One step from the seed: no tokens, and the model's name as the extra."""
+        return fnv64a(cbor([self._seed, None, model]))
+
+    def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
+        """[parent, tokens, extra]."""
+        ids = array("I", tokens)
+        if byteorder == "big":
+            ids.byteswap()
+        parts = [b"\x83", cbor_head(0, parent), cbor_head(4, len(ids))]
+        parts += [cbor_head(0, token) for token in ids]
+        parts.append(cbor(None if extra is None else list(extra)))
+        return fnv64a(b"".join(parts))
+
+
+class XxhKeys:
+    """XXH64 over the parent, the tokens, and each extra after its length."""
+
+    def __init__(self, seed: str) -> None:
+        self._seed = fnv64a(seed.encode())
+
+    def root(self, model: str) -> int:
+        """One step from the seed: no tokens, and the model's name as the extra."""
+        return self.block(self._seed, b"", (model,))
+
+    def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
+        """Parent, tokens, extras."""
+        data = _U64.pack(parent) + tokens
+        for item in extra or ():
+            raw = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else cbor(item)
+            data += _U64.pack(len(raw)) + raw
+        return xxhash.xxh64_intdigest(data)
+
+
+def make_keys(algorithm: str, seed: str) -> KeyAlgorithm:
+    """The algorithm a configuration names."""
+    return FnvKeys(seed) if algorithm == "cbor-fnv" else XxhKeys(seed)
+
+
+def chain_keys(
+    keys: KeyAlgorithm, tokens: bytes, *, block_size: int, parent: int, first_extra: Extra | None
+) -> list[int]:
+    """Keys of the full blocks of `tokens`; the first one has `first_extra`."""
+    width = 4 * block_size
+    chain, block, extra = [], keys.block, first_extra
+    for end in range(width, len(tokens) + 1, width):
+        parent = block(parent, tokens[end - width : end], extra)
+        chain.append(parent)
+        extra = None
+    return chain

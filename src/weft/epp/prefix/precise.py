@@ -1,0 +1,207 @@
+"""The precise prefix index: which endpoint holds which blocks, as their engines told."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.epp.endpoint import Endpoint
+from weft.epp.prefix.events import Cleared, Event, Removed, Stored
+from weft.epp.prefix.keys import Extra, KeyAlgorithm
+
+SPECULATIVE = "speculative"  # tier of blocks that were sent but not yet confirmed
+_Place = tuple[str, int | None]  # tier, KV-cache group
+
+
+@dataclass(slots=True)
+class _Block:
+    """One engine block: which of our keys it completes, and how the chain goes on after it."""
+
+    key: int  # of the last full block of ours up to its end
+    tail: bytes  # its tokens beyond that
+    keys: tuple[int, ...]
+    places: set[_Place] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Holding:
+    """What one endpoint holds."""
+
+    blocks: dict[int, _Block] = field(default_factory=dict)  # by the engine's hash
+    counts: dict[tuple[str, int], int] = field(default_factory=dict)  # by tier and key
+
+
+class PreciseIndex:
+    """Block key to endpoints by tier. Engine and index may cut blocks of different sizes."""
+
+    def __init__(
+        self, keys: KeyAlgorithm, *, block_size: int, weights: Mapping[str, float], max_keys: int
+    ) -> None:
+        self.keys = keys
+        self.block_size = block_size
+        self.num_orphans = 0  # blocks whose parent was never told
+        self.num_evictions = 0
+        self.adapters: set[str] = set()  # named by events
+        self._max_keys = max_keys
+        tiers = sorted({**weights, SPECULATIVE: 1.0}.items(), key=lambda item: -item[1])
+        self._weights = tuple(tiers)
+        # By tier, best first: key to the bits of the endpoints' slots.
+        self._holders: dict[str, dict[int, int]] = {tier: {} for tier, _ in tiers}
+        self._holdings: dict[Endpoint, _Holding] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._holders.values()))
+
+    def apply(self, endpoint: Endpoint, event: Event, *, model: str) -> None:
+        """Take one event over. `model` is the base model of the endpoint."""
+        match event:
+            case Stored():
+                if event.tier in self._holders:
+                    self._store(endpoint, event, model)
+            case Removed():
+                self._drop(endpoint, event)
+            case Cleared():
+                self.clear(endpoint)
+
+    def clear(self, endpoint: Endpoint) -> None:
+        """Forget all that an endpoint holds."""
+        holding = self._holdings.pop(endpoint, None)
+        if holding is not None:
+            for tier, key in holding.counts:
+                self._unset(tier, key, endpoint)
+
+    def add_speculative(self, endpoint: Endpoint, keys: Sequence[int]) -> None:
+        """Hold blocks before the engine says so."""
+        holding = self._holdings.setdefault(endpoint, _Holding())
+        for key in keys:
+            self._count(endpoint, holding, SPECULATIVE, key, 1)
+
+    def remove_speculative(self, endpoint: Endpoint, keys: Sequence[int]) -> None:
+        """Take that back."""
+        holding = self._holdings.get(endpoint)
+        for key in keys if holding else ():
+            assert holding is not None
+            if (SPECULATIVE, key) in holding.counts:  # else cleared meanwhile
+                self._count(endpoint, holding, SPECULATIVE, key, -1)
+
+    def match(self, keys: Sequence[int]) -> dict[int, tuple[int, float]]:
+        """For each set of endpoints: blocks held in an unbroken run from the first, and their weight.
+
+        Sets overlap: an endpoint's match is the sum over the sets it is in.
+        """
+        found: dict[int, tuple[int, float]] = {}
+        tiers = [(self._holders[tier].get, weight) for tier, weight in self._weights]
+        alive = -1
+        for key in keys:
+            still = 0
+            for get, weight in tiers:
+                holders = get(key, 0) & alive & ~still
+                if holders:
+                    still |= holders
+                    count, total = found.get(holders, (0, 0.0))
+                    found[holders] = (count + 1, total + weight)
+            alive = still
+            if not alive:
+                break
+        return found
+
+    def num_blocks(self, endpoint: Endpoint) -> int:
+        """Keys an endpoint holds, over all tiers."""
+        holding = self._holdings.get(endpoint)
+        return len(holding.counts) if holding else 0
+
+    def check(self) -> None:
+        """Both directions tell the same; for tests."""
+        listed: dict[tuple[str, int], int] = {}
+        for endpoint, holding in self._holdings.items():
+            for (tier, key), count in holding.counts.items():
+                assert count > 0
+                listed[tier, key] = listed.get((tier, key), 0) | 1 << endpoint.slot
+        told = {(t, key): bits for t, map_ in self._holders.items() for key, bits in map_.items()}
+        assert listed == told
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _store(self, endpoint: Endpoint, event: Stored, model: str) -> None:
+        holding = self._holdings.setdefault(endpoint, _Holding())
+        if event.lora_name:
+            self.adapters.add(event.lora_name)
+        if event.parent is None:
+            key, tail = self.keys.root(event.lora_name or model), b""
+        else:
+            parent = holding.blocks.get(event.parent)
+            if parent is None:
+                self.num_orphans += len(event.hashes)
+                return
+            key, tail = parent.key, parent.tail
+        width = 4 * event.block_size
+        place = (event.tier, event.group)
+        for i, name in enumerate(event.hashes):
+            extra = event.extras[i] if i < len(event.extras) else None
+            block = holding.blocks.get(name)
+            if block is None:
+                tokens = tail + event.tokens[i * width : (i + 1) * width]
+                block = self._chain(key, tokens, extra)
+                holding.blocks[name] = block
+            if place not in block.places:
+                block.places.add(place)
+                for each in block.keys:
+                    self._count(endpoint, holding, event.tier, each, 1)
+            key, tail = block.key, block.tail
+
+    def _chain(self, key: int, tokens: bytes, extra: Extra | None) -> _Block:
+        width = 4 * self.block_size
+        keys, start = [], 0
+        while start + width <= len(tokens):
+            key = self.keys.block(key, tokens[start : start + width], extra)
+            keys.append(key)
+            extra, start = None, start + width
+        return _Block(key, tokens[start:], tuple(keys))
+
+    def _drop(self, endpoint: Endpoint, event: Removed) -> None:
+        holding = self._holdings.get(endpoint)
+        if holding is None:
+            return
+        for name in event.hashes:
+            block = holding.blocks.get(name)
+            if block is None:
+                continue
+            gone = {
+                place
+                for place in block.places
+                if place[0] == event.tier and event.group in {None, place[1]}
+            }
+            for tier, _ in gone:
+                for key in block.keys:
+                    self._count(endpoint, holding, tier, key, -1)
+            block.places -= gone
+            if not block.places:
+                del holding.blocks[name]
+
+    def _count(
+        self, endpoint: Endpoint, holding: _Holding, tier: str, key: int, change: int
+    ) -> None:
+        count = holding.counts.get((tier, key), 0) + change
+        if count > 0:
+            holding.counts[tier, key] = count
+            if count == change:
+                holders = self._holders[tier]
+                holders[key] = holders.get(key, 0) | 1 << endpoint.slot
+                if len(holders) > self._max_keys:
+                    self._evict(tier)
+        elif holding.counts.pop((tier, key), None) is not None:
+            self._unset(tier, key, endpoint)
+
+    def _unset(self, tier: str, key: int, endpoint: Endpoint) -> None:
+        holders = self._holders[tier]
+        left = holders.get(key, 0) & ~(1 << endpoint.slot)
+        if left:
+            holders[key] = left
+        else:
+            holders.pop(key, None)
+
+    def _evict(self, tier: str) -> None:
+        """Drop the key that was first stored longest ago, for every endpoint."""
+        key = next(iter(self._holders[tier]))
+        del self._holders[tier][key]
+        self.num_evictions += 1
+        for holding in self._holdings.values():
+            holding.counts.pop((tier, key), None)

@@ -1,0 +1,353 @@
+"""From a configuration as written to one with nothing left to guess; every fault has its key's path."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from weft.core.errors import ConfigError
+from weft.epp.config import PickerConfig, ProfileSpec
+from weft.epp.decode import decode
+from weft.epp.plugin import Kind, Parameters, PluginType, Reference
+from weft.epp.registry import PLUGIN_TYPES, REFUSED_TYPES
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
+DEFAULT_HANDLER = "single-profile-handler"
+_ONE_PROFILE_HANDLERS = {DEFAULT_HANDLER, "data-parallel-profile-handler"}
+DEFAULT_PICKER = "max-score-picker"
+DEFAULT_DETECTOR = "utilization-detector"
+METRICS_SOURCE = "metrics-data-source"
+METRICS_EXTRACTOR = "core-metrics-extractor"
+FLOW_CONTROL_GATE = "flowControl"
+_GATES = {FLOW_CONTROL_GATE: False, "haPopulateNonLeaderDatastore": True}
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPlugin:
+    """A plugin with its parameters checked."""
+
+    name: str
+    row: PluginType
+    parameters: Parameters
+    path: str  # of its entry in the file; "" if it was filled in
+
+    def is_a(self, kind: Kind) -> bool:
+        """Whether it can stand in that place."""
+        return kind in self.row.kinds
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedProfile:
+    """Names of a profile's plugins, each in its place."""
+
+    name: str
+    filters: tuple[str, ...]
+    scorers: tuple[tuple[str, float], ...]
+    picker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """What will be built."""
+
+    plugins: tuple[ResolvedPlugin, ...]  # each after those it refers to
+    profiles: tuple[ResolvedProfile, ...]
+    handler: str
+    detector: str
+    parsers: tuple[str, ...]  # types, in order
+    sources: tuple[tuple[str, tuple[str, ...]], ...]  # source, its extractors
+    discovery: str | None
+    warnings: tuple[str, ...] = field(default=())
+
+
+def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig:
+    """Check every reference and fill in what was left out; raises `ConfigError`."""
+    warnings = _check_gates(config)
+    plugins = _Plugins(allow_experimental, warnings)
+    for i, spec in enumerate(config.plugins):
+        path = f"plugins[{i}]"
+        plugins.add(spec.name or spec.type, spec.type, spec.parameters or {}, path)
+    _check_data_layer(config)
+    profiles = _profiles(config, plugins)
+    handler = _handler(plugins, profiles)
+    detector = _detector(config, plugins)
+    parsers = _parsers(config, plugins)
+    sources = _sources(config, plugins)
+    discovery = None
+    if config.data_layer and config.data_layer.discovery:
+        name = config.data_layer.discovery.plugin_ref
+        discovery = plugins.get(name, Kind.DISCOVERY, "dataLayer.discovery.pluginRef").name
+    ordered = plugins.in_order()
+    _check_use(ordered, discovery)
+    return ResolvedConfig(
+        plugins=ordered,
+        profiles=profiles,
+        handler=handler,
+        detector=detector,
+        parsers=parsers,
+        sources=sources,
+        discovery=discovery,
+        warnings=tuple(warnings),
+    )
+
+
+class _Plugins:
+    """Plugins by name while a configuration is being filled in."""
+
+    def __init__(self, allow_experimental: bool, warnings: list[str]) -> None:
+        self._allow_experimental = allow_experimental
+        self._warnings = warnings
+        self._by_name: dict[str, ResolvedPlugin] = {}
+
+    def add(self, name: str, type_: str, parameters: Mapping[str, object], path: str) -> None:
+        row = PLUGIN_TYPES.get(type_)
+        if row is None:
+            raise ConfigError(f"{path}.type: {_unknown_type(type_)}")
+        if name in self._by_name:
+            raise ConfigError(f"{path}.name: {name!r} is taken by an earlier plugin")
+        if row.is_alpha and not self._allow_experimental:
+            raise ConfigError(
+                f"{path}.type: {type_!r} is experimental; start with --allow-experimental-plugins"
+            )
+        if type_ != row.type_name:
+            self._warnings.append(f"{path}.type: {type_!r} is deprecated; use {row.type_name!r}")
+        if row.replacement:
+            self._warnings.append(f"{path}.type: {type_!r} is deprecated; use {row.replacement}")
+        decoded: Parameters = decode(dict(parameters), row.parameters, f"{path}.parameters")
+        self._by_name[name] = ResolvedPlugin(name, row, decoded, path)
+
+    def get(self, name: str, kind: Kind, path: str) -> ResolvedPlugin:
+        plugin = self._by_name.get(name)
+        if plugin is None:
+            close = get_close_matches(name, self._by_name, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"{path}: no plugin is named {name!r}{hint}")
+        if not plugin.is_a(kind):
+            raise ConfigError(f"{path}: {name!r} is a {plugin.row.type_name}, which is no {kind}")
+        return plugin
+
+    def find(self, name: str) -> ResolvedPlugin | None:
+        return self._by_name.get(name)
+
+    def of(self, kind: Kind) -> list[ResolvedPlugin]:
+        return [plugin for plugin in self._by_name.values() if plugin.is_a(kind)]
+
+    def ensure(self, type_: str) -> str:
+        """A plugin of that name, made with default parameters if there is none."""
+        if type_ not in self._by_name:
+            self.add(type_, type_, {}, "")
+        return type_
+
+    def in_order(self) -> tuple[ResolvedPlugin, ...]:
+        """All plugins, each after those it refers to; missing defaults are made."""
+        ordered: dict[str, ResolvedPlugin] = {}
+        for name in list(self._by_name):
+            self._visit(name, ordered, [])
+        return tuple(ordered.values())
+
+    def _visit(self, name: str, ordered: dict[str, ResolvedPlugin], above: list[str]) -> None:
+        if name in above:
+            circle = " -> ".join([*above[above.index(name) :], name])
+            path = self._by_name[name].path
+            raise ConfigError(
+                f"{path}.parameters: plugins refer to each other in a circle: {circle}"
+            )
+        if name in ordered:
+            return
+        plugin = self._by_name[name]
+        for reference in plugin.parameters.references():
+            self._visit(self._referred(plugin, reference), ordered, [*above, name])
+        ordered[name] = plugin
+
+    def _referred(self, plugin: ResolvedPlugin, reference: Reference) -> str:
+        if reference.name == reference.default_type:
+            self.ensure(reference.default_type)
+        path = f"{plugin.path or plugin.name}.parameters.{reference.key}"
+        return self.get(reference.name, reference.kind, path).name
+
+
+def _unknown_type(type_: str) -> str:
+    if type_ in REFUSED_TYPES:
+        return f"{type_!r} is refused: {REFUSED_TYPES[type_]}"
+    close = get_close_matches(type_, PLUGIN_TYPES, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(PLUGIN_TYPES))}"
+    return f"no plugin type is named {type_!r}; {hint}"
+
+
+def _check_gates(config: PickerConfig) -> list[str]:
+    gates = dict(_GATES)
+    for i, entry in enumerate(config.feature_gates):
+        name, equals, value = entry.partition("=")
+        if name not in gates:
+            known = ", ".join(gates)
+            raise ConfigError(f"featureGates[{i}]: unknown gate {name!r}; known: {known}")
+        if equals and value not in {"true", "false"}:
+            raise ConfigError(f"featureGates[{i}]: must be {name}=true or {name}=false")
+        gates[name] = value != "false"
+    if gates[FLOW_CONTROL_GATE]:
+        raise ConfigError("featureGates: flowControl is refused: flow control is not offered yet")
+    warnings = []
+    if not gates["haPopulateNonLeaderDatastore"]:
+        warnings.append(
+            "featureGates: haPopulateNonLeaderDatastore has no effect: no leader is elected"
+        )
+    if config.flow_control is not None:
+        warnings.append(
+            "flowControl: ignored but for saturationDetector, since its feature gate is off"
+        )
+    return warnings
+
+
+def _check_data_layer(config: PickerConfig) -> None:
+    layer = config.data_layer
+    if layer is None:
+        return
+    for key, value in (
+        ("peerDiscovery", layer.peer_discovery),
+        ("crossReplicaSyncerPluginRef", layer.cross_replica_syncer_plugin_ref),
+        ("crossReplicaSyncInterval", layer.cross_replica_sync_interval),
+    ):
+        if value is not None:
+            raise ConfigError(f"dataLayer.{key}: state shared between pickers is not offered yet")
+
+
+def _profiles(config: PickerConfig, plugins: _Plugins) -> tuple[ResolvedProfile, ...]:
+    pickers = plugins.of(Kind.PICKER)
+    default_picker = pickers[0].name if pickers else None
+    if not config.scheduling_profiles:
+        scorers = tuple((plugin.name, 1.0) for plugin in plugins.of(Kind.SCORER))
+        filters = tuple(
+            plugin.name for plugin in plugins.of(Kind.FILTER) if not plugin.is_a(Kind.DETECTOR)
+        )
+        if len(pickers) > 1:
+            raise ConfigError(
+                "plugins: more than one picker and no schedulingProfiles to place them"
+            )
+        picker = default_picker or plugins.ensure(DEFAULT_PICKER)
+        return (ResolvedProfile("default", filters, scorers, picker),)
+    names = [spec.name for spec in config.scheduling_profiles]
+    for i, name in enumerate(names):
+        if not name or name in names[:i]:
+            raise ConfigError(f"schedulingProfiles[{i}].name: must be given and unique")
+    return tuple(
+        _profile(spec, f"schedulingProfiles[{i}]", plugins, default_picker)
+        for i, spec in enumerate(config.scheduling_profiles)
+    )
+
+
+def _profile(
+    spec: ProfileSpec, path: str, plugins: _Plugins, default_picker: str | None
+) -> ResolvedProfile:
+    filters, scorers, pickers = [], [], []
+    for i, entry in enumerate(spec.plugins):
+        where = f"{path}.plugins[{i}]"
+        plugin = _placed(plugins, entry.plugin_ref, f"{where}.pluginRef")
+        is_scorer = plugin.is_a(Kind.SCORER)
+        if entry.weight is not None and not is_scorer:
+            raise ConfigError(f"{where}.weight: {plugin.name!r} is no scorer and has no weight")
+        if plugin.is_a(Kind.FILTER):
+            filters.append(plugin.name)
+        if is_scorer:
+            scorers.append((plugin.name, 1.0 if entry.weight is None else entry.weight))
+        if plugin.is_a(Kind.PICKER):
+            pickers.append(plugin.name)
+    if len(pickers) > 1:
+        raise ConfigError(f"{path}.plugins: more than one picker: {', '.join(pickers)}")
+    picker = pickers[0] if pickers else default_picker or plugins.ensure(DEFAULT_PICKER)
+    return ResolvedProfile(spec.name, tuple(filters), tuple(scorers), picker)
+
+
+def _placed(plugins: _Plugins, name: str, path: str) -> ResolvedPlugin:
+    plugin = plugins.find(name)
+    if plugin is None:
+        return plugins.get(name, Kind.SCORER, path)  # raises, and says so
+    if not plugin.row.kinds & {Kind.FILTER, Kind.SCORER, Kind.PICKER}:
+        raise ConfigError(
+            f"{path}: {name!r} is a {plugin.row.type_name}; a profile takes filters, scorers, a picker"
+        )
+    return plugin
+
+
+def _handler(plugins: _Plugins, profiles: tuple[ResolvedProfile, ...]) -> str:
+    handlers = plugins.of(Kind.HANDLER)
+    if len(handlers) > 1:
+        named = ", ".join(plugin.name for plugin in handlers)
+        raise ConfigError(f"plugins: exactly one profile handler is allowed, found {named}")
+    if not handlers and len(profiles) > 1:
+        raise ConfigError("plugins: more than one scheduling profile needs a profile handler")
+    if not handlers:
+        return plugins.ensure(DEFAULT_HANDLER)
+    handler = handlers[0]
+    if handler.row.type_name in _ONE_PROFILE_HANDLERS and len(profiles) > 1:
+        raise ConfigError(
+            f"schedulingProfiles: {handler.row.type_name} takes one profile, found {len(profiles)}"
+        )
+    known = [profile.name for profile in profiles]
+    for key, name in handler.parameters.profiles():
+        if name not in known:
+            raise ConfigError(
+                f"{handler.path}.parameters.{key}: no profile is named {name!r}; "
+                f"there are: {', '.join(known)}"
+            )
+    return handler.name
+
+
+def _detector(config: PickerConfig, plugins: _Plugins) -> str:
+    flow = config.flow_control
+    if flow is not None and flow.saturation_detector is not None:
+        ref, path = flow.saturation_detector, "flowControl.saturationDetector.pluginRef"
+    elif config.saturation_detector is not None:
+        ref, path = config.saturation_detector, "saturationDetector.pluginRef"
+    else:
+        return plugins.ensure(DEFAULT_DETECTOR)
+    return plugins.get(ref.plugin_ref, Kind.DETECTOR, path).name
+
+
+def _parsers(config: PickerConfig, plugins: _Plugins) -> tuple[str, ...]:
+    refs = []
+    if config.request_handler is not None:
+        for i, ref in enumerate(config.request_handler.parsers):
+            refs.append((ref, f"requestHandler.parsers[{i}].pluginRef"))
+    if not refs and config.parser is not None:
+        refs.append((config.parser, "parser.pluginRef"))
+    if not refs:
+        return DEFAULT_PARSERS
+    types = [plugins.get(ref.plugin_ref, Kind.PARSER, path).row.type_name for ref, path in refs]
+    return tuple(dict.fromkeys(types))
+
+
+def _sources(config: PickerConfig, plugins: _Plugins) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    layer = config.data_layer
+    sources: list[tuple[str, tuple[str, ...]]] = []
+    for i, source in enumerate(layer.sources if layer else ()):
+        path = f"dataLayer.sources[{i}]"
+        plugin = plugins.get(source.plugin_ref, Kind.SOURCE, f"{path}.pluginRef")
+        if i or len(source.extractors) > 1:
+            raise ConfigError(f"{path}: one source with one extractor is offered, no more")
+        extractors = _extractors(
+            ((ref.plugin_ref, f"{path}.extractors[{j}].pluginRef")
+             for j, ref in enumerate(source.extractors)), plugins,
+        )  # fmt: skip
+        sources.append((plugin.name, extractors))
+    if layer is not None and not layer.inject_defaults:
+        return tuple(sources)
+    if not sources:
+        found = plugins.of(Kind.SOURCE)
+        sources.append((found[0].name if found else plugins.ensure(METRICS_SOURCE), ()))
+    if not sources[0][1]:
+        readers = plugins.of(Kind.EXTRACTOR)
+        name = readers[0].name if readers else plugins.ensure(METRICS_EXTRACTOR)
+        sources[0] = (sources[0][0], (name,))
+    return tuple(sources)
+
+
+def _extractors(refs: Iterable[tuple[str, str]], plugins: _Plugins) -> tuple[str, ...]:
+    return tuple(plugins.get(name, Kind.EXTRACTOR, path).name for name, path in refs)
+
+
+def _check_use(ordered: tuple[ResolvedPlugin, ...], discovery: str | None) -> None:
+    for plugin in ordered:
+        if plugin.is_a(Kind.DISCOVERY) and plugin.name != discovery:
+            raise ConfigError(f"{plugin.path}: {plugin.name!r} is not named in dataLayer.discovery")

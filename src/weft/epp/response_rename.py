@@ -1,0 +1,60 @@
+"""The model's name on its way back: the client asked for one and is told that one.
+
+Bytes go in and out as they come. A name that is cut in two waits for its second half; nothing else
+is held back.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+_KEY: Final = b'"model"'
+# White space that JSON allows around the colon. Bounded, so that what is held back is bounded too.
+_MAX_SPACE: Final = 8
+_SPACES: Final = b" \t\r\n"
+
+
+class Rename:
+    """Replaces `"model": "served"` by the asked name, wherever it stands in a body."""
+
+    def __init__(self, served: str, asked: str) -> None:
+        self._name = msgspec.json.encode(served)
+        space = b"[%s]{0,%d}" % (_SPACES, _MAX_SPACE)
+        colon = b"(" + space + b":" + space + b")"
+        self._pattern = re.compile(_KEY + colon + re.escape(self._name))
+        self._replacement = msgspec.json.encode(asked)
+        self._longest = len(_KEY) + 2 * _MAX_SPACE + 1 + len(self._name)
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be sent on now."""
+        text = self._pattern.sub(self._replace, self._held + data)
+        cut = self._cut(text)
+        self._held = text[cut:]
+        return text[:cut]
+
+    def flush(self) -> bytes:
+        """What was held back for a second half that did not come."""
+        held, self._held = self._held, b""
+        return held
+
+    def _replace(self, found: re.Match[bytes]) -> bytes:
+        return _KEY + found[1] + self._replacement
+
+    def _cut(self, text: bytes) -> int:
+        """Where what might become a name begins; the end of the text if there is nothing."""
+        at = text.rfind(_KEY, max(0, len(text) - self._longest))
+        if at >= 0 and self._is_begun(text[at + len(_KEY) :]):
+            return at
+        for num_bytes in range(min(len(_KEY), len(text)), 0, -1):
+            if text.endswith(_KEY[:num_bytes]):
+                return len(text) - num_bytes
+        return len(text)
+
+    def _is_begun(self, rest: bytes) -> bool:
+        """Whether more bytes could make `rest`, which follows a key, end in the name."""
+        rest = rest.lstrip(_SPACES)
+        if not rest:
+            return True
+        return rest[:1] == b":" and self._name.startswith(rest[1:].lstrip(_SPACES))

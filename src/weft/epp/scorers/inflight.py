@@ -1,0 +1,63 @@
+"""Scorers of what is under way, counted by the picker itself."""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import msgspec
+
+from weft.epp.cycle import Cycle
+from weft.epp.endpoint import Endpoint
+from weft.epp.plugin import Parameters, Reference, Surroundings
+from weft.epp.producers.inflight import TYPE as INFLIGHT
+from weft.epp.producers.inflight import InflightLoad, inflight_reference
+
+
+class ActiveRequestParameters(Parameters, frozen=True, kw_only=True):
+    """How few requests are as good as none, and the best score of a busy endpoint."""
+
+    idle_threshold: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_busy_score: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    in_flight_load_producer_name: str = INFLIGHT
+
+    def references(self) -> Iterable[Reference]:
+        """What counts."""
+        yield inflight_reference(self.in_flight_load_producer_name)
+
+
+class ActiveRequestScorer:
+    """Fewer requests under way is better, relative to the busiest candidate."""
+
+    def __init__(self, parameters: ActiveRequestParameters, around: Surroundings) -> None:
+        self._parameters = parameters
+        self._inflight: InflightLoad = around.plugin(parameters.in_flight_load_producer_name)
+
+    def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """1.0 when idle; busy ones by their distance from the busiest."""
+        idle, best = self._parameters.idle_threshold, self._parameters.max_busy_score
+        counts = [self._inflight.num_requests(endpoint) for endpoint in candidates]
+        most = max(counts)
+        return [1.0 if count <= idle else (most - count) / most * best for count in counts]
+
+
+class TokenLoadParameters(Parameters, frozen=True, kw_only=True):
+    """This many tokens under way are as bad as any more."""
+
+    queue_threshold_tokens: Annotated[int, msgspec.Meta(ge=1)] = 4194304
+    in_flight_load_producer_name: str = INFLIGHT
+
+    def references(self) -> Iterable[Reference]:
+        """What counts."""
+        yield inflight_reference(self.in_flight_load_producer_name)
+
+
+class TokenLoadScorer:
+    """Fewer prompt tokens under way is better, against a fixed scale."""
+
+    def __init__(self, parameters: TokenLoadParameters, around: Surroundings) -> None:
+        self._threshold = parameters.queue_threshold_tokens
+        self._inflight: InflightLoad = around.plugin(parameters.in_flight_load_producer_name)
+
+    def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """1.0 for none, falling to 0.0 at the threshold."""
+        threshold, num_tokens = self._threshold, self._inflight.num_tokens
+        return [1.0 - min(1.0, num_tokens(endpoint) / threshold) for endpoint in candidates]

@@ -1,0 +1,1 @@
+"""Endpoint load from the model servers' own metrics."""

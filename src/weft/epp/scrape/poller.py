@@ -1,0 +1,165 @@
+"""Polls every endpoint's load, each on its own clock, and keeps account of what cannot be read."""
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+from weft.core.errors import ConfigError
+from weft.epp.endpoint import Endpoint, Load
+from weft.epp.metrics import PickerMetrics
+from weft.epp.pool import Pool
+from weft.epp.scrape.engines import LoadReader
+from weft.epp.scrape.http_get import GetFailed, KeepAliveGet
+from weft.epp.settings import MetricsSourceParameters
+
+_log = logging.getLogger(__name__)
+
+POLL_TIMEOUT_S = 5.0
+SOURCE_TYPE = "metrics-data-source"
+EXTRACTOR_TYPE = "core-metrics-extractor"
+
+
+class Unreadable(Exception):
+    """The server answered, but with none of the series it was expected to have."""
+
+
+class LoadSource(Protocol):
+    """Asks one endpoint."""
+
+    port: int  # where it asks
+
+    async def load(self) -> Load:
+        """Its load now; raises `OSError`, `GetFailed` or `Unreadable`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        ...
+
+
+class HttpLoadSource:
+    """Load from a metrics page."""
+
+    def __init__(self, get: KeepAliveGet, reader: LoadReader) -> None:
+        self.port = get.port
+        self._get = get
+        self._reader = reader
+
+    async def load(self) -> Load:
+        """Fetch and read the page."""
+        body = await self._get.fetch()
+        load = self._reader.read(body.decode("utf-8", "replace"))
+        if load is None:
+            raise Unreadable("none of the expected series is there")
+        return load
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._get.close()
+
+
+class Poller:
+    """One task per endpoint, for as long as the endpoint is in the pool."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        metrics: PickerMetrics,
+        make_source: Callable[[Endpoint], LoadSource],
+        interval_s: float,
+    ) -> None:
+        self._make_source = make_source
+        self._metrics = metrics
+        self._interval_s = interval_s
+        self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
+        pool.on_left(self._stop)
+        pool.on_joined(self._start)
+
+    async def close(self) -> None:
+        """End every task."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, endpoint: Endpoint) -> None:
+        name = f"poll {endpoint.host_port}"
+        self._tasks[endpoint] = asyncio.create_task(self._follow(endpoint), name=name)
+
+    def _stop(self, endpoint: Endpoint) -> None:
+        task = self._tasks.pop(endpoint, None)
+        if task is not None:
+            task.cancel()
+
+    async def _follow(self, endpoint: Endpoint) -> None:
+        source = self._make_source(endpoint)
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self.poll(endpoint, source, loop.time)
+                # Spread, so that the endpoints are not all asked in the same millisecond.
+                await asyncio.sleep(self._interval_s * random.uniform(0.9, 1.1))
+        finally:
+            await source.close()
+
+    async def poll(
+        self, endpoint: Endpoint, source: LoadSource, clock: Callable[[], float]
+    ) -> None:
+        """Ask once; whatever goes wrong is counted, and the last known load stays."""
+        asked_at = clock()
+        try:
+            async with asyncio.timeout(POLL_TIMEOUT_S):
+                load = await source.load()
+        except ConnectionRefusedError as error:
+            endpoint.is_refusing = source.port == endpoint.spec.port
+            self._failed(endpoint, error)
+        except Unreadable as error:
+            self._metrics.extract_errors.labels(SOURCE_TYPE, EXTRACTOR_TYPE).inc()
+            self._failed(endpoint, error)
+        except (OSError, EOFError, TimeoutError, GetFailed, ssl.SSLError) as error:
+            self._failed(endpoint, error)
+        except Exception as error:  # noqa: BLE001 - one server's odd answer must not end its polls
+            self._failed(endpoint, error)
+        else:
+            if endpoint.num_poll_failures:
+                _log.info("load of %s is known again", endpoint.host_port)
+            endpoint.observe(load, asked_at=asked_at)
+
+    def _failed(self, endpoint: Endpoint, error: Exception) -> None:
+        self._metrics.poll_errors.labels(SOURCE_TYPE).inc()
+        endpoint.num_poll_failures += 1
+        if endpoint.num_poll_failures == 1:
+            _log.warning("load of %s cannot be read: %r", endpoint.host_port, error)
+
+
+def http_sources(
+    parameters: MetricsSourceParameters,
+    reader_of: Callable[[Endpoint], LoadReader],
+) -> Callable[[Endpoint], LoadSource]:
+    """Makes the source of each endpoint that has a metrics page."""
+    tls = make_tls(parameters) if parameters.scheme == "https" else None
+
+    def make(endpoint: Endpoint) -> LoadSource:
+        port = parameters.port or endpoint.metrics_port
+        get = KeepAliveGet(endpoint.host, port, parameters.path, tls=tls)
+        return HttpLoadSource(get, reader_of(endpoint))
+
+    return make
+
+
+def make_tls(parameters: MetricsSourceParameters) -> ssl.SSLContext:
+    """How servers' certificates are checked, and ours shown; raises `ConfigError`."""
+    try:
+        context = ssl.create_default_context(cafile=parameters.ca_cert_path)
+        if parameters.client_cert_path and parameters.client_key_path:
+            context.load_cert_chain(parameters.client_cert_path, parameters.client_key_path)
+    except OSError as error:
+        raise ConfigError(f"{SOURCE_TYPE}: a certificate cannot be read: {error}") from error
+    if parameters.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,117 @@
+"""The page behind the metrics port: HTTP/1.1, GET only, one request a connection, nothing that grows."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from weft.core.errors import ConfigError
+
+log = logging.getLogger("weft.epp")
+
+_MAX_HEAD_BYTES: Final = 16 * 2**10
+_MAX_CONNECTIONS: Final = 64
+_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is answered."""
+
+    body: bytes
+    content_type: str = "application/json"
+    status: int = 200
+
+
+Render = Callable[[Mapping[str, str]], Page | Awaitable[Page]]
+
+
+class AdminServer:
+    """Pages by path; each gets the query, one value a name."""
+
+    def __init__(self, pages: Mapping[str, Render]) -> None:
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+        self._num_open = 0
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port that was bound. `ConfigError` if that is impossible."""
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, host.strip("[]"), port, limit=_MAX_HEAD_BYTES
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror}; "
+                "choose another with --metrics-port or --host"
+            ) from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Stop listening. Open answers are cut; they are short."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._num_open += 1
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                page = await self._answer(reader)
+                writer.write(_encode(page))
+                await writer.drain()
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            pass  # nobody is there to be told
+        finally:
+            self._num_open -= 1
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> Page:
+        if self._num_open > _MAX_CONNECTIONS:
+            return _text(503, "too many connections")
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _text(431, f"the request's head is longer than {_MAX_HEAD_BYTES} bytes")
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
+        if len(words) != 3:
+            return _text(400, "not an HTTP request")
+        if words[0] != "GET":
+            return _text(405, "only GET is answered here")
+        try:
+            target = urlsplit(words[1])
+        except ValueError:
+            return _text(400, "not a path")
+        render = self._pages.get(target.path)
+        if render is None:
+            return _text(404, f"pages: {', '.join(self._pages)}")
+        query = {name: values[-1] for name, values in parse_qs(target.query).items()}
+        return await _render(render, query)
+
+
+async def _render(render: Render, query: Mapping[str, str]) -> Page:
+    try:
+        page = render(query)
+        return page if isinstance(page, Page) else await page
+    except Exception:
+        log.exception("a page failed")
+        return _text(500, "the page failed; the log has the cause")
+
+
+def _text(status: int, message: str) -> Page:
+    return Page(f"{message}\n".encode(), "text/plain; charset=utf-8", status)
+
+
+def _encode(page: Page) -> bytes:
+    reason = HTTPStatus(page.status).phrase
+    head = (
+        f"HTTP/1.1 {page.status} {reason}\r\ncontent-type: {page.content_type}\r\n"
+        f"content-length: {len(page.body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + page.body

@@ -1,0 +1,138 @@
+"""Turns what happened to a request into the picker's series."""
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from prometheus_client import Counter, Gauge
+
+from weft.epp.cycle import Cycle, Schedule
+from weft.epp.endpoint import Endpoint
+from weft.epp.metrics import PickerMetrics
+from weft.epp.request import Ending, Refused
+from weft.epp.tickets import Ticket
+
+_Labels = tuple[str, str, str, str]
+_MAX_KEPT_SERIES = 4096
+
+
+class _Series:
+    """The series of one set of labels: finding them again costs more than observing."""
+
+    __slots__ = ("input_tokens", "requests", "size")
+
+    def __init__(self, metrics: PickerMetrics, labels: _Labels) -> None:
+        self.requests = metrics.request.labels(*labels)
+        self.size = metrics.request_size.labels(*labels)
+        self.input_tokens = metrics.input_tokens.labels(*labels)
+
+
+class RequestMetrics:
+    """Observes requests; labels are capped here."""
+
+    def __init__(self, metrics: PickerMetrics) -> None:
+        self._metrics = metrics
+        self._series: dict[_Labels, _Series] = {}
+        self._attempts: dict[tuple[str, Endpoint], Counter] = {}
+
+    def _of(self, labels: _Labels) -> _Series:
+        found = self._series.get(labels)
+        if found is None:
+            if len(self._series) >= _MAX_KEPT_SERIES:
+                self._series.clear()
+            found = self._series[labels] = _Series(self._metrics, labels)
+        return found
+
+    def labels(self, cycle: Cycle) -> _Labels:
+        """The labels every request series has."""
+        names = self._metrics.model_names
+        return (
+            names(cycle.request.model),
+            names(cycle.model),
+            self._metrics.fairness_ids(cycle.fairness_id),
+            str(cycle.priority),
+        )
+
+    def rewritten(self, rewrite: str, model: str, target: str) -> None:
+        """A model rewrite applied."""
+        names = self._metrics.model_names
+        self._metrics.rewrites.labels(rewrite, names(model), names(target)).inc()
+
+    def decided(self, cycle: Cycle, outcome: Schedule | Refused, duration_s: float) -> None:
+        """A decision was made, or refused."""
+        metrics, labels = self._metrics, self.labels(cycle)
+        series = self._of(labels)
+        series.requests.inc()
+        series.size.observe(cycle.request.num_body_bytes)
+        metrics.scheduler_duration.observe(duration_s)
+        if isinstance(outcome, Refused):
+            metrics.request_error.labels(*labels, str(outcome.status)).inc()
+            metrics.scheduler_attempts.labels("failure", labels[1], "", "", "").inc()
+            return
+        if cycle.num_prompt_tokens:
+            series.input_tokens.observe(cycle.num_prompt_tokens)
+        self._attempt(labels[1], outcome.target).inc()
+
+    def _attempt(self, model: str, target: Endpoint) -> Counter:
+        found = self._attempts.get((model, target))
+        if found is None:
+            if len(self._attempts) >= _MAX_KEPT_SERIES:
+                self._attempts.clear()
+            spec = target.spec
+            found = self._metrics.scheduler_attempts.labels(
+                "success", model, spec.name, spec.namespace, str(spec.port)
+            )
+            self._attempts[model, target] = found
+        return found
+
+    def opened(self, ticket: Ticket) -> None:
+        """A followed request was sent on."""
+        self._metrics.running.labels(*ticket.labels).inc()
+
+    def ended(self, ticket: Ticket, ending: Ending, now: float) -> None:
+        """A followed request is over."""
+        metrics, labels, usage = self._metrics, ticket.labels, ticket.usage
+        metrics.running.labels(*labels).dec()
+        duration_s = now - ticket.started
+        if ending is not Ending.NATURAL or ticket.status != 200:
+            code = "ModelServerError" if ticket.status != 200 else str(ending)
+            metrics.request_error.labels(*labels, code).inc()
+            return
+        metrics.request_duration.labels(*labels).observe(duration_s)
+        if usage.num_cached_tokens is not None:
+            metrics.cached_tokens.labels(*labels).observe(usage.num_cached_tokens)
+        num_output = usage.num_completion_tokens or 0
+        if num_output:
+            metrics.output_tokens.labels(*labels).observe(num_output)
+            metrics.ntpot.labels(*labels).observe(duration_s / num_output)
+        self._first_token(ticket, now, num_output)
+
+    def _first_token(self, ticket: Ticket, now: float, num_output: int) -> None:
+        if ticket.first_token_at is None:
+            return
+        ttft_s = ticket.first_token_at - ticket.started
+        streaming = "true" if ticket.is_streaming else "false"
+        self._metrics.ttft.labels(*ticket.labels, streaming).observe(ttft_s)
+        if ticket.is_streaming and num_output > 1:
+            tpot_s = (now - ticket.first_token_at) / (num_output - 1)
+            self._metrics.streaming_tpot.labels(*ticket.labels).observe(tpot_s)
+
+    def pool(self, name: str, endpoints: Sequence[Endpoint], num_stale: int) -> None:
+        """What the pool looks like now."""
+        metrics = self._metrics
+        num_ready = sum(not endpoint.is_refusing for endpoint in endpoints)
+        metrics.ready_endpoints.labels(name).set(num_ready)
+        metrics.stale_endpoints.labels("load").set(num_stale)
+        loads = [endpoint.load for endpoint in endpoints]
+        spreads: list[tuple[tuple[Gauge, Gauge], list[float]]] = [
+            (metrics.kv_usage, [load.kv_usage for load in loads]),
+            (metrics.queue_size, [load.num_waiting for load in loads]),
+            (metrics.running_requests, [load.num_running for load in loads]),
+        ]
+        for (average, deviation), values in spreads:
+            average.labels(name).set(fmean(values) if values else 0.0)
+            deviation.labels(name).set(pstdev(values) if values else 0.0)
+        metrics.per_endpoint_queue_size.clear()
+        for endpoint in endpoints:
+            metrics.per_endpoint_queue_size.labels(name, endpoint.spec.name).set(
+                endpoint.load.num_waiting
+            )

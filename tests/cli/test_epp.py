@@ -1,0 +1,295 @@
+"""`weft epp` as a process: addresses, pages, reasons, signals, and starts that must fail."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.cli.running import WEFT, clean_environment, weft
+from weft.pb.ext_proc_pb2 import ProcessingRequest
+from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
+
+CHAT = b'{"model":"m","messages":[{"role":"user","content":"a secret"}]}'
+
+
+class Epp:
+    """A running picker."""
+
+    def __init__(self, process: "subprocess.Popen[str]", lines: list[str]) -> None:
+        self.process = process
+        words = {line.split()[0]: line.split()[1] for line in lines if line.startswith("  ")}
+        self.address, self.health = words["ext_proc"], words["health"]
+        self.metrics_port = words["metrics"].removesuffix("/metrics").rsplit(":", 1)[1]
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """A page of the metrics port."""
+        connection = HTTPConnection("127.0.0.1", int(self.metrics_port), timeout=10)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+    def route(self, request_id: str) -> str:
+        """Where a chat goes."""
+        opening, body = ProcessingRequest(), ProcessingRequest()
+        for key, value in {
+            ":method": "POST", ":path": "/v1/chat/completions", "x-request-id": request_id,
+        }.items():  # fmt: skip
+            opening.request_headers.headers.headers.add(key=key, raw_value=value.encode())
+        body.request_body.body, body.request_body.end_of_stream = CHAT, True
+        with grpc.insecure_channel(self.address) as channel:
+            answers = list(ExternalProcessorStub(channel).Process(iter((opening, body))))
+        mutation = answers[0].request_headers.response.header_mutation
+        return next(
+            option.header.raw_value.decode()
+            for option in mutation.set_headers
+            if option.header.key == "x-gateway-destination-endpoint"
+        )
+
+
+@contextmanager
+def epp(*argv: str) -> Iterator[Epp]:
+    """`weft epp ARGV` on free ports."""
+    ports = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
+    process = subprocess.Popen(
+        [*WEFT, "epp", *ports, *argv],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
+    )  # fmt: skip
+    watchdog = threading.Timer(30, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("  metrics"):
+                break
+        assert lines, "the picker did not start"
+        yield Epp(process, lines)
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
+
+
+def health(address: str, service: str) -> int:
+    with grpc.insecure_channel(address) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        return check(health_pb2.HealthCheckRequest(service=service), timeout=5).status
+
+
+@pytest.mark.parametrize(
+    "service", ["", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"]
+)
+def test_health_is_told_on_both_ports(service: str):
+    """Gateways ask the first one, supervisors the other."""
+    with epp("--endpoint=127.0.0.1:1") as picker:
+        serving = health_pb2.HealthCheckResponse.SERVING
+        assert health(picker.address, service) == health(picker.health, service) == serving
+
+
+def test_a_picker_without_endpoints_is_live_but_not_ready():
+    """It answers, and says 503."""
+    with epp() as picker:
+        assert picker.get("/readyz")[0] == 503
+        assert picker.get("/livez")[0] == 200
+        assert health(picker.health, "readiness") == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_reasons_can_be_asked_for():
+    """As a page, and as a command; the prompt is nowhere."""
+    with epp("--endpoint=127.0.0.1:1", "--endpoint=127.0.0.1:2") as picker:
+        destination = picker.route("r-1")
+        status, page = picker.get("/debug/decisions?request_id=r-1")
+        assert (status, json.loads(page)["endpoints"]) == (200, [destination])
+        told = weft("epp", "explain", "r-1", "--metrics-port", picker.metrics_port)
+        assert told.returncode == 0
+        assert told.stdout.startswith(f"request r-1: {destination}\n")
+        assert "queue-scorer" in told.stdout
+        assert "second 127.0.0.1" in told.stdout
+        for path in ("/debug/decisions", "/debug/plugins/state", "/metrics"):
+            status, page = picker.get(path)
+            assert status == 200
+            assert b"secret" not in page
+
+
+def test_an_unknown_request_has_no_reasons():
+    """One line, and status 1."""
+    with epp() as picker:
+        told = weft("epp", "explain", "nobody", "--metrics-port", picker.metrics_port)
+        assert told.returncode == 1
+        assert told.stderr == "error: no decision of request nobody is kept\n"
+
+
+def test_explaining_needs_a_picker():
+    """The line says which flags to look at."""
+    told = weft("epp", "explain", "r", "--metrics-port", "1")
+    assert told.returncode == 1
+    assert "--host and --metrics-port say where" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"GET /metrics HTTP/1.1", b"200"),
+        (b"GET /nothing HTTP/1.1", b"404"),
+        (b"POST /metrics HTTP/1.1", b"405"),
+        (b"nonsense", b"400"),
+        (b"GET /" + b"x" * 20_000 + b" HTTP/1.1", b"431"),
+    ],
+)
+def test_the_metrics_port_answers_anything(request_line: bytes, status: bytes):
+    """With the status that HTTP has for it, and then closes."""
+    with epp() as picker:
+        address = ("127.0.0.1", int(picker.metrics_port))
+        with socket.create_connection(address, timeout=10) as client:
+            client.sendall(request_line + b"\r\nhost: x\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 " + status
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_status_0(number: signal.Signals):
+    """After a moment in which gateways can notice."""
+    with epp("--drain-timeout=5s") as picker:
+        picker.process.send_signal(number)
+        picker.process.communicate(timeout=15)
+        assert picker.process.returncode == 0
+
+
+def test_a_second_signal_does_not_wait():
+    """Somebody who asks twice is in a hurry."""
+    with epp("--drain-timeout=60s") as picker:
+        with grpc.insecure_channel(picker.address) as channel:
+            hold = threading.Event()
+            opening = ProcessingRequest()
+            opening.request_headers.headers.headers.add(key=":path", raw_value=b"/v1/completions")
+
+            def messages():
+                yield opening
+                hold.wait(20)
+
+            answers = ExternalProcessorStub(channel).Process(messages())
+            picker.process.send_signal(signal.SIGTERM)
+            for line in picker.process.stderr or ():
+                if "open requests get 60 s" in line:
+                    break
+            picker.process.send_signal(signal.SIGTERM)
+            assert next(answers).immediate_response.status.code == 503
+            hold.set()
+        picker.process.communicate(timeout=15)
+        assert picker.process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--config-file=/no/such.yaml",), "/no/such.yaml: cannot be read"),
+        (("--config-text=kind: X",), "missing required field `apiVersion`"),
+        (("--endpoint=nonsense",), "must begin with HOST:PORT"),
+        (("--grpc-port=70000",), "--grpc-port must be between 0 and 65535"),
+        (("--drain-timeout=soon",), "must be a duration"),
+        (("--drain-timeout=-1s",), "--drain-timeout must be 0 or more"),
+        (("--secure-serving",), "--secure-serving needs --cert-path"),
+        (("--cert-path=/no/such",), "--cert-path /no/such: must be a directory"),
+        (("--max-body-bytes=0",), "--max-body-bytes must be between 1"),
+        (("--tracing",), "--tracing"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):
+    """One line, status 2; what is not offered is refused by name, not ignored."""
+    result = weft("epp", *argv)
+    assert result.returncode == 2, result.stderr
+    assert words in result.stderr.splitlines()[-1]
+
+
+def test_a_port_in_use_is_refused():
+    """Two pickers on one port would share its connections at random."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = weft("epp", f"--grpc-port={port}", "--grpc-health-port=0", "--metrics-port=0")
+    assert result.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+
+
+def test_it_serves_tls_with_a_certificate(tmp_path: Path):
+    """And plaintext without: gateways differ in what they insist on."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
+         "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout",
+         str(tmp_path / "tls.key"), "-out", str(tmp_path / "tls.crt")],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with epp(f"--cert-path={tmp_path}") as picker:
+        port = picker.address.rsplit(":", 1)[1]
+        trust = grpc.ssl_channel_credentials((tmp_path / "tls.crt").read_bytes())
+        with grpc.secure_channel(f"localhost:{port}", trust) as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            assert check(health_pb2.HealthCheckRequest(service="liveness"), timeout=5).status == 1
+
+
+RUN_WITHOUT_COMPUTE = """
+import asyncio, sys
+
+HEAVY = ("numpy", "torch", "transformers", "weft.compute", "weft.engine", "weft.rpc", "weft.model")
+
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(HEAVY):
+            raise ImportError(f"{name} is not part of a picker")
+
+
+sys.meta_path.insert(0, Refuse())
+
+from weft.cli.epp import epp  # what the command runs
+from weft.epp.build import open_picker
+from weft.epp.options import PickerOptions
+from weft.epp.server import PickerServer, ServerOptions
+from weft.pb.ext_proc_pb2 import ProcessingRequest
+from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
+import grpc
+
+
+async def main():
+    picker = await open_picker(PickerOptions(endpoints=("127.0.0.1:1",)))
+    server = PickerServer(
+        picker.director, picker.parsers, ServerOptions(grpc_port=0, grpc_health_port=0)
+    )
+    ports = await server.start()
+    opening, body = ProcessingRequest(), ProcessingRequest()
+    opening.request_headers.headers.headers.add(key=":path", raw_value=b"/v1/completions")
+    body.request_body.body = b'{"model":"m","prompt":"hi"}'
+    body.request_body.end_of_stream = True
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{ports.grpc}") as channel:
+        call = ExternalProcessorStub(channel).Process(iter((opening, body)))
+        answers = [answer async for answer in call]
+    await server.stop()
+    await picker.close()
+    assert [answer.WhichOneof("response") for answer in answers] == [
+        "request_headers", "request_body"
+    ]
+    heavy = [name for name in sys.modules if name.startswith(HEAVY)]
+    assert not heavy, heavy
+    print("routed")
+
+
+asyncio.run(main())
+"""
+
+
+def test_a_picker_runs_without_compute():
+    """Its image installs no numpy, no torch and no native code, and needs none of our engine."""
+    result = subprocess.run(
+        [sys.executable, "-c", RUN_WITHOUT_COMPUTE],
+        capture_output=True, text=True, timeout=60, env=clean_environment(), check=False,
+    )  # fmt: skip
+    assert result.stdout == "routed\n", result.stderr

@@ -1,0 +1,124 @@
+"""`weft up`: one command, and all of it answers; one Ctrl-C, and none of it is left."""
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.cli.running import SMALL, WEFT, clean_environment, weft
+from tests.e2e.envoys import free_port
+
+
+class Up:
+    """A running `weft up`."""
+
+    def __init__(self, process: "subprocess.Popen[str]", lines: list[str], port: int) -> None:
+        self.process = process
+        self.lines = lines
+        self.address = f"127.0.0.1:{port}"
+        self.children = psutil.Process(process.pid).children(recursive=True)
+
+
+@contextmanager
+def up(*argv: str) -> Iterator[Up]:
+    """`weft up ARGV` on free ports, from its last ready line."""
+    port = free_port()
+    ports = ("--port", str(port), "--metrics-port", str(free_port()))
+    process = subprocess.Popen(
+        [*WEFT, "up", SMALL, *ports, *argv],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
+    )  # fmt: skip
+    watchdog = threading.Timer(90, process.kill)
+    watchdog.start()
+    family: list[psutil.Process] = []
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("  try"):
+                break
+        assert lines, process.communicate()[1]
+        running = Up(process, lines, port)
+        family = running.children
+        yield running
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
+        for child in family:
+            if child.is_running():
+                child.kill()
+
+
+def test_one_command_starts_all_and_one_signal_ends_it():
+    """Progress while it starts, an answer when it is ready, no process when it is over."""
+    with up() as stack:
+        text = "".join(stack.lines)
+        for words in ("starting 2 workers", "worker 2 of 2 is ready", "the picker is ready"):
+            assert words in text
+        answer = weft("complete", "hello", "--address", stack.address, "--max-tokens", "3")
+        assert answer.returncode == 0, answer.stderr
+        stack.process.send_signal(signal.SIGINT)
+        stack.process.communicate(timeout=30)
+        assert stack.process.returncode == 0
+        assert psutil.wait_procs(stack.children, timeout=10)[1] == []
+
+
+def test_nothing_outlives_it_even_when_it_is_killed():
+    """Not even SIGKILL leaves a worker or an Envoy behind."""
+    with up("--workers=1") as stack:
+        stack.process.kill()
+        stack.process.wait()
+        assert psutil.wait_procs(stack.children, timeout=15)[1] == []
+
+
+def test_a_worker_may_die():
+    """The others go on; that is what they are for."""
+    with up() as stack:
+        serves = [child for child in stack.children if "serve" in child.cmdline()]
+        serves[0].kill()
+        assert stack.process.stdout is not None
+        assert "1 workers are left" in next(
+            line for line in stack.process.stdout if "workers are left" in line
+        )
+        answer = weft("complete", "hello", "--address", stack.address, "--max-tokens", "3")
+        assert answer.returncode == 0, answer.stderr
+
+
+def test_without_envoy_it_ends():
+    """Nothing can be reached any more, so that is said."""
+    with up("--workers=1") as stack:
+        next(child for child in stack.children if child.name() == "envoy").kill()
+        _, err = stack.process.communicate(timeout=30)
+        assert stack.process.returncode == 1
+        assert "error: envoy ended with status -9" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--workers=0",), "--workers must be between 1 and 256"),
+        (("--envoy=/no/such",), "--envoy /no/such: not a program"),
+        (("--port=99999",), "--port must be between 1 and 65535"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):
+    """Before anything is started."""
+    result = weft("up", *argv)
+    assert result.returncode == 2
+    assert words in result.stderr
+
+
+def test_a_worker_that_cannot_start_is_the_end_with_its_words():
+    """The last line says what the worker said."""
+    result = weft(
+        "up", "/no/such/model", "--port", str(free_port()), "--metrics-port", str(free_port())
+    )
+    assert result.returncode == 1
+    assert "worker 1 ended with status 2" in result.stderr.splitlines()[-1]
+    assert "/no/such/model" in result.stderr.splitlines()[-1]

@@ -1,0 +1,145 @@
+"""Small random models of every family, made by Hugging Face transformers: what runners must agree with."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from weft.model.embedded.byte_tokenizer import tokenizer_files
+
+SIZES = {
+    "vocab_size": 320,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": None,
+    "eos_token_id": 256,
+    "pad_token_id": 256,
+}
+
+
+def rope(**settings) -> dict:
+    return {"rope_parameters": {"rope_theta": 10000.0, **settings}}
+
+
+LONGROPE = rope(
+    rope_type="longrope",
+    short_factor=[1.0 + 0.1 * i for i in range(6)],
+    long_factor=[2.0 + 0.5 * i for i in range(6)],
+)
+# Sequences have up to 150 tokens: windows and trained lengths are shorter wherever they are set.
+CASES = {
+    "llama": ("llama", {}),
+    "llama with biases, tied, wide heads": (
+        "llama",
+        {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 16},
+    ),
+    "llama, llama3 rope": (
+        "llama",
+        rope(
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+    ),
+    "llama, linear rope": ("llama", rope(rope_type="linear", factor=4.0)),
+    "llama, dynamic rope": ("llama", rope(rope_type="dynamic", factor=4.0)),
+    "llama, yarn rope": (
+        "llama",
+        rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=128),
+    ),
+    "llama, yarn rope in full": (
+        "llama",
+        rope(
+            rope_type="yarn",
+            factor=4.0,
+            original_max_position_embeddings=128,
+            truncate=False,
+            mscale=0.7,
+            mscale_all_dim=1.2,
+            beta_fast=16.0,
+            beta_slow=2.0,
+        ),
+    ),
+    "mistral": ("mistral", {"sliding_window": 37}),
+    "mistral without window": ("mistral", {"sliding_window": None}),
+    "qwen2": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2},
+    ),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "smollm3": (
+        "smollm3",
+        {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 30},
+    ),
+    "phi3": ("phi3", {"sliding_window": 50}),
+    "phi3, partial rope": (
+        "phi3",
+        {
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            **rope(rope_type="default", partial_rotary_factor=0.5),
+        },
+    ),
+    "phi3, longrope, short": ("phi3", {"original_max_position_embeddings": 256, **LONGROPE}),
+    "phi3, longrope, long": ("phi3", {"original_max_position_embeddings": 64, **LONGROPE}),
+    "granite": (
+        "granite",
+        {
+            "embedding_multiplier": 7.0,
+            "logits_scaling": 0.5,
+            "residual_multiplier": 0.3,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "olmo2": ("olmo2", {}),
+    "gemma": ("gemma", {"head_dim": 16}),
+    "gemma2": (
+        "gemma2",
+        {
+            "head_dim": 16,
+            "sliding_window": 25,
+            "query_pre_attn_scalar": 20,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "gemma3_text": (
+        "gemma3_text",
+        {
+            "num_hidden_layers": 7,
+            "head_dim": 16,
+            "sliding_window": 25,
+            "query_pre_attn_scalar": 20,
+            "final_logit_softcapping": 4.0,
+        },
+    ),
+}
+
+
+def make_model(model_type: str, settings: dict) -> PreTrainedModel:
+    """A small model whose weights are all drawn, norms and biases too."""
+    config = AutoConfig.for_model(model_type, **{**SIZES, **settings})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if weight.ndim == 1:
+                weight.add_(noise * 0.2)
+            else:
+                weight.copy_(noise if "embed" in name else noise * 1.3 * weight.shape[1] ** -0.5)
+    return model
+
+
+def save(model: PreTrainedModel, directory: Path) -> str:
+    """Write the model with a tokenizer; the result is the name to open it by."""
+    model.save_pretrained(directory)
+    for name, data in tokenizer_files(320, "<|endoftext|>").items():
+        (directory / name).write_bytes(data)
+    return str(directory)

@@ -1,0 +1,64 @@
+"""Small random models for the native runner, on any of its paths."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tests.compute.steps import Part, step
+from weft.compute.native import NativeRunner
+from weft.model.checkpoint import Checkpoint
+from weft.model.open import open_model
+from weft.model.spec import DecoderSpec
+from weft.model.weights import Tensor, Weights
+
+# Odd sizes on purpose: tails of vector registers, and row tiles of every height.
+SHAPES = {
+    "plain": ("hidden=64&heads=4&kv_heads=2&vocab=300", None),
+    "odd sizes": (
+        "qk_norm=true&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301",
+        33,
+    ),
+    "many heads": ("layers=2&hidden=96&heads=14&kv_heads=1&head_dim=40&vocab=333", 16),
+    "wide": ("layers=1&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=2200&vocab=1003", 70),
+}
+
+
+def make_runner(
+    shape: str, dtype: str, path: str | None = None, num_threads: int = 1, nan_token: bool = False
+) -> NativeRunner:
+    """Every other layer has the shape's window; soft caps are on where there is one.
+
+    `nan_token` makes the embedding of token 0 NaN.
+    """
+    query, window = SHAPES[shape]
+    checkpoint = open_model(f"embedded:random?{query}", dtype=dtype)
+    spec = _with_window(checkpoint, window)
+    weights = checkpoint.load()
+    if nan_token:
+        embed = weights["embed"].data.copy()
+        embed[0] = 0x7FC0 if dtype == "bfloat16" else np.nan
+        weights = Weights({**weights.tensors, "embed": Tensor(dtype, embed)})
+    return NativeRunner(
+        spec, weights, dtype=dtype, max_model_len=4096, path=path, num_threads=num_threads
+    )
+
+
+def _with_window(checkpoint: Checkpoint, window: int | None) -> DecoderSpec:
+    assert isinstance(checkpoint.spec, DecoderSpec)
+    layers = tuple(
+        replace(layer, window=window if place % 2 == 0 else None)
+        for place, layer in enumerate(checkpoint.spec.layers)
+    )
+    cap = None if window is None else 20.0
+    return replace(checkpoint.spec, layers=layers, attention_soft_cap=cap, final_soft_cap=cap)
+
+
+def alone(runner: NativeRunner, token_ids: list[int]) -> np.ndarray:
+    """Logits of every position, one row a step, in blocks of 16 that lie in order."""
+    blocks = list(range(-(-len(token_ids) // 16)))
+    runner.allocate_kv(num_blocks=len(blocks), block_size=16)
+    rows = [
+        runner.forward(step([Part(token_ids, len(token_ids), blocks, p, p + 1)], 16))
+        for p in range(len(token_ids))
+    ]
+    return np.concatenate(rows)

@@ -1,0 +1,132 @@
+"""A batch that leads out of the model, the pool or itself is refused by field, before anything runs."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compute.native.models import make_runner
+from tests.compute.steps import Part, step
+from weft.compute.runner import Batch
+
+BLOCK_SIZE = 4
+
+
+def ints(*values):
+    return np.array(values, np.int32)
+
+
+def good_batch():
+    parts = [
+        Part([5, 6, 7, 8, 9], 5, [3, 1], 0, 5),
+        Part([1, 2, 3], 3, [0], 2, 3),
+    ]
+    return step(parts, BLOCK_SIZE, [4, 5])
+
+
+@pytest.fixture(scope="module")
+def runner():
+    runner = make_runner("plain", "bfloat16", num_threads=2)
+    runner.allocate_kv(num_blocks=4, block_size=BLOCK_SIZE)
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("token_ids", ints(5, 6, 7, 8, 9, 300)),
+        ("token_ids", ints(5, 6, 7, 8, 9, -1)),
+        ("token_ids", ints()),
+        ("positions", ints(0, 1, 2, 3, 4, -1)),
+        ("positions", ints(0, 1, 2, 3, 8, 2)),
+        ("positions", ints(0, 1, 2, 3, 4)),
+        ("slots", ints(12, 13, 14, 15, 4, 16)),
+        ("slots", ints(12, 13, 14, 15, 4, -1)),
+        ("slots", ints(12, 13, 14, 15, 4, 4)),
+        ("slots", ints(12, 13, 14, 15, 4, 2, 3)),
+        ("query_starts", ints(0, 5, 7)),
+        ("query_starts", ints(1, 5, 6)),
+        ("query_starts", ints(0, 7, 6)),
+        ("query_starts", ints(0, 0, 6)),
+        ("query_starts", ints(0)),
+        ("block_tables", np.array([[3, 4], [0, 0]], np.int32)),
+        ("block_tables", np.array([[3, -1], [0, 0]], np.int32)),
+        ("block_tables", np.array([[3, 1]], np.int32)),
+        ("block_tables", np.zeros((2, 0), np.int32)),
+        ("logit_rows", ints(4, 6)),
+        ("logit_rows", ints(-1, 5)),
+    ],
+)
+def test_a_bad_field_is_refused(runner, field, value):
+    """Each field that could lead out of bounds is checked, and the message names a field."""
+    names = "|".join(f.name for f in fields(Batch))
+    with pytest.raises(ValueError, match=names):
+        runner.forward(replace(good_batch(), **{field: value}))
+
+
+@pytest.mark.parametrize("field", [f.name for f in fields(Batch) if f.name != "prompt_lens"])
+def test_an_array_of_another_type_is_refused(runner, field):
+    """Only contiguous int32 arrays are read; others would be read as something they are not."""
+    value = getattr(good_batch(), field).astype(np.float64)
+    with pytest.raises(TypeError):
+        runner.forward(replace(good_batch(), **{field: value}))
+
+
+def test_a_refused_step_changes_nothing(runner):
+    """The step after a refused one gives what it would have given."""
+    first = runner.forward(good_batch())
+    with pytest.raises(ValueError, match="slots"):
+        runner.forward(replace(good_batch(), slots=ints(0, 0, 0, 0, 0, 0)))
+    assert runner.forward(good_batch()).tobytes() == first.tobytes()
+
+
+def test_a_step_before_the_pool_is_refused():
+    """Without a pool there is nowhere to write."""
+    with pytest.raises(ValueError, match="allocate_kv"):
+        make_runner("plain", "float32").forward(good_batch())
+
+
+@pytest.mark.parametrize(("num_blocks", "block_size"), [(0, 16), (-1, 16), (4, 0), (2**20, 2**20)])
+def test_a_pool_of_impossible_size_is_refused(num_blocks, block_size):
+    """Sizes are positive, and slots are int32."""
+    with pytest.raises(ValueError, match=r"num_blocks|block_size"):
+        make_runner("plain", "float32").allocate_kv(num_blocks=num_blocks, block_size=block_size)
+
+
+small = st.integers(-2, 20)
+arrays = st.lists(small, max_size=8).map(lambda values: ints(*values))
+tables = st.tuples(st.integers(0, 3), st.integers(0, 3)).flatmap(
+    lambda shape: st.lists(small, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]).map(
+        lambda values: ints(*values).reshape(shape)
+    )
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    changes=st.fixed_dictionaries(
+        {},
+        optional={
+            "token_ids": arrays,
+            "positions": arrays,
+            "slots": arrays,
+            "query_starts": arrays,
+            "block_tables": tables,
+            "logit_rows": arrays,
+        },
+    )
+)
+def test_any_batch_is_computed_or_refused(changes):
+    """Whatever the arrays hold, a step gives finite logits or a ValueError."""
+    batch = replace(good_batch(), **changes)
+    try:
+        logits = FUZZED.forward(batch)
+    except ValueError:
+        return
+    assert np.isfinite(logits).all()
+
+
+FUZZED = make_runner("plain", "float32", num_threads=2)
+FUZZED.allocate_kv(num_blocks=4, block_size=BLOCK_SIZE)

@@ -1,0 +1,103 @@
+"""A row's logits are the same bits whatever else is in the step, on every path and thread count."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compute.native.models import SHAPES, alone, make_runner
+from tests.compute.steps import Part, run_at_random, scattered_blocks, step
+from weft.compute.native import usable_paths
+
+PATHS = usable_paths()
+DTYPES = ("bfloat16", "float32")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_any_schedule_gives_the_same_bits(shape, dtype, path):
+    """Random mixes, chunks, block sizes, placements and threads equal one token at a time."""
+    rng = np.random.default_rng(5)
+    sequences = [rng.integers(0, 300, length).tolist() for length in (150, 7, 66, 1, 129)]
+    single = make_runner(shape, dtype, path, num_threads=1)
+    expected = [alone(single, ids).tobytes() for ids in sequences]
+    for num_threads, max_chunk in ((1, 5), (1, 40), (2, 40), (2, 200), (3, 17)):
+        runner = make_runner(shape, dtype, path, num_threads)
+        got = run_at_random(runner, sequences, rng, max_chunk)
+        assert [logits.tobytes() for logits in got] == expected
+
+
+RUNNERS = {dtype: make_runner("odd sizes", dtype, num_threads=2) for dtype in DTYPES}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=6),
+    max_chunk=st.integers(1, 90),
+)
+def test_two_random_schedules_agree(dtype, seed, lengths, max_chunk):
+    """Two independent random schedules of the same sequences give the same bits."""
+    rng = np.random.default_rng(seed)
+    sequences = [rng.integers(0, 301, length).tolist() for length in lengths]
+    first = run_at_random(RUNNERS[dtype], sequences, rng, max_chunk)
+    second = run_at_random(RUNNERS[dtype], sequences, rng, max_chunk)
+    assert [a.tobytes() for a in first] == [b.tobytes() for b in second]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block_size", [7, 16])
+@pytest.mark.parametrize("shape", ["plain", "odd sizes"])
+def test_what_other_slots_hold_does_not_matter(shape, block_size, dtype, path):
+    """Stale NaN in slots of nobody, and of later positions, reaches no row."""
+    runner = make_runner(shape, dtype, path, num_threads=2)
+    ids = np.random.default_rng(1).integers(0, 300, 101).tolist()
+    expected = alone(runner, ids)
+    runner.allocate_kv(num_blocks=60, block_size=block_size)
+    blocks = scattered_blocks([101, 200], block_size, np.random.default_rng(2))[0]
+    runner.fill_kv(0xFF)
+    parts = ((0, 50), (50, 51), (51, 52), (52, 101))
+    got = [
+        runner.forward(step([Part(ids, 101, blocks, start, end)], block_size))
+        for start, end in parts
+    ]
+    assert np.concatenate(got).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_nan_stays_in_its_sequence(dtype, path):
+    """A sequence that overflows gives NaN; the others of the step keep their bits."""
+    runner = make_runner("plain", dtype, path, num_threads=2, nan_token=True)
+    ids = np.random.default_rng(1).integers(1, 300, 30).tolist()
+    expected = alone(runner, ids)
+    runner.allocate_kv(num_blocks=20, block_size=4)
+    parts = [Part([0] * 20, 20, [9, 8, 7, 6, 5], 0, 20), Part(ids, 30, list(range(10, 18)), 0, 30)]
+    got = runner.forward(step(parts, 4))
+    assert np.isnan(got[:20]).all()
+    assert got[20:].tobytes() == expected.tobytes()
+
+
+def test_only_the_wanted_rows_are_returned():
+    """`logit_rows` picks rows; none at all is a valid step of unfinished prompts."""
+    runner = make_runner("plain", "bfloat16")
+    ids = list(range(40))
+    runner.allocate_kv(num_blocks=5, block_size=8)
+    parts = [Part(ids, 40, [0, 1, 2, 3, 4], 0, 40)]
+    every = runner.forward(step(parts, 8))
+    assert runner.forward(step(parts, 8, [3, 39])).tobytes() == every[[3, 39]].tobytes()
+    assert runner.forward(step(parts, 8, [])).shape == (0, 300)
+
+
+def test_a_step_without_logits_still_fills_the_cache():
+    """A chunk that asks for nothing leaves the K/V that the next chunk attends to."""
+    runner = make_runner("plain", "bfloat16")
+    ids = list(range(1, 41))
+    expected = alone(runner, ids)
+    runner.allocate_kv(num_blocks=3, block_size=16)
+    runner.forward(step([Part(ids, 40, [2, 0, 1], 0, 39)], 16, []))
+    got = runner.forward(step([Part(ids, 40, [2, 0, 1], 39, 40)], 16))
+    assert got.tobytes() == expected[39:].tobytes()

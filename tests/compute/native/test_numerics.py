@@ -1,0 +1,123 @@
+"""The native runner computes what the reference and transformers compute, family by family."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from tests.compute.families import CASES, make_model, save
+from tests.compute.steps import run_at_random
+from weft.compute.load import load_runner
+from weft.compute.native import NativeRunner, usable_paths
+from weft.model.open import open_model
+
+LENGTHS = (150, 75, 131)
+MAX_MODEL_LEN = 200
+# Relative L2 error of all logits together. Long-context longrope sharpens attention by its factor, so
+# that the same rounding weighs more there: transformers' own bfloat16 is at 0.036 on it.
+BFLOAT16_ERROR = 0.013
+BFLOAT16_ERROR_OF = {"phi3, longrope, long": 0.017}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A saved model; its weights rounded to bfloat16, saved too; and what others make of both."""
+
+    case: str
+    name: str
+    reference: list[np.ndarray]
+    rounded_name: str
+    rounded_logits: np.ndarray  # of transformers in float32
+    own_bfloat16_error: float  # of transformers in bfloat16
+
+
+def make_sequences():
+    rng = np.random.default_rng(3)
+    return [rng.integers(0, 320, length).tolist() for length in LENGTHS]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def family(request, tmp_path_factory):
+    model = make_model(*CASES[request.param])
+    name = save(model, tmp_path_factory.mktemp("whole"))
+    reference = load_runner(open_model(name), max_model_len=MAX_MODEL_LEN, runner="reference")
+    whole = run_at_random(reference, make_sequences(), np.random.default_rng(4), max_chunk=200)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.bfloat16().float())
+    rounded = logits_of(model)
+    rounded_name = save(model, tmp_path_factory.mktemp("rounded"))
+    own_error = relative_error(logits_of(model.bfloat16()), rounded)
+    return Family(request.param, name, whole, rounded_name, rounded, own_error)
+
+
+def logits_of(model):
+    with torch.no_grad():
+        return np.concatenate(
+            [model(torch.tensor([ids])).logits[0].float().numpy() for ids in make_sequences()]
+        )
+
+
+def relative_error(logits, expected):
+    return float(np.linalg.norm(logits - expected) / np.linalg.norm(expected))
+
+
+@pytest.fixture(scope="module", params=usable_paths())
+def bfloat16_logits(request, family):
+    return np.concatenate(compute(family.rounded_name, "bfloat16", request.param))
+
+
+def compute(name, dtype, path):
+    checkpoint = open_model(name, dtype=dtype)
+    runner = NativeRunner(
+        checkpoint.spec,
+        checkpoint.load(),
+        dtype=checkpoint.card.dtype,
+        max_model_len=MAX_MODEL_LEN,
+        path=path,
+        num_threads=2,
+    )
+    return run_at_random(runner, make_sequences(), np.random.default_rng(5), max_chunk=40)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("path", usable_paths())
+def test_float32_agrees_with_the_reference(family, path):
+    """Every logit is within 1e-4, through chunks, decode and scattered blocks, on every path."""
+    logits = compute(family.name, "float32", path)
+    differences = [np.abs(a - b).max() for a, b in zip(logits, family.reference, strict=True)]
+    assert max(differences) <= 1e-4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_bfloat16_agrees_with_transformers_in_float32(family, bfloat16_logits):
+    """The error stays at what bfloat16 allows, well below that of transformers in bfloat16."""
+    error = relative_error(bfloat16_logits, family.rounded_logits)
+    assert error <= BFLOAT16_ERROR_OF.get(family.case, BFLOAT16_ERROR)
+    assert error <= 0.65 * family.own_bfloat16_error
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_bfloat16_chooses_a_token_that_float32_prefers_within_the_error(family, bfloat16_logits):
+    """Where float32 prefers a token by more than the error, greedy decoding chooses that one."""
+    expected = family.rounded_logits
+    deviation = np.sqrt(np.mean((bfloat16_logits - expected) ** 2))
+    chosen = np.take_along_axis(expected, bfloat16_logits.argmax(axis=-1)[:, None], axis=-1)[:, 0]
+    assert (expected.max(axis=-1) - chosen).max() <= 6 * deviation
+
+
+@pytest.mark.parametrize("path", usable_paths())
+def test_float16_weights_are_widened(path):
+    """A float16 checkpoint computes in float32, and gives what the reference gives."""
+    checkpoint = open_model(
+        "embedded:random?hidden=68&heads=5&kv_heads=1&head_dim=14&dtype=float16"
+    )
+    sequences = [np.random.default_rng(1).integers(0, 512, 60).tolist()]
+    reference = load_runner(checkpoint, runner="reference")
+    native = NativeRunner(
+        checkpoint.spec, checkpoint.load(), dtype="float16", max_model_len=100, path=path
+    )
+    expected = run_at_random(reference, sequences, np.random.default_rng(2), max_chunk=20)
+    logits = run_at_random(native, sequences, np.random.default_rng(2), max_chunk=20)
+    assert np.abs(logits[0] - expected[0]).max() <= 1e-4

@@ -1,0 +1,128 @@
+"""Choosing the native runner, loading it, its threads and its memory."""
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.compute.native.models import make_runner
+from tests.compute.steps import Part, step
+from weft.compute.load import describe_runner, load_runner, with_resident_sizes
+from weft.compute.native import NativeRunner, resident_bytes, usable_paths
+from weft.compute.reference import ReferenceRunner
+from weft.model.open import open_model
+from weft.model.weights import Weights
+
+TINY = "embedded:random?hidden=64&heads=4&kv_heads=2&vocab=300"
+
+
+def test_a_runner_can_be_forced():
+    """`runner` names one; without it the native one serves wherever the CPU has vectors for it."""
+    checkpoint = open_model(TINY)
+    assert isinstance(load_runner(checkpoint, runner="native"), NativeRunner)
+    assert isinstance(load_runner(checkpoint, runner="reference"), ReferenceRunner)
+    has_vectors = usable_paths()[0] != "portable"
+    assert isinstance(load_runner(checkpoint), NativeRunner) == has_vectors
+
+
+def test_the_banner_names_what_computes():
+    """A user sees whether the slow path serves."""
+    checkpoint = open_model(TINY)
+    assert describe_runner(checkpoint, "reference") == "computed with numpy"
+    assert usable_paths()[0] in describe_runner(checkpoint, "native")
+
+
+@pytest.mark.parametrize("path", ["sse9", ""])
+def test_an_unknown_path_is_refused(path):
+    """The message offers what this CPU can run."""
+    checkpoint = open_model(TINY)
+    with pytest.raises(ValueError, match="portable"):
+        NativeRunner(
+            checkpoint.spec, checkpoint.load(), dtype="float32", max_model_len=64, path=path
+        )
+
+
+@pytest.mark.parametrize("num_threads", [0, -1, 5000])
+def test_an_impossible_number_of_threads_is_refused(num_threads):
+    """At least the calling thread computes."""
+    with pytest.raises(ValueError, match="num_threads"):
+        make_runner("plain", "float32", num_threads=num_threads)
+
+
+def test_a_missing_tensor_is_named():
+    """A step never runs on weights that were not there."""
+    checkpoint = open_model(TINY)
+    tensors = dict(checkpoint.load().tensors)
+    del tensors["layers.1.up"]
+    runner = NativeRunner(checkpoint.spec, Weights(tensors), dtype="float32", max_model_len=64)
+    runner.allocate_kv(num_blocks=2, block_size=16)
+    with pytest.raises(ValueError, match=r"layers\.1\.up"):
+        runner.forward(step([Part([1], 1, [0], 0, 1)], 16))
+
+
+def test_a_tensor_of_another_shape_is_refused():
+    """Packing never reads past the end of what it is given."""
+    checkpoint = open_model(TINY)
+    tensors = dict(checkpoint.load().tensors)
+    tensors["layers.0.q"] = tensors["layers.0.k"]
+    with pytest.raises(ValueError, match=r"layers\.0\.q"):
+        NativeRunner(checkpoint.spec, Weights(tensors), dtype="float32", max_model_len=64)
+
+
+def test_the_embedded_model_loads_quickly():
+    """Packing embedded:tiny takes well under 0.3 s of work."""
+    checkpoint = open_model("embedded:tiny")
+    weights = checkpoint.load()
+    started = time.thread_time()
+    NativeRunner(
+        checkpoint.spec, weights, dtype=checkpoint.card.dtype, max_model_len=512, num_threads=1
+    )
+    assert time.thread_time() - started < 0.3
+
+
+def test_idle_threads_use_no_cpu():
+    """Threads spin for a moment after a step and then sleep until the next one."""
+    runner = make_runner("plain", "float32", num_threads=3)
+    runner.allocate_kv(num_blocks=2, block_size=16)
+    runner.forward(step([Part([1], 1, [0], 0, 1)], 16))
+    time.sleep(0.05)
+    started = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - started < 0.05
+
+
+def test_a_pool_takes_memory_as_it_is_used():
+    """A pool of many gigabytes costs nothing before its blocks are written."""
+    runner = make_runner("plain", "float32")
+    before = _resident()
+    runner.allocate_kv(num_blocks=1 << 19, block_size=16)
+    runner.forward(step([Part([1, 2, 3], 3, [0], 0, 3)], 16))
+    assert _resident() - before < 64 << 20
+
+
+def _resident():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_card_tells_what_the_runner_takes(dtype):
+    """The pool is sized by the bytes that a token takes in the runner that will serve."""
+    checkpoint = open_model(TINY, dtype=dtype)
+    card = with_resident_sizes(checkpoint, "native").card
+    width = 2 if dtype == "bfloat16" else 4
+    assert card.kv_bytes_per_token == 2 * 2 * 2 * 16 * width
+    assert card.kv_dtype == ("bfloat16" if dtype == "bfloat16" else "float32")
+    assert card.weight_bytes == resident_bytes(checkpoint.spec, dtype).weights
+    assert card.weight_bytes >= checkpoint.card.num_parameters * width
+    assert with_resident_sizes(checkpoint, "reference").card == checkpoint.card
+
+
+def test_parts_of_a_step_add_up():
+    """Each part's time is counted once, and no more than passes."""
+    runner = make_runner("wide", "bfloat16")
+    runner.allocate_kv(num_blocks=8, block_size=16)
+    ids = np.arange(100).tolist()
+    started = time.perf_counter()
+    runner.forward(step([Part(ids, 100, list(range(7)), 0, 100)], 16))
+    assert 0 < sum(runner.seconds().values()) <= time.perf_counter() - started

@@ -1,0 +1,87 @@
+"""Real Envoys: started on free ports, ready when they route, and never left behind."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from weft.cli.up_binary import find_envoy
+from weft.cli.up_envoy import EnvoyPlan, envoy_config
+
+START_TIMEOUT_S = 30.0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Running:
+    """One Envoy process, its log and its ports."""
+
+    def __init__(self, config: Mapping[str, Any], port: int, admin: int, scratch: Path) -> None:
+        self.port = port
+        self._log_path = scratch / "envoy.log"
+        self._admin = admin
+        path = scratch / "envoy.json"
+        path.write_text(json.dumps(config))
+        with self._log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(find_envoy(None)), "-c", str(path), "--disable-hot-restart",
+                 "--concurrency", "1", "--log-level", "warning"],
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    @property
+    def log(self) -> str:
+        """What it has to say."""
+        return self._log_path.read_text()
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.terminate()
+        self.process.wait(10)
+
+    async def wait_ready(self) -> None:
+        """Return when it says that it is live; health checks have had their first round then."""
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await self.wait_for("/ready", b"LIVE")
+
+    async def wait_for(self, path: str, text: bytes) -> None:
+        """Return when a page of its admin interface has this text."""
+        while text not in await self.get(path):
+            assert self.process.poll() is None, self.log
+            await asyncio.sleep(0.02)
+
+    async def get(self, path: str) -> bytes:
+        """One page of its admin interface; nothing while it does not listen."""
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._admin)
+        except OSError:
+            return b""
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+
+@asynccontextmanager
+async def envoy(plan: EnvoyPlan) -> AsyncIterator[Running]:
+    """An Envoy of this plan on a port of its own."""
+    port, admin = free_port(), free_port()
+    plan = replace(plan, listen=("127.0.0.1", port), admin=("127.0.0.1", admin))
+    with tempfile.TemporaryDirectory() as scratch:
+        running = Running(envoy_config(plan), port, admin, Path(scratch))
+        try:
+            await running.wait_ready()
+            yield running
+        finally:
+            running.stop()

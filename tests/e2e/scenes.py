@@ -1,0 +1,94 @@
+"""A picker with a fake director, fake workers of both kinds, and a real Envoy before them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+import httpx2
+
+from tests.doubles.fake_director import FakeDirector
+from tests.e2e.envoys import Running, envoy
+from tests.e2e.workers import GrpcWorker, HttpWorker, grpc_worker, http_worker
+from weft.cli.up_envoy import EnvoyPlan
+from weft.epp.request import Decision, InferenceRequest
+from weft.epp.server import PickerServer, ServerOptions
+from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+
+PARSERS = ("openai-parser", "vllmgrpc-parser", "passthrough-parser")
+CHAT = b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'
+STREAMED = b'{"model":"m","messages":[{"role":"user","content":"Hello"}],"stream":true}'
+
+
+@dataclass(slots=True)
+class Scene:
+    """All there is. The second worker of each kind is the one that is chosen."""
+
+    director: FakeDirector
+    server: PickerServer
+    http: list[HttpWorker]
+    grpc: list[GrpcWorker]
+    client: httpx2.AsyncClient
+    stub: VllmEngineStub
+    channel: grpc.aio.Channel
+    envoy: Running
+
+    async def kill_picker(self) -> None:
+        """It is gone without a word; Envoy's next health check has noticed."""
+        await self.server.stop()
+        async with asyncio.timeout(10):
+            await self.envoy.wait_for("/clusters?filter=^picker$", b"failed_active_hc")
+
+    async def post(self, body: bytes = CHAT, path: str = "/v1/chat/completions", **headers: str):
+        """One request; `_` in a header's name stands for `-`."""
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.post(path, content=body, headers=names)
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+@asynccontextmanager
+async def scene(plan: EnvoyPlan | None = None, **decision: Any) -> AsyncIterator[Scene]:
+    """Two workers of each kind on addresses of their own."""
+    async with AsyncExitStack() as stack:
+        http = [await stack.enter_async_context(http_worker(f"127.0.0.{n}")) for n in (2, 3)]
+        engines = [await stack.enter_async_context(grpc_worker(f"127.0.0.{n}")) for n in (2, 3)]
+        director = FakeDirector(endpoints=(http[1].address, engines[1].address))
+
+        def choose(request: InferenceRequest) -> Decision:
+            worker = engines[1] if request.is_grpc else http[1]
+            return Decision(endpoints=(worker.address,), **decision)
+
+        director.choose = choose
+        options = ServerOptions(grpc_port=0, grpc_health_port=0)
+        server = PickerServer(director, PARSERS, options)
+        ports = await server.start()
+        stack.push_async_callback(server.stop)
+        plan = replace(
+            plan or EnvoyPlan(health_interval_s=0.1),
+            picker=("127.0.0.1", ports.grpc),
+            grpc_workers=[split(worker.address) for worker in engines],
+            http_workers=[split(worker.address) for worker in http],
+        )
+        running = await stack.enter_async_context(envoy(plan))
+        port = running.port
+        client = await stack.enter_async_context(
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20)
+        )
+        channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
+        yield Scene(
+            director, server, http, engines, client, VllmEngineStub(channel), channel, running
+        )
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Return when it holds."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for is in another process
+            await asyncio.sleep(0.01)

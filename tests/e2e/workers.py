@@ -1,0 +1,183 @@
+"""Small model servers: real sockets, real protocols, nothing behind them. Each records what came."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+
+from weft.pb import vllm_engine_pb2 as pb
+from weft.pb.vllm_engine_pb2_grpc import VllmEngineServicer, add_VllmEngineServicer_to_server
+
+
+@dataclass(slots=True)
+class Seen:
+    """One request as the server got it."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class HttpWorker:
+    """Echoes the size of each body; streams where `stream` is in it."""
+
+    address: str = ""
+    seen: list[Seen] = field(default_factory=list)
+    delay_s: float = 0.0
+    num_events: int = 5
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # a client left in mid-stream
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Requests of one connection, one after another."""
+        try:
+            while await self._serve_one(reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.gone.set()
+        finally:
+            writer.close()
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
+            if name
+        }
+        body = await _read_body(reader, headers)
+        self.seen.append(Seen(first.split()[1], headers, body))
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        if b'"stream":true' in body:
+            await self._stream(writer)
+        else:
+            answer = (
+                b'{"id":"1","model":"m","worker":"%s","size":%d,"usage":{"prompt_tokens":7,'
+                b'"completion_tokens":3}}' % (self.address.encode(), len(body))
+            )
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n" % len(answer) + answer
+            )
+        await writer.drain()
+        return True
+
+    async def _stream(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+            b"transfer-encoding: chunked\r\n\r\n"
+        )
+        for number in range(self.num_events):
+            _write_chunk(writer, b'data: {"model":"m","n":%d}\n\n' % number)
+            await writer.drain()
+            await asyncio.sleep(0.005)
+        _write_chunk(writer, b'data: {"usage":{"prompt_tokens":7,"completion_tokens":5}}\n\n')
+        _write_chunk(writer, b"data: [DONE]\n\n")
+        writer.write(b"0\r\n\r\n")
+
+
+def _write_chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    if "content-length" in headers:
+        return await reader.readexactly(int(headers["content-length"]))
+    if headers.get("transfer-encoding") != "chunked":
+        return b""
+    body = b""
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        body += await reader.readexactly(size)
+        await reader.readexactly(2)
+    await reader.readuntil(b"\r\n")
+    return body
+
+
+@asynccontextmanager
+async def http_worker(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[HttpWorker]:
+    """A running HTTP worker."""
+    worker = HttpWorker()
+    server = await asyncio.start_server(worker.serve, host, port)
+    worker.address = f"{host}:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield worker
+    finally:
+        server.close()
+        with suppress(Exception):
+            server.close_clients()  # Python 3.13
+
+
+class GrpcWorker(VllmEngineServicer):
+    """Answers Generate and Embed with its own port as the token."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.port = 0
+        self.requests: list[pb.GenerateRequest | pb.EmbedRequest] = []
+        self.metadata: list[dict[str, str]] = []
+        self.num_tokens = 5
+        self.delay_s = 0.0
+        self.was_cancelled = asyncio.Event()
+
+    async def Generate(self, request, context):  # noqa: N802
+        """The port, `num_tokens` times."""
+        self._note(request, context)
+        try:
+            ids = [self.port] * self.num_tokens
+            for token_id in ids if request.stream else ():
+                chunk = pb.GenerateStreamChunk(
+                    token_ids=[token_id], prompt_tokens=10, completion_tokens=1
+                )
+                yield pb.GenerateResponse(chunk=chunk)
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+            complete = pb.GenerateComplete(
+                output_ids=ids,
+                finish_reason="length",
+                prompt_tokens=10,
+                completion_tokens=len(ids),
+                cached_tokens=4,
+            )
+            yield pb.GenerateResponse(complete=complete)
+        except asyncio.CancelledError:
+            self.was_cancelled.set()
+            raise
+
+    async def Embed(self, request, context):  # noqa: N802
+        """A vector of one element."""
+        self._note(request, context)
+        size = len(request.tokenized.input_ids)
+        return pb.EmbedResponse(embedding=[float(self.port)], prompt_tokens=size, embedding_dim=1)
+
+    async def GetModelInfo(self, request, context):  # noqa: N802
+        """The port, as a path."""
+        self._note(request, context)
+        return pb.GetModelInfoResponse(model_path=str(self.port))
+
+    def _note(self, request, context) -> None:
+        self.requests.append(request)
+        self.metadata.append({key: str(value) for key, value in context.invocation_metadata()})
+
+
+@asynccontextmanager
+async def grpc_worker(host: str = "127.0.0.1") -> AsyncIterator[GrpcWorker]:
+    """A running gRPC worker."""
+    worker = GrpcWorker()
+    server = grpc.aio.server()
+    add_VllmEngineServicer_to_server(worker, server)
+    health = health_aio.HealthServicer()
+    await health.set("", health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    worker.port = server.add_insecure_port(f"{host}:0")
+    worker.address = f"{host}:{worker.port}"
+    await server.start()
+    try:
+        yield worker
+    finally:
+        await server.stop(0)

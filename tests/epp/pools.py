@@ -1,0 +1,141 @@
+"""Pools, requests and directors for tests: no sockets, and a clock that the test moves."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from weft.epp.assemble import Assembly
+from weft.epp.config import read_config
+from weft.epp.cycle import Cycle, PrefixMatch
+from weft.epp.director import Director, DirectorSettings
+from weft.epp.endpoint import Endpoint, EndpointSpec, Load
+from weft.epp.metrics import PickerMetrics
+from weft.epp.plugin import Parameters, Surroundings
+from weft.epp.pool import Pool
+from weft.epp.request import Decision, InferenceRequest, Prompt
+from weft.epp.resolve import resolve
+
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+
+
+class Clock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def spec(number: int, *, port: int = 8000, **labels: str) -> EndpointSpec:
+    """Endpoint e1 at 10.0.0.1, and so on; `_` in a label stands for what labels need."""
+    named = dict(labels.items())
+    return EndpointSpec(name=f"e{number}", address=f"10.0.0.{number}", port=port, labels=named)
+
+
+def make_pool(*specs: EndpointSpec) -> Pool:
+    """A pool of these."""
+    pool = Pool()
+    pool.replace("test", [(each, each.address) for each in specs])
+    return pool
+
+
+def pool_of(count: int) -> Pool:
+    """A pool of `count` endpoints."""
+    return make_pool(*(spec(i + 1) for i in range(count)))
+
+
+def with_loads(pool: Pool, *loads: Load) -> Sequence[Endpoint]:
+    """Give each endpoint its load."""
+    for endpoint, load in zip(pool, loads, strict=True):
+        endpoint.observe(load, asked_at=1000.0)
+    return list(pool)
+
+
+def around(
+    pool: Pool | None = None, name: str = "it", built: Mapping[str, Any] | None = None
+) -> Surroundings:
+    """What a plugin gets."""
+    return Surroundings(name, pool or Pool(), PickerMetrics(), 3.0, built or {})
+
+
+def parameters(type_: type[Parameters], **values: Any) -> Any:
+    """Parameters as a file gives them."""
+    return msgspec.convert(values, type_)
+
+
+def request(
+    *token_ids: int, text: str | None = None, request_id: str = "r", **fields: Any
+) -> InferenceRequest:
+    """A request for token ids, or for a text."""
+    prompt = Prompt(text=text) if text is not None else Prompt(token_ids=token_ids)
+    headers = fields.pop("headers", {})
+    return InferenceRequest(
+        request_id=request_id, path="/v1/completions", headers=headers, parser="openai-parser",
+        prompts=(prompt,), **fields,
+    )  # fmt: skip
+
+
+def cycle(
+    candidates: Sequence[Endpoint],
+    *,
+    num_tokens: int = 0,
+    match: PrefixMatch | None = None,
+    producer: str = "approx-prefix-cache-producer",
+    **fields: Any,
+) -> Cycle:
+    """A request on its way."""
+    model = fields.pop("model", "")
+    made = Cycle(
+        request=request(model=model, **fields), model=model, candidates=candidates, now=1000.0
+    )
+    made.num_prompt_tokens = num_tokens
+    if match is not None:
+        made.prefixes[producer] = match
+    return made
+
+
+@dataclass
+class Bench:
+    """A director over a pool, with a clock."""
+
+    director: Director
+    pool: Pool
+    assembly: Assembly
+    clock: Clock
+
+    def pick(self, wanted: InferenceRequest, subset: tuple[str, ...] | None = None) -> Decision:
+        return asyncio.run(self.director.pick(wanted, subset))
+
+    def host(self, *token_ids: int, **fields: Any) -> str:
+        """Where a request goes."""
+        return self.pick(request(*token_ids, **fields)).endpoints[0].rpartition(":")[0]
+
+
+def bench(text: str, pool: Pool, **settings: Any) -> Bench:
+    """A director as `text` (without its first two lines) configures it."""
+    resolved = resolve(read_config(HEAD + text, "test"), allow_experimental=True)
+    clock = Clock()
+    assembly = Assembly(resolved, pool, PickerMetrics(), 3.0)
+    director = Director(assembly.parts(), DirectorSettings(**settings), clock)
+    return Bench(director, pool, assembly, clock)
+
+
+def profile(*plugins: str) -> str:
+    """A configuration of one profile with these plugins, each by its type."""
+    listed = "".join(f"- type: {plugin}\n" for plugin in plugins)
+    return f"plugins:\n{listed}"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that another task does; ten seconds at most."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
+            await asyncio.sleep(0.01)

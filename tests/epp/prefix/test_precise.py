@@ -1,0 +1,239 @@
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.epp.pools import around, cycle, parameters, pool_of, request
+from weft.epp.cycle import Cycle, PrefixMatch, Schedule
+from weft.epp.endpoint import Endpoint
+from weft.epp.prefix.events import Cleared, Removed, Stored
+from weft.epp.prefix.keys import XxhKeys, chain_keys, pack_tokens
+from weft.epp.prefix.precise import PreciseIndex
+from weft.epp.producers.precise_prefix import PreciseParameters, PrecisePrefixProducer
+from weft.epp.producers.tokens import TokenParameters, TokenProducer
+
+KEYS = XxhKeys("")
+ONE, TWO = POOL = list(pool_of(2))
+
+
+def make_index(block_size: int = 2, **changes) -> PreciseIndex:
+    settings = {"weights": {"gpu": 1.0, "cpu": 0.8}, "max_keys": 1000} | changes
+    return PreciseIndex(KEYS, block_size=block_size, **settings)
+
+
+def stored(*hashes: int, tokens: Sequence[int], parent: int | None = None, **fields) -> Stored:
+    size = len(tokens) // len(hashes)
+    return Stored(
+        hashes=hashes, parent=parent, tokens=pack_tokens(tokens), block_size=size, **fields
+    )
+
+
+def weights(index: PreciseIndex, *tokens: int, model: str = "m") -> dict[Endpoint, float]:
+    """Weight of each endpoint's match."""
+    chain = chain_keys(
+        KEYS, pack_tokens(tokens), block_size=index.block_size, parent=KEYS.root(model),
+        first_extra=None,
+    )  # fmt: skip
+    found = index.match(chain)
+    sums = {
+        each: sum(w for bits, (_, w) in found.items() if bits >> each.slot & 1) for each in POOL
+    }
+    return {each: total for each, total in sums.items() if total}
+
+
+def test_match_is_the_unbroken_run_by_tier():
+    """A block in memory of the host is worth less; the best tier counts; a gap ends the run."""
+    index = make_index()
+    index.apply(ONE, stored(1, 2, 3, tokens=[1, 2, 3, 4, 5, 6]), model="m")
+    index.apply(TWO, stored(1, tokens=[1, 2]), model="m")
+    index.apply(TWO, stored(2, tokens=[3, 4], parent=1, tier="cpu"), model="m")
+
+    assert weights(index, 1, 2, 3, 4, 5, 6, 7) == {ONE: 3.0, TWO: 1.8}
+    index.apply(TWO, Removed(hashes=[1]), model="m")
+    assert weights(index, 1, 2, 3, 4) == {ONE: 2.0}
+    index.check()
+
+
+def test_chains_of_another_model_or_adapter_do_not_match():
+    """The root is the model's, or the adapter's."""
+    index = make_index()
+    index.apply(ONE, stored(1, tokens=[1, 2]), model="m")
+    index.apply(TWO, stored(1, tokens=[1, 2], lora_name="a"), model="m")
+    assert weights(index, 1, 2) == {ONE: 1.0}
+    assert weights(index, 1, 2, model="a") == {TWO: 1.0}
+
+
+def test_removals_are_counted():
+    """Two cache groups store one block; it is gone when both dropped it."""
+    index = make_index()
+    index.apply(ONE, stored(1, tokens=[1, 2], group=0), model="m")
+    index.apply(ONE, stored(1, tokens=[1, 2], group=1), model="m")
+    index.apply(ONE, Removed(hashes=[1], group=0), model="m")
+    assert weights(index, 1, 2) == {ONE: 1.0}
+    index.apply(ONE, Removed(hashes=[1], group=1), model="m")
+    assert weights(index, 1, 2) == {}
+    assert index.num_blocks(ONE) == 0
+
+
+def test_storing_twice_is_storing_once():
+    """A replay may repeat what is known."""
+    index = make_index()
+    for _ in range(2):
+        index.apply(ONE, stored(1, tokens=[1, 2]), model="m")
+    index.apply(ONE, Removed(hashes=[1]), model="m")
+    assert weights(index, 1, 2) == {}
+
+
+def test_blocks_without_a_known_parent_are_left_out():
+    """Their tokens alone do not say what they continue."""
+    index = make_index()
+    index.apply(ONE, stored(5, tokens=[1, 2], parent=4), model="m")
+    assert (weights(index, 1, 2), index.num_orphans) == ({}, 1)
+
+
+def test_engine_and_index_may_cut_blocks_differently():
+    """Larger blocks of ours appear when the last of theirs does; smaller ones at once."""
+    coarse, fine = make_index(4), make_index(1)
+    coarse.apply(ONE, stored(1, tokens=[1, 2]), model="m")
+    assert weights(coarse, 1, 2, 3, 4) == {}
+    coarse.apply(ONE, stored(2, tokens=[3, 4], parent=1), model="m")
+    assert weights(coarse, 1, 2, 3, 4) == {ONE: 1.0}
+    fine.apply(ONE, stored(1, tokens=[1, 2, 3]), model="m")
+    assert weights(fine, 1, 2, 3, 4) == {ONE: 3.0}
+
+
+def test_index_never_grows_past_its_limit():
+    """The key first stored longest ago goes."""
+    index = make_index(max_keys=2)
+    index.apply(ONE, stored(1, 2, 3, tokens=[1, 2, 3, 4, 5, 6]), model="m")
+    assert (len(index), index.num_evictions, weights(index, 1, 2)) == (2, 1, {})
+    index.check()
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(POOL),
+        st.one_of(
+            st.builds(
+                lambda n, length, tier: ("store", n, length, tier),
+                st.integers(0, 3), st.integers(1, 4), st.sampled_from(["gpu", "cpu"]),
+            ),
+            st.builds(
+                lambda n, i, tier: ("remove", n, i, tier),
+                st.integers(0, 3), st.integers(0, 3), st.sampled_from(["gpu", "cpu"]),
+            ),
+            st.just(("clear", 0, 0, "")),
+        ),
+    ),
+    max_size=25,
+)  # fmt: skip
+
+
+@given(EVENTS)
+def test_index_agrees_with_a_plain_model_after_any_events(events):
+    """Four chains of four blocks, stored, dropped and cleared in any order."""
+    index, model = make_index(1), {each: set() for each in POOL}
+    for endpoint, (kind, chain, number, tier) in events:
+        if kind == "clear":
+            index.apply(endpoint, Cleared(), model="m")
+            model[endpoint].clear()
+        elif kind == "remove":
+            index.apply(endpoint, Removed(hashes=[10 * chain + number], tier=tier), model="m")
+            model[endpoint].discard((chain, number, tier))
+        else:
+            hashes = [10 * chain + i for i in range(number)]
+            tokens = [100 * chain + i for i in range(number)]
+            index.apply(endpoint, stored(*hashes, tokens=tokens, tier=tier), model="m")
+            model[endpoint] |= {(chain, i, tier) for i in range(number)}
+        index.check()
+
+    for chain in range(4):
+        expected = {endpoint: run_weight(model[endpoint], chain) for endpoint in POOL}
+        found = weights(index, *(100 * chain + i for i in range(4)))
+        assert {each: round(found.get(each, 0.0), 6) for each in POOL} == expected
+
+
+def run_weight(held: set, chain: int) -> float:
+    """What the unbroken run of a chain is worth."""
+    total = 0.0
+    for i in range(4):
+        if (chain, i, "gpu") in held:
+            total += 1.0
+        elif (chain, i, "cpu") in held:
+            total += 0.8
+        else:
+            break
+    return round(total, 6)
+
+
+# -- the producer -----------------------------------------------------------------------------
+
+
+def produce(
+    producer: PrecisePrefixProducer, pool, now: float = 0.0, **fields
+) -> tuple[Cycle, PrefixMatch | None]:
+    made = cycle(list(pool))
+    made.request, made.model, made.now = request(*fields.pop("tokens", ()), **fields), "m", now
+    TokenProducer(TokenParameters(), around()).produce(made)
+    producer.produce(made)
+    return made, made.prefixes.get("it")
+
+
+def make_producer(pool, **settings) -> PrecisePrefixProducer:
+    values = {"tokenProcessorConfig": {"blockSizeTokens": 2}} | settings
+    return PrecisePrefixProducer(parameters(PreciseParameters, **values), around(pool))
+
+
+def test_producer_finds_what_events_told():
+    """By real tokens only: text stands for no block."""
+    pool = pool_of(2)
+    one, _ = pool
+    producer = make_producer(pool)
+    producer.index.apply(one, stored(1, tokens=[7, 8]), model="m")
+    _, found = produce(producer, pool, tokens=(7, 8, 9))
+    assert (found.held, found.num_blocks) == ({one: 1}, 1)
+    assert produce(producer, pool, text="text")[1] is None
+
+
+@pytest.mark.parametrize(
+    ("model", "bases", "finds"),
+    [("", ["base"], True), ("alias", ["base"], True), ("base", ["base", "b"], True),
+     ("alias", ["base", "b"], False), ("adapter", ["base"], False)],
+)  # fmt: skip
+def test_unknown_model_means_the_only_base_model(model: str, bases: list[str], finds: bool):
+    """gRPC names none, and clients may use an alias; an adapter that events know is itself."""
+    pool = pool_of(2)
+    one, two = pool
+    producer = make_producer(pool)
+    producer.index.apply(one, stored(1, tokens=[7, 8]), model="base")
+    producer.index.apply(one, stored(2, tokens=[5, 6], lora_name="adapter"), model="base")
+    producer.base_models.update(zip((one, two), bases, strict=False))
+    made = cycle(list(pool), model=model)
+    made.request = request(7, 8)
+    TokenProducer(TokenParameters(), around()).produce(made)
+    producer.produce(made)
+    assert made.prefixes["it"].held == ({one: 1} if finds else {})
+
+
+def test_salted_requests_match_salted_blocks_only():
+    """The salt is the first block's extra."""
+    pool = pool_of(1)
+    (one,) = pool
+    producer = make_producer(pool)
+    event = stored(1, 2, tokens=[7, 8, 9, 9], extras=[("s",)])
+    producer.index.apply(one, event, model="m")
+    assert produce(producer, pool, tokens=(7, 8, 9, 9), cache_salt="s")[1].held == {one: 2}
+    assert produce(producer, pool, tokens=(7, 8, 9, 9))[1].held == {}
+
+
+def test_guesses_bridge_the_time_until_events_come():
+    """They expire, and events outlive them."""
+    pool = pool_of(1)
+    (one,) = pool
+    producer = make_producer(pool, speculativeIndexing=True)
+    made, _ = produce(producer, pool, tokens=(7, 8))
+    producer.picked(made, Schedule("p", {"p": [one]}))
+    assert produce(producer, pool, 1.0, tokens=(7, 8))[1].held == {one: 1}
+    assert produce(producer, pool, 2.5, tokens=(7, 8))[1].held == {}
+    assert len(producer.index) == 0
