@@ -11,9 +11,30 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from tests.doubles.stepping import make_engine
-from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, FinishReason
+from weft.core.types import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    FinishReason,
+    RepetitionDetectionParams,
+)
+from weft.engine.grammar import Vocabulary
+from weft.engine.grammar_text import to_grammar_text
+from weft.model.embedded.byte_tokenizer import tokenizer_files
 
-VOCAB = 24
+VOCAB = 260
+VOCABULARY = Vocabulary.read(
+    tokenizer_files(VOCAB, "<|endoftext|>")["tokenizer.json"].decode(), VOCAB, (256, 258)
+)
+GRAMMARS = [None, None, *(to_grammar_text("regex", r, None) for r in ("[a-c]{2,9}", "(ab|c)+"))]
+# What else is asked of an answer, each with a state or a mask of its own.
+WISHES = [
+    {},
+    {},
+    {"min_tokens": 1, "repetition_penalty": 1.5},
+    {"bad_token_ids": [[97], [98, 99]]},
+    {"repetition_detection": RepetitionDetectionParams(max_pattern_size=2, min_count=2)},
+]
 PROMPTS = st.lists(st.integers(3, 5), min_size=1, max_size=14)
 SALTS = st.sampled_from([None, "a", "b"])
 
@@ -34,6 +55,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             vocab_size=VOCAB,
             policy="priority",
         )
+        self.engine.vocabulary = VOCABULARY
         self.submitted: dict[str, tuple[list[int], dict, int]] = {}
         self.aborted: set[str] = set()  # wholly or in part
         self.gone: set[str] = set()  # wholly
@@ -51,11 +73,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(-1, 1),
         seed=st.integers(0, 3),
         temperature=st.sampled_from([0.0, 1.0]),
+        grammar=st.sampled_from(GRAMMARS),
+        wishes=st.sampled_from(WISHES),
     )
-    def submit(self, prompt, salt, lora, n, max_tokens, priority, seed, temperature):
+    def submit(self, prompt, salt, lora, n, max_tokens, priority, grammar, wishes, **params):
         """A request arrives."""
         request_id = f"r{len(self.submitted)}"
-        params = {"n": n, "max_tokens": max_tokens, "seed": seed, "temperature": temperature}
+        params |= {"n": n, "max_tokens": max_tokens, "grammar": grammar, **wishes}
         self.engine.submit(request_id, prompt, salt=salt, lora=lora, priority=priority, **params)
         self.submitted[request_id] = (prompt, params, n)
         return request_id
@@ -155,6 +179,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 vocab_size=VOCAB,
                 enable_prefix_caching=False,
             )
+            alone.vocabulary = VOCABULARY
             alone.submit("alone", prompt, **params)
             alone.run()
             pairs = zip(self.engine.answers[request_id], alone.answers["alone"], strict=True)
