@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
-from weft.cli.connect import connected, stream_text, to_sampling_params
+from weft.cli.connect import connected, handle_interrupts, stream_text, to_sampling_params
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.types import SamplingParams
@@ -32,6 +32,7 @@ def chat(
     message
         Say this, print the answer and leave. Without it, each line of standard input is a message.
     """
+    handle_interrupts()
     messages = _typed() if message is None else iter([message])
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from contextlib import aclosing
 
-from weft.cli.connect import connected, stream_text, to_sampling_params
+from weft.cli.connect import connected, handle_interrupts, stream_text, to_sampling_params
 from weft.cli.options import ConnectOptions, SampleOptions
 from weft.core.errors import ConfigError
 
@@ -24,6 +24,7 @@ def complete(
     prompt
         The text; read from standard input if not given.
     """
+    handle_interrupts()
     if prompt is None and sys.stdin.isatty():
         raise ConfigError('give a text to continue: weft complete "Once upon a time"')
     text = sys.stdin.read() if prompt is None else prompt

@@ -1,5 +1,6 @@
 """What the terminal clients share: reaching the server, sampling parameters, streaming text."""
 
+import signal
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -12,6 +13,11 @@ from weft.core.client import EngineClient
 from weft.core.errors import ConfigError
 from weft.core.types import OutputKind, PromptType, SamplingParams
 from weft.rpc.client import RpcClient
+
+
+def handle_interrupts() -> None:
+    """Make Ctrl-C a KeyboardInterrupt, which cancels what runs on the event loop."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """The `weft` command. Commands are loaded when they are called, so that `weft --help` is quick."""
 
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -72,6 +73,8 @@ def _describe(error: CycloptsError) -> str:
 
 def main() -> NoReturn:
     """Entry point of the `weft` command."""
+    # Until the command handles it: an import that is interrupted may swallow the exception and go on.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         status = run(sys.argv[1:])
     except KeyboardInterrupt:  # where nobody handles Ctrl-C: it is a wish, not a failure to explain
