@@ -25,7 +25,7 @@ from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 ECHO = "embedded:echo?itl_ms=20"
-PROMPT = list(range(100, 300))  # four seconds at that pace
+PROMPT = list(range(50, 250))  # four seconds at that pace
 ENDLESS = generate_request(PROMPT, max_tokens=10_000)
 SLOW_TO_LOAD = "embedded:random?layers=24&hidden=1024&vocab=32000&max_len=1024"
 
