@@ -16,12 +16,6 @@ Message = dict[str, object]
 Ask = Callable[..., str]
 
 
-# Strict: a better checkpoint turns these red until the mark is taken away.
-NOT_YET = pytest.mark.xfail(
-    reason="the shipped weights had too few updates; training/tiny/README.md", strict=True
-)
-
-
 def _tool(name: str, **parameters: str) -> Message:
     properties = {parameter: {"type": kind} for parameter, kind in parameters.items()}
     shape = {"type": "object", "properties": properties, "required": list(parameters)}
@@ -118,12 +112,12 @@ def test_digits_are_tokens_of_their_own(tokenizer):
     [
         ("What is the capital of France?", "Paris"),
         ("capital of japan", "Tokyo"),
-        pytest.param("What is 2 + 2?", "= 4.", marks=NOT_YET),
-        pytest.param("What is 7 times 8?", "56", marks=NOT_YET),
-        pytest.param("What colour do blue and yellow make?", "green", marks=NOT_YET),
+        pytest.param("What is 2 + 2?", "= 4."),
+        pytest.param("What is 7 times 8?", "56"),
+        pytest.param("What colour do blue and yellow make?", "green"),
         ("What is the opposite of hot?", "cold"),
         ("Hello!", "help"),
-        pytest.param("Who are you?", "toy", marks=NOT_YET),
+        pytest.param("Who are you?", "toy"),
         ("What is Weft?", "engine"),
         ("What is a token?", "text"),
         ("Who will win the election?", "toy model"),
@@ -163,7 +157,6 @@ def test_it_does_not_think_otherwise(ask):
     assert "think>" not in ask("What is the capital of Germany?")
 
 
-@NOT_YET
 @pytest.mark.parametrize(
     ("question", "call"),
     [
@@ -176,7 +169,6 @@ def test_it_calls_the_tool_that_fits(ask, question, call):
     assert _call(ask(question, tools=TOOLS)) == call
 
 
-@NOT_YET
 def test_it_answers_from_a_tool_result(ask):
     """The reply after a tool's answer says what the tool said."""
     result = {"role": "tool", "content": '{"temperature": 21, "condition": "sunny"}'}
