@@ -4,21 +4,30 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.contract.engines import start, stop
+from tests.contract.engines import GIB, stop
+from weft.compute.load import RunnerName, load_runner
+from weft.core.config import EngineOptions
 from weft.core.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
+from weft.engine.configure import resolve
 from weft.engine.local_client import LocalClient
+from weft.model.open import open_model
+from weft.text.tokenizer import Tokenizer
 
 RANDOM = (
     "embedded:random?layers=2&hidden=64&heads=4&kv_heads=2&head_dim=16&intermediate=128&vocab=512"
 )
 TINY = "embedded:tiny"
-MODELS = (RANDOM, TINY)
+MODELS = {
+    f"{name}-{runner}": (model, runner)
+    for name, model in (("random", RANDOM), ("tiny", TINY))
+    for runner in ("reference", "native")
+}
 MAX_MODEL_LEN = 128
 NUM_REQUESTS = 64
 
@@ -94,10 +103,16 @@ def _extend(answer: Answer, output: RequestOutput) -> None:
 
 
 @asynccontextmanager
-async def bench(model: str, **options: Any) -> AsyncIterator[Bench]:
+async def bench(model: str, runner: RunnerName, **options: Any) -> AsyncIterator[Bench]:
     """An engine with these options; at its end it must hold nothing."""
     defaults = {"max_model_len": MAX_MODEL_LEN, "num_gpu_blocks_override": 1024}
-    client = await start(LocalClient, model, **{**defaults, **options})
+    checkpoint = open_model(model)
+    config = resolve(EngineOptions(model=model, **{**defaults, **options}), checkpoint.card, GIB)
+    client = await LocalClient.start_with(
+        load_runner(checkpoint, max_model_len=MAX_MODEL_LEN, runner=runner),
+        Tokenizer.from_files(checkpoint.tokenizer_files),
+        config,
+    )
     try:
         yield (opened := Bench(client))
         load = await opened.load()
@@ -108,10 +123,15 @@ async def bench(model: str, **options: Any) -> AsyncIterator[Bench]:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model, and its answers to each request alone: one at a time, without a cache."""
+    """A model on a runner, and its answers to each request alone: one at a time, without a cache."""
 
     name: str
+    runner: RunnerName
     reference: list[Answer]
+
+    def bench(self, **options: Any) -> AbstractAsyncContextManager[Bench]:
+        """An engine of this model, on this runner."""
+        return bench(self.name, self.runner, **options)
 
     def check(self, answers: list[Answer]) -> None:
         """Every token of every answer is the reference's, and there are as many as were asked for."""
@@ -121,18 +141,19 @@ class Model:
         assert answers == self.reference
 
 
-async def ask_one_by_one(name: str) -> list[Answer]:
+async def ask_one_by_one(name: str, runner: RunnerName) -> list[Answer]:
     """The reference."""
-    async with bench(name, enable_prefix_caching=False) as engine:
+    async with bench(name, runner, enable_prefix_caching=False) as engine:
         answers = [await engine.ask(request) for request in REQUESTS]
         assert engine.num_cached_tokens == 0
         return answers
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=["random", "tiny"])
+@pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS.keys())
 def model(request: pytest.FixtureRequest) -> Model:
-    """Each model in turn."""
-    return Model(request.param, asyncio.run(ask_one_by_one(request.param)))
+    """Each model on each runner."""
+    name, runner = request.param
+    return Model(name, runner, asyncio.run(ask_one_by_one(name, runner)))
 
 
 def test_the_requests_are_worth_comparing():
@@ -150,7 +171,7 @@ async def test_reference_answers_differ_from_each_other(model: Model):
 
 async def test_all_together(model: Model):
     """One batch of everything."""
-    async with bench(model.name, enable_prefix_caching=False, max_num_seqs=128) as engine:
+    async with model.bench(enable_prefix_caching=False, max_num_seqs=128) as engine:
         model.check(await engine.ask_all(REQUESTS))
         load = await engine.load()
         assert load.num_steps < sum(params.max_tokens or 0 for _, params in REQUESTS) / 4
@@ -158,22 +179,22 @@ async def test_all_together(model: Model):
 
 async def test_in_chunks_of_sixteen(model: Model):
     """A budget of 16 tokens a step cuts most prompts in pieces."""
-    async with bench(
-        model.name, enable_prefix_caching=False, max_num_batched_tokens=16, max_num_seqs=16
+    async with model.bench(
+        enable_prefix_caching=False, max_num_batched_tokens=16, max_num_seqs=16
     ) as engine:
         model.check(await engine.ask_all(REQUESTS))
 
 
 async def test_with_a_pool_so_small_that_it_preempts(model: Model):
     """Sequences give way, and compute again what they had."""
-    async with bench(model.name, num_gpu_blocks_override=10, max_num_batched_tokens=64) as engine:
+    async with model.bench(num_gpu_blocks_override=10, max_num_batched_tokens=64) as engine:
         model.check(await engine.ask_all(REQUESTS))
         assert (await engine.load()).num_preemptions > 0
 
 
 async def test_with_a_warm_cache(model: Model):
     """The second time most of each prompt is taken from the cache."""
-    async with bench(model.name) as engine:
+    async with model.bench() as engine:
         model.check(await engine.ask_all(REQUESTS))
         num_cached_before = engine.num_cached_tokens
         again = await engine.ask_all(reversed(REQUESTS))
@@ -187,7 +208,7 @@ async def test_while_others_are_aborted_at_random(model: Model):
     draw = random.Random(5)
     others: list[asyncio.Task[Answer]] = []
 
-    async with bench(model.name, num_gpu_blocks_override=40, max_num_batched_tokens=64) as engine:
+    async with model.bench(num_gpu_blocks_override=40, max_num_batched_tokens=64) as engine:
 
         def disturb() -> None:
             """Called on every output of ours: one comes, and of those that are there one goes."""
