@@ -177,7 +177,11 @@ def test_a_second_signal_does_not_wait():
                 yield opening
                 hold.wait(20)
 
+            grpc.channel_ready_future(channel).result(10)
             answers = ExternalProcessorStub(channel).Process(messages())
+            # Sent after the stream on the same connection: once it is answered, the stream is open.
+            check = health_pb2_grpc.HealthStub(channel).Check
+            check(health_pb2.HealthCheckRequest(), timeout=10)
             picker.process.send_signal(signal.SIGTERM)
             for line in picker.process.stderr or ():
                 if "open requests get 60 s" in line:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weft.core.config import EngineConfig, EngineOptions
@@ -203,6 +203,7 @@ def test_a_pool_too_small_for_one_sequence_is_refused_with_two_ways_out():
     block_size=st.integers(1, 1024),
     blocks=st.none() | st.integers(1, 1 << 16),
 )
+@example(free=GIB, weights=1, kv=879_164, length=7, block_size=1024, blocks=None)
 def test_every_advice_works(free, weights, kv, length, block_size, blocks):
     """Whatever the numbers: flags that a refusal offers are accepted when given as written."""
     model = card(max_position_embeddings=length, kv_bytes_per_token=kv, weight_bytes=weights)

@@ -177,7 +177,7 @@ def _too_small(demand: _Demand, num_blocks: int) -> str:
 def _remedies(demand: _Demand, num_blocks: int, needed: int) -> list[str]:
     most = _most_blocks(demand, demand.limit_bytes)
     fitting = max(num_blocks, min(most, 1))
-    shorter = fitting * demand.block_size
+    shorter = min(fitting * demand.block_size, demand.max_model_len)
     remedies = []
     if shorter >= MIN_MODEL_LEN:
         remedies.append(_flags(demand, shorter, fitting))
@@ -187,7 +187,7 @@ def _remedies(demand: _Demand, num_blocks: int, needed: int) -> list[str]:
         remedies.append(_flags(demand, most * demand.block_size, most))
     elif shorter // 2 >= MIN_MODEL_LEN:
         remedies.append(_flags(demand, shorter // 2, fitting))
-    return remedies
+    return list(dict.fromkeys(remedies))
 
 
 def _flags(demand: _Demand, max_model_len: int, num_blocks: int) -> str:
