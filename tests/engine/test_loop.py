@@ -176,15 +176,18 @@ def test_event_batches_are_numbered_without_gaps():
     assert len(batches) > 3
 
 
-def test_a_failing_step_leaves_the_loop():
-    """A step's exception is fatal: no limping on with state nobody can vouch for."""
+def test_a_failing_step_ends_its_batch_and_leaves_the_loop():
+    """A step's exception is fatal: what was in it fails with a sentence, and nothing is limped on."""
 
     class Broken(FakeRunner):
         def forward(self, batch):
             raise MemoryError("no room")
 
+    script = Script([add("in the step", n=2), add("waiting")])
     with pytest.raises(MemoryError):
-        Script([add("a")]).run(runner=Broken())
+        script.run(runner=Broken(), max_num_seqs=2)
+    assert script.reasons("in the step") == [FinishReason.ERROR] * 2
+    assert script.reasons("waiting") == []
 
 
 def test_load_counts_blocks_and_preemptions():

@@ -111,7 +111,11 @@ class EngineLoop:
         grammars = [e.sequence.grammar for e in plan.entries if e.samples and e.sequence.grammar]
         if grammars:
             GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
-        logits = self._runner.forward(plan.to_batch(self._block_size))
+        try:
+            logits = self._runner.forward(plan.to_batch(self._block_size))
+        except Exception:
+            self._report(self._scheduler.fail(plan))  # they know why; the others learn that it died
+            raise
         sampled = sample(logits, plan)
         outputs = self._scheduler.commit(plan, sampled)
         self._meter.count_step(sum(len(output.token_ids) for output in outputs))

@@ -142,6 +142,11 @@ class Scheduler:
         ]
         return [self._end(sequence, FinishReason.ABORT) for sequence in ended]
 
+    def fail(self, plan: Plan) -> list[SequenceOutput]:
+        """End the sequences of a step that could not be computed; the final output of each."""
+        error = "the engine failed while it computed this request"
+        return [self._end(e.sequence, FinishReason.ERROR, error=error) for e in plan.entries]
+
     def abort_all(self) -> list[SequenceOutput]:
         """End every request."""
         return [output for engine_id in list(self._sequences) for output in self.abort(engine_id)]
