@@ -103,7 +103,7 @@ def _extend(answer: Answer, output: RequestOutput) -> None:
 
 
 @asynccontextmanager
-async def bench(model: str, runner: RunnerName, **options: Any) -> AsyncIterator[Bench]:
+async def bench(model: str, runner: RunnerName = "auto", **options: Any) -> AsyncIterator[Bench]:
     """An engine with these options; at its end it must hold nothing."""
     defaults = {"max_model_len": MAX_MODEL_LEN, "num_gpu_blocks_override": 1024}
     checkpoint = open_model(model)
