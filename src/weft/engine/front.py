@@ -343,10 +343,7 @@ class FrontClient(EngineClient):
         future = self._calls.pop(reply.call_id, None)
         if future is None or future.done():
             return  # the caller gave up
-        if reply.error is not None:
-            future.set_exception(WeftError(reply.error))
-        else:
-            future.set_result(reply)
+        future.set_result(reply)
 
     def _die(self, error: WeftError) -> None:
         """The engine is gone: everyone who waits for it learns so, once."""

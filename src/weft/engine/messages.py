@@ -92,11 +92,10 @@ class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a control command; `error` is a sentence, or None."""
+    """The answer to a control command; `load` comes with the answer to a ping."""
 
     call_id: int
     is_done: bool = True
-    error: str | None = None
     load: EngineLoad | None = None
 
 
