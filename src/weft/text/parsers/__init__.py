@@ -1,0 +1,1 @@
+"""What a model wrote, taken apart while it is written: thoughts, answer, tool calls."""

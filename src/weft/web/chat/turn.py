@@ -1,0 +1,101 @@
+"""A conversation turn as values: what is asked for (`Turn`) and what comes back (`TurnEvent`).
+
+Each API translates its body to a `Turn` and its events from `TurnEvent`s, in pure functions; an
+answer in one piece is the fold of the same events, so that streams and answers cannot differ.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from weft.core.types import PositionLogprobs, SamplingParams
+from weft.text.parsers.parts import Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function the model may call. `parameters` is its JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    is_strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """The model has to call this one."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One request for the next message. `messages` are in OpenAI's shape, tools apart.
+
+    `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
+    `weft.web.chat`; everything else of `params` is the caller's. `model` is a served name or an adapter's.
+    """
+
+    request_id: str
+    model: str
+    messages: Sequence[Mapping[str, Any]]
+    params: SamplingParams
+    tools: Sequence[Tool] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    documents: Sequence[Mapping[str, Any]] | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    include_reasoning: bool = True
+    cache_salt: str | None = None
+    priority: int = 0
+    data_parallel_rank: int | None = None
+    trace_headers: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """The first event of every turn: the prompt is known and the engine has taken the request."""
+
+    prompt: str
+    prompt_token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDelta:
+    """News of one of the `n` answers, numbered `index`. Tool calls carry their ids already.
+
+    `finish_reason` is set once an answer, in its last delta: "tool_calls" where calls were made and
+    not named by the caller. `num_tokens` counts the tokens of this delta, those of thoughts in
+    `num_reasoning_tokens` too.
+    """
+
+    index: int
+    parts: list[Part]
+    token_ids: list[int]
+    num_reasoning_tokens: int = 0
+    logprobs: list[PositionLogprobs] | None = None
+    finish_reason: Literal["stop", "length", "tool_calls", "abort", "repetition"] | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens generated since the last delta of this answer."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The last event of every turn that did not fail."""
+
+    num_cached_tokens: int
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+
+
+TurnEvent: TypeAlias = Began | TurnDelta | Ended

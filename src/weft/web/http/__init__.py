@@ -1,0 +1,1 @@
+"""What every endpoint shares: routes, bodies, errors, streams, keys and limits."""

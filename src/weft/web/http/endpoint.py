@@ -1,0 +1,86 @@
+"""An endpoint is a value: its route, what it takes and gives, who may call it, and the function behind it.
+
+The server, the keys, the errors, `/openapi.json` and the tests are all made from these values.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+import msgspec
+from starlette.responses import Response
+
+from weft.web.served import Served
+
+
+class Access(Enum):
+    """Who may call an endpoint."""
+
+    OPEN = "open"  # anybody: probes
+    API = "api"  # holders of an API key, or anybody when none is set
+    CONTROL = "control"  # holders of a control key; nobody when none is set
+
+
+class Dialect(Enum):
+    """Whose error objects an endpoint answers with."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """A stream of server-sent events, encoded by the handler (`weft.web.http.sse`).
+
+    An error that `source` raises is written as the dialect's error event, and nothing after it. The
+    source is closed as soon as the client leaves or reads nothing for too long.
+    """
+
+    source: AsyncGenerator[bytes, None]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Answer: TypeAlias = msgspec.Struct | Events | Response
+"""A struct is sent as JSON with status 200, without fields that are `msgspec.UNSET`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One HTTP request, past keys and limits. `body` is an instance of the endpoint's `body`, checked.
+
+    `request_id` is the server's own, unique for ever: use it with the engine. `label` is the client's
+    `X-Request-Id`, or `request_id`: it is shown in answers and logs and is a key to nothing.
+    Header names are lower case.
+    """
+
+    body: Any
+    served: Served
+    request_id: str
+    label: str
+    headers: Mapping[str, str]
+    path_parameters: Mapping[str, str]
+    query: Mapping[str, str]
+    raw_body: bytes = b""
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """`answer` and `event` are what a JSON answer and an event's data consist of, for the description.
+
+    `is_strict` refuses unknown fields of the body; the inference APIs ignore them.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    access: Access = Access.API
+    dialect: Dialect = Dialect.OPENAI
+    body: Any = None
+    answer: Any = None
+    event: Any = None
+    is_strict: bool = False
