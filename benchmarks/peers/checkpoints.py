@@ -1,0 +1,128 @@
+"""Checkpoints in the shapes of known models, with random weights: speed does not depend on the values."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of one decoder. The head is tied to the embedding."""
+
+    name: str
+    is_qwen3: bool
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    rope_theta: float
+
+
+SHAPES = (
+    Shape("qwen3-0.6b", True, 28, 1024, 16, 8, 128, 3072, 151936, 1e6),
+    Shape("smollm2-135m", False, 30, 576, 9, 3, 64, 1536, 49152, 1e5),
+)
+
+
+def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Every tensor by its Hugging Face name."""
+    query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    tensors: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (shape.vocab, shape.hidden),
+        "model.norm.weight": (shape.hidden,),
+    }
+    for layer in range(shape.layers):
+        at = f"model.layers.{layer}"
+        tensors |= {
+            f"{at}.input_layernorm.weight": (shape.hidden,),
+            f"{at}.post_attention_layernorm.weight": (shape.hidden,),
+            f"{at}.self_attn.q_proj.weight": (query, shape.hidden),
+            f"{at}.self_attn.k_proj.weight": (key, shape.hidden),
+            f"{at}.self_attn.v_proj.weight": (key, shape.hidden),
+            f"{at}.self_attn.o_proj.weight": (shape.hidden, query),
+            f"{at}.mlp.gate_proj.weight": (shape.intermediate, shape.hidden),
+            f"{at}.mlp.up_proj.weight": (shape.intermediate, shape.hidden),
+            f"{at}.mlp.down_proj.weight": (shape.hidden, shape.intermediate),
+        }
+        if shape.is_qwen3:
+            tensors |= {
+                f"{at}.self_attn.q_norm.weight": (shape.head_dim,),
+                f"{at}.self_attn.k_norm.weight": (shape.head_dim,),
+            }
+    return tensors
+
+
+def write_checkpoint(shape: Shape, directory: Path) -> Path:
+    """A Hugging Face directory in bfloat16; one that is there already is kept."""
+    if (directory / "model.safetensors").exists():
+        return directory
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(_config(shape), indent=1))
+    _write_tokenizer(shape, directory)
+    _write_weights(tensor_shapes(shape), directory / "model.safetensors")
+    return directory
+
+
+def _write_weights(tensors: dict[str, tuple[int, ...]], file: Path) -> None:
+    """A safetensors file, a tensor at a time: the length of the header, the header, the data."""
+    header: dict[str, object] = {}
+    end = 0
+    for name, size in tensors.items():
+        start, end = end, end + 2 * math.prod(size)
+        header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [start, end]}
+    encoded = json.dumps(header).encode()
+    random = np.random.default_rng(0)
+    partial = file.with_suffix(".partial")
+    with partial.open("wb") as out:
+        out.write(len(encoded).to_bytes(8, "little") + encoded)
+        for size in tensors.values():
+            out.write(_bfloat16(random, size))
+    partial.rename(file)
+
+
+def _bfloat16(random: np.random.Generator, size: tuple[int, ...]) -> bytes:
+    if len(size) == 1:
+        values = np.ones(size, np.float32)
+    else:
+        values = random.standard_normal(size, np.float32) * np.float32(0.02)
+    return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+
+
+def _config(shape: Shape) -> dict[str, object]:
+    return {
+        "architectures": ["Qwen3ForCausalLM" if shape.is_qwen3 else "LlamaForCausalLM"],
+        "model_type": "qwen3" if shape.is_qwen3 else "llama",
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6 if shape.is_qwen3 else 1e-5,
+        "rope_theta": shape.rope_theta,
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "vocab_size": shape.vocab,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+
+
+def _write_tokenizer(shape: Shape, directory: Path) -> None:
+    """One word an id: enough for engines that will not start without a tokenizer."""
+    vocab = {f"w{token_id}": token_id for token_id in range(shape.vocab)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="w0"))  # noqa: S106 - no secret
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w0", "unk_token": "w0"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))

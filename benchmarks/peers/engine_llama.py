@@ -1,0 +1,114 @@
+"""llama.cpp as one of the engines, through its C API: prompts and steps of all sequences in common batches."""
+
+import asyncio
+import ctypes
+import sys
+import time
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from protocol import claim_stdout, report, serve
+
+MAX_SEQUENCES = 32
+BATCH_TOKENS = 2048
+
+
+class Llama:
+    """One model and one context for up to 32 sequences."""
+
+    def __init__(self, path: str) -> None:
+        llama_cpp.llama_backend_init()
+        self._model = llama_cpp.llama_model_load_from_file(
+            path.encode(), llama_cpp.llama_model_default_params()
+        )
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = MAX_SEQUENCES * 1280
+        params.n_seq_max = MAX_SEQUENCES
+        params.n_batch = BATCH_TOKENS
+        params.n_threads = params.n_threads_batch = 2
+        self._context = llama_cpp.llama_init_from_model(self._model, params)
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        vocab = llama_cpp.llama_model_get_vocab(self._model)
+        self._vocab_size = llama_cpp.llama_vocab_n_tokens(vocab)
+        self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+        """Greedy, all sequences together; a part that all prompts begin with is computed once."""
+        started = time.perf_counter()
+        llama_cpp.llama_memory_clear(self._memory, True)
+        shared = _num_shared(prompts)
+        self._decode([(0, position, prompts[0][position], False) for position in range(shared)])
+        for sequence in range(1, len(prompts) if shared else 0):
+            llama_cpp.llama_memory_seq_cp(self._memory, 0, sequence, 0, shared)
+        tokens, first_s = [], []
+        for sequence, prompt in enumerate(prompts):
+            rows = [
+                (sequence, position, prompt[position], position == len(prompt) - 1)
+                for position in range(shared, len(prompt))
+            ]
+            tokens += self._decode(rows)
+            first_s.append(time.perf_counter() - started)
+        for step in range(1, max_tokens):
+            rows = [
+                (sequence, len(prompt) + step - 1, tokens[sequence], True)
+                for sequence, prompt in enumerate(prompts)
+            ]
+            tokens = self._decode(rows)
+        return report(started, first_s, len(prompts) * max_tokens)
+
+    def _decode(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
+        chosen: list[int] = []
+        for start in range(0, len(rows), BATCH_TOKENS):
+            chosen += self._decode_batch(rows[start : start + BATCH_TOKENS])
+        return chosen
+
+    def _decode_batch(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
+        batch = self._batch
+        batch.n_tokens = len(rows)
+        for row, (sequence, position, token, wants_logits) in enumerate(rows):
+            batch.token[row] = token
+            batch.pos[row] = position
+            batch.n_seq_id[row] = 1
+            batch.seq_id[row][0] = sequence
+            batch.logits[row] = wants_logits
+        if llama_cpp.llama_decode(self._context, batch):
+            raise RuntimeError("llama_decode failed")
+        return [self._best(row) for row, wanted in enumerate(rows) if wanted[3]]
+
+    def _best(self, row: int) -> int:
+        logits = llama_cpp.llama_get_logits_ith(self._context, row)
+        return int(np.ctypeslib.as_array(logits, shape=(self._vocab_size,)).argmax())
+
+
+def _num_shared(prompts: list[list[int]]) -> int:
+    """Leading ids that all prompts have in common, if there are several; each keeps one of its own."""
+    if len(prompts) == 1:
+        return 0
+    shared = 0
+    for ids in zip(*prompts, strict=False):
+        if len(set(ids)) > 1:
+            break
+        shared += 1
+    return min(shared, min(map(len, prompts)) - 1)
+
+
+async def main() -> None:
+    """Load, then answer."""
+    pipe = claim_stdout()
+    llama_cpp.llama_log_set(_silent, ctypes.c_void_p(0))
+    engine = Llama(sys.argv[1])
+
+    async def run(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+        return engine.run(prompts, max_tokens)
+
+    await serve(pipe, run, {"engine": "llama.cpp", "version": llama_cpp.__version__})
+
+
+@llama_cpp.llama_log_callback
+def _silent(level: int, text: bytes, data: object) -> None:
+    del level, text, data
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

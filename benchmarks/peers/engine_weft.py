@@ -1,0 +1,55 @@
+"""Weft as one of the engines: the engine in its own process, as `weft serve` runs it."""
+
+import argparse
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from protocol import claim_stdout, serve, streaming
+
+from weft import __version__
+from weft.compute.load import with_resident_sizes
+from weft.core.config import EngineOptions
+from weft.core.types import OutputKind, SamplingParams
+from weft.engine.configure import resolve
+from weft.engine.memory import free_memory_bytes
+from weft.engine.process_client import ProcessClient
+from weft.model.open import open_model
+
+KV_BYTES = 4 * 2**30
+
+
+async def main() -> None:
+    """Load, then answer."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--quantization", default=None)
+    arguments = parser.parse_args()
+    pipe = claim_stdout()
+    extra = {"quantization": arguments.quantization} if arguments.quantization else {}
+    options = EngineOptions(
+        model=arguments.model, max_model_len=8192, kv_cache_bytes=KV_BYTES, **extra
+    )
+    checkpoint = with_resident_sizes(open_model(options.model))
+    config = resolve(options, checkpoint.card, free_memory_bytes())
+    client = await ProcessClient.start(checkpoint, config)
+    ids = map(str, itertools.count())
+
+    async def generate(prompt: list[int], max_tokens: int) -> AsyncIterator[int]:
+        params = SamplingParams(
+            temperature=0.0, max_tokens=max_tokens, ignore_eos=True, output_kind=OutputKind.DELTA
+        )
+        async with aclosing(client.generate(prompt, params, next(ids))) as outputs:
+            async for output in outputs:
+                yield sum(len(answer.token_ids) for answer in output.outputs)
+
+    try:
+        await serve(pipe, streaming(generate), {"engine": "weft", "version": __version__})
+    finally:
+        client.shutdown()
+        await client.wait_closed()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,257 @@
+"""W5: 16 clients that stream from a server, Weft's over gRPC and HTTP beside vLLM's over HTTP.
+
+`python benchmarks/peers/served.py`. The clients share the machine with the servers, as small ones do.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from benchmarks.peers.checkpoints import SHAPES, Shape, write_checkpoint
+from benchmarks.peers.environments import ROOT, VLLM, vllm_variables
+from benchmarks.peers.workloads import SERVED, SERVED_CLIENTS
+from weft.pb.vllm_engine_pb2 import GenerateRequest, SamplingParams, TokenizedInput
+from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+
+START_TIMEOUT_S = 600.0
+# Sends one prompt and calls back each time that more of the answer has come; gives the tokens of all.
+Ask = Callable[[list[int], int, Callable[[], None]], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One server, once: 32 requests by 16 clients."""
+
+    server: str
+    tokens_per_s: float
+    first_p50_s: float
+    first_p99_s: float
+    between_p50_s: float
+    between_p99_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """When the parts of one answer came, in seconds since it was asked for."""
+
+    at: list[float]
+    num_tokens: int
+
+
+async def measure(server: str, ask: Ask, prompts: list[list[int]]) -> Served:
+    """Each client takes the next prompt as soon as its last answer is whole."""
+    waiting = iter(prompts)
+    stamps: list[Stamps] = []
+
+    async def client() -> None:
+        for prompt in waiting:
+            started, at = time.perf_counter(), []
+            num_tokens = await ask(
+                prompt, SERVED.max_tokens, lambda s=started, a=at: a.append(time.perf_counter() - s)
+            )
+            stamps.append(Stamps(at, num_tokens))
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(SERVED_CLIENTS):
+            clients.create_task(client())
+    total_s = time.perf_counter() - started
+    num_tokens = sum(one.num_tokens for one in stamps)
+    if num_tokens != len(prompts) * SERVED.max_tokens:
+        raise RuntimeError(f"{server}: {num_tokens} tokens came")
+    firsts = [one.at[0] for one in stamps]
+    gaps = [b - a for one in stamps for a, b in zip(one.at, one.at[1:], strict=False)]
+    first, between = _percentiles(firsts), _percentiles(gaps)
+    return Served(server, num_tokens / total_s, *first, *between)
+
+
+def _percentiles(values: list[float]) -> tuple[float, float]:
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return cuts[49], cuts[98]
+
+
+def over_http(port: int, model: str) -> Ask:
+    """OpenAI completions as server-sent events, read as plainly as possible: the client's time counts too."""
+
+    async def ask(prompt: list[int], max_tokens: int, came: Callable[[], None]) -> int:
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        payload = json.dumps(body).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with closing(writer):
+            writer.write(
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+                b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(payload)
+            )
+            writer.write(payload)
+            num_tokens = 0
+            async for line in reader:
+                if line.startswith(b"data: {"):
+                    usage = json.loads(line[6:]).get("usage") if b'"usage":{' in line else None
+                    num_tokens = usage["completion_tokens"] if usage else num_tokens
+                    if not usage:
+                        came()
+            return num_tokens
+
+    return ask
+
+
+def over_grpc(channel: grpc.aio.Channel) -> Ask:
+    """VllmEngine's Generate."""
+    stub = VllmEngineStub(channel)
+
+    async def ask(prompt: list[int], max_tokens: int, came: Callable[[], None]) -> int:
+        request = GenerateRequest(
+            tokenized=TokenizedInput(input_ids=prompt),
+            sampling_params=SamplingParams(
+                temperature=0.0, max_tokens=max_tokens, ignore_eos=True, n=1
+            ),
+            stream=True,
+        )
+        num_tokens = 0
+        async for response in stub.Generate(request):
+            if response.HasField("chunk"):
+                num_tokens += len(response.chunk.token_ids)
+                came()
+        return num_tokens
+
+    return ask
+
+
+async def start(
+    name: str, command: list[str], variables: dict[str, str], stack: AsyncExitStack, port: int
+) -> float:
+    """Start a server and wait until it is healthy; how long that took."""
+    started = time.perf_counter()
+    log = stack.enter_context((ROOT / f"{name}-server.log").open("w"))
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | variables
+    )
+
+    async def stop() -> None:
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), 20.0)
+        except TimeoutError:
+            process.kill()
+
+    stack.push_async_callback(stop)
+    while not await _is_healthy(port):
+        if process.returncode is not None or time.perf_counter() - started > START_TIMEOUT_S:
+            raise RuntimeError(f"{name} did not start; see its log in {ROOT}")
+        await asyncio.sleep(0.05)
+    return time.perf_counter() - started
+
+
+async def _is_healthy(port: int) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    with closing(writer):
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        return b" 200 " in await reader.readline()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def run(shape: Shape, repetitions: int) -> list[Served]:
+    """Both servers side by side, in turns."""
+    checkpoint = str(write_checkpoint(shape, ROOT / shape.name))
+    VLLM.make()
+    http, rpc, peer = _free_port(), _free_port(), _free_port()
+    ours = [sys.executable, "-m", "weft.cli.main", "serve", checkpoint, "--port", str(http)]
+    ours += ["--grpc-port", str(rpc), "--max-model-len", "8192", "--kv-cache-bytes", "4GiB"]
+    ours += ["--served-model-name", shape.name]
+    theirs = [str(VLLM.python), "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoint]
+    theirs += ["--port", str(peer), "--host", "127.0.0.1", "--max-model-len", "8192"]
+    theirs += ["--served-model-name", shape.name, "--dtype", "bfloat16"]
+    results: list[Served] = []
+    async with AsyncExitStack() as stack:
+        for name, command, variables, port in (
+            ("weft", ours, {}, http),
+            ("vllm", theirs, vllm_variables(os.cpu_count() or 1), peer),
+        ):
+            took = await start(name, command, variables, stack, port)
+            print(f"{shape.name}: {name} healthy after {took:.1f} s", flush=True)
+        channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{rpc}"))
+        asks = {
+            "weft gRPC": over_grpc(channel),
+            "weft HTTP": over_http(http, shape.name),
+            "vllm HTTP": over_http(peer, shape.name),
+        }
+        for repetition in range(repetitions + 1):  # the first warms up
+            for name, ask in asks.items():
+                prompts = SERVED.prompts(shape.vocab, 10 * repetition + len(results))
+                served = await measure(name, ask, prompts)
+                results += [served] if repetition else []
+    return results
+
+
+def table(results: list[Served]) -> str:
+    """Medians over the repetitions."""
+    lines = [
+        "| server | tok/s | first token p50 / p99, ms | between tokens p50 / p99, ms |",
+        "|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(result.server for result in results):
+        runs = [result for result in results if result.server == name]
+        rate, first, first_99, gap, gap_99 = (
+            statistics.median(getattr(run, field) for run in runs)
+            for field in (
+                "tokens_per_s", "first_p50_s", "first_p99_s", "between_p50_s", "between_p99_s",
+            )
+        )  # fmt: skip
+        lines.append(
+            f"| {name} | {rate:.0f} | {1000 * first:.0f} / {1000 * first_99:.0f} "
+            f"| {1000 * gap:.1f} / {1000 * gap_99:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse, run, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", nargs="+", default=[shape.name for shape in SHAPES])
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="write every run as JSON")
+    arguments = parser.parse_args()
+    ROOT.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {}
+    for shape in (one for one in SHAPES if one.name in arguments.shapes):
+        results = asyncio.run(run(shape, arguments.repetitions))
+        print(f"\n### {shape.name}, W5\n\n{table(results)}\n", flush=True)
+        found[shape.name] = [asdict(result) for result in results]
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
