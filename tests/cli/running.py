@@ -82,7 +82,7 @@ class Server:
 def running(*argv: str, **environment: str) -> Iterator[Server]:
     """`weft serve ARGV` on a free port, from its ready block until the end of the block."""
     process = subprocess.Popen(
-        [*WEFT, "serve", *argv, "--grpc-port", "0"],
+        [*WEFT, "serve", *argv, "--grpc-port", "0", "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -175,7 +175,7 @@ def test_a_missing_file_is_refused(capsys):
         (["serve", "--grpc-port", "65536"], "--grpc-port must be between 0 and 65535"),
         (["serve", "--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
         (["serve", "--api-key", " "], "--api-key must not be empty"),
-        (["serve", "/no/such/directory"], "/no/such/directory"),
+        (["serve", "/no/such/directory", "--port", "0", "--grpc-port", "0"], "/no/such/directory"),
         (["sreve"], "sreve"),
     ],
 )

@@ -118,7 +118,7 @@ def test_a_signal_during_start_leaves_nothing_behind():
     """A model that loads for seconds: the engine is ended with the server, and the status tells."""
     large = "embedded:random?layers=16&hidden=1024&heads=8&kv_heads=8&head_dim=128&intermediate=4096&vocab=1000"
     process = subprocess.Popen(
-        [*WEFT, "serve", large, "--grpc-port", "0", "--max-model-len", "256"],
+        [*WEFT, "serve", large, "--grpc-port", "0", "--port", "0", "--max-model-len", "256"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
     )  # fmt: skip
     front = psutil.Process(process.pid)
@@ -132,7 +132,7 @@ def test_a_signal_during_start_leaves_nothing_behind():
 
 def refused(*argv: str, **environment: str) -> str:
     """The one line a start-up that fails ends in, long before `weft` would give up waiting."""
-    result = weft("serve", *argv, **environment)
+    result = weft("serve", *argv, "--port", "0", **environment)
     assert result.returncode == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
@@ -194,7 +194,7 @@ def test_too_few_open_files_are_refused(tmp_path: Path):
     script = tmp_path / "few.sh"
     script.write_text('ulimit -n 64; exec "$@"\n')
     result = subprocess.run(
-        ["/bin/sh", str(script), *WEFT, "serve", SMALL, "--grpc-port", "0"],
+        ["/bin/sh", str(script), *WEFT, "serve", SMALL, "--grpc-port", "0", "--port", "0"],
         capture_output=True, text=True, timeout=30, env=clean_environment(), check=False,
     )  # fmt: skip
     assert result.returncode == 2
@@ -203,6 +203,8 @@ def test_too_few_open_files_are_refused(tmp_path: Path):
 
 def test_the_cause_is_shown_with_debug_logging():
     """The traceback is there for whoever asks for it."""
-    result = weft("serve", "/no/such/model", "--log-level", "debug", "--grpc-port", "0")
+    result = weft(
+        "serve", "/no/such/model", "--log-level", "debug", "--grpc-port", "0", "--port", "0"
+    )
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("error: ")

@@ -163,7 +163,7 @@ def test_a_signal_during_start_up_ends_it(
 ):
     """Soon, with a status that says so, without traceback, ready block or orphan."""
     process = subprocess.Popen(
-        [*WEFT, "serve", SLOW_TO_LOAD, "--grpc-port", "0", "--num-gpu-blocks-override", "64"],
+        [*WEFT, "serve", SLOW_TO_LOAD, "--grpc-port", "0", "--port", "0", "--num-gpu-blocks-override", "64"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
     )  # fmt: skip
     try:
@@ -191,7 +191,7 @@ def test_a_server_can_be_started_again_on_its_port():
         first.send(signal.SIGTERM)
         assert first.wait()[0] == 0
         second = subprocess.Popen(
-            [*WEFT, "serve", SMALL, "--grpc-port", first.address.rpartition(":")[2]],
+            [*WEFT, "serve", SMALL, "--port", "0", "--grpc-port", first.address.rpartition(":")[2]],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_environment(),
         )  # fmt: skip
         try:

@@ -41,7 +41,7 @@ def refusal(*argv: str, limits: str = "") -> str:
     port = address.rpartition(":")[2]
     started = time.monotonic()
     process = subprocess.Popen(
-        ["/bin/sh", "-c", f'{limits}\nexec "$@"', "sh", *WEFT, "serve", *argv, "--grpc-port", port],
+        ["/bin/sh", "-c", f'{limits}\nexec "$@"', "sh", *WEFT, "serve", *argv, "--port", "0", "--grpc-port", port],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=clean_environment(HF_HUB_OFFLINE="1"), start_new_session=True,
     )  # fmt: skip
@@ -250,7 +250,7 @@ def test_a_second_server_on_the_port_is_refused():
         expected = answer_of(stub, generate_request([5, 6, 7]))
         port = first.address.rpartition(":")[2]
         result = subprocess.run(
-            [*WEFT, "serve", SMALL, "--grpc-port", port],
+            [*WEFT, "serve", SMALL, "--port", "0", "--grpc-port", port],
             capture_output=True, text=True, timeout=30, env=clean_environment(), check=False,
         )  # fmt: skip
         assert result.returncode == 2
@@ -261,7 +261,7 @@ def test_a_second_server_on_the_port_is_refused():
 def test_an_engine_that_dies_while_it_starts_is_reported():
     """As by the system when memory runs out: no ready block, and the cause."""
     with subprocess.Popen(
-        [*WEFT, "serve", SLOW_TO_LOAD, "--num-gpu-blocks-override", "64", "--grpc-port", "0"],
+        [*WEFT, "serve", SLOW_TO_LOAD, "--num-gpu-blocks-override", "64", "--grpc-port", "0", "--port", "0"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
     ) as process:  # fmt: skip
         try:

@@ -13,16 +13,24 @@ from weft.model.card import ModelCard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where one of the servers listens."""
+
+    host_port: str
+    has_tls: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What there is to say about a server."""
+    """What there is to say about a server. At least one of `http` and `grpc` is there."""
 
     card: ModelCard
     config: EngineConfig
     cpu: Cpu
     computed: str
     free_bytes: int
-    address: str
-    has_tls: bool
+    http: Address | None
+    grpc: Address | None
     has_keys: bool
     load_s: float
 
@@ -35,7 +43,8 @@ def ready_block(ready: Ready) -> str:
         ("memory", _memory(ready)),
         ("limits", _limits(ready)),
         ("CPU", f"{ready.cpu.describe()}; {ready.computed}"),
-        ("gRPC", _endpoint(ready)),
+        *([("HTTP", _http(ready, ready.http))] if ready.http else []),
+        *([("gRPC", _grpc(ready, ready.grpc))] if ready.grpc else []),
         ("try", _command(ready)),
     ]
     lines = [f"  {name:<8}{text}".rstrip() for name, text in rows]
@@ -68,19 +77,44 @@ def _limits(ready: Ready) -> str:
     )
 
 
-def _endpoint(ready: Ready) -> str:
-    lock = "TLS" if ready.has_tls else "no TLS"
+def _http(ready: Ready, address: Address) -> str:
+    return f"{http_url(address)} (/v1, /metrics, /docs; {_security(ready, address)})"
+
+
+def http_url(address: Address) -> str:
+    """The address as clients are given it."""
+    return f"{'https' if address.has_tls else 'http'}://{address.host_port}"
+
+
+def _grpc(ready: Ready, address: Address) -> str:
+    return f"{address.host_port} (vllm.grpc.engine.VllmEngine; {_security(ready, address)})"
+
+
+def _security(ready: Ready, address: Address) -> str:
+    lock = "TLS" if address.has_tls else "no TLS"
     key = "key needed" if ready.has_keys else "no key"
-    return f"{ready.address} (vllm.grpc.engine.VllmEngine; {lock}, {key})"
+    return f"{lock}, {key}"
 
 
 def _command(ready: Ready) -> str:
-    words = [program(), "complete"]
-    if ready.address != "127.0.0.1:50051":
-        words += ["--address", ready.address]
-    if ready.has_tls:
-        words += ["--grpc-tls-ca", "CA.pem"]
+    if ready.grpc is not None:
+        return _grpc_command(ready.grpc, ready.has_keys)
+    assert ready.http is not None
+    words = ["curl", f"{http_url(ready.http)}/v1/models"]
+    if ready.http.has_tls:
+        words += ["--cacert", "CA.pem"]
     if ready.has_keys:
+        words += ["--header", '"Authorization: Bearer KEY"']
+    return " ".join(words)
+
+
+def _grpc_command(address: Address, has_keys: bool) -> str:
+    words = [program(), "complete"]
+    if address.host_port != "127.0.0.1:50051":
+        words += ["--address", address.host_port]
+    if address.has_tls:
+        words += ["--grpc-tls-ca", "CA.pem"]
+    if has_keys:
         words += ["--api-key", "KEY"]
     return " ".join([*words, '"The capital of France is"'])
 

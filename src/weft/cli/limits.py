@@ -30,10 +30,10 @@ def raise_open_files() -> None:
     log.warning("only %d open files are allowed: as many connections fail beyond that", soft)
 
 
-def check_port(host: str, port: int) -> None:
+def check_port(host: str, port: int, flag: str = "--grpc-port") -> None:
     """Refuse an address that cannot be listened on, before the model is loaded."""
     if not 0 <= port <= 65535:
-        raise ConfigError(f"--grpc-port must be between 0 and 65535, not {port}")
+        raise ConfigError(f"{flag} must be between 0 and 65535, not {port}")
     try:
         found = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -49,5 +49,5 @@ def check_port(host: str, port: int) -> None:
         except OSError as err:
             raise ConfigError(
                 f"cannot listen on {host}:{port}: {err.strerror}; "
-                "choose another with --grpc-port or --host"
+                f"choose another with {flag} or --host"
             ) from err

@@ -30,7 +30,7 @@ def make_app() -> App:
     """The commands, each by the name of its function."""
     app = App(
         name="weft",
-        help="Serve a language model over gRPC, and talk to it.",
+        help="Serve a language model over HTTP and gRPC, and talk to it.",
         version=__version__,
         config=(Env("WEFT_", command=False), refuse_empty_key, apply_config_file),
         default_parameter=Parameter(show_env_var=False),
@@ -40,7 +40,7 @@ def make_app() -> App:
     app.command(
         "weft.cli.serve:serve",
         name="serve",
-        help="Serve a model over gRPC until SIGTERM or Ctrl-C.",
+        help="Serve a model over HTTP and gRPC until SIGTERM or Ctrl-C.",
         help_epilogue=_SERVE_NOTES,
     )
     app.command("weft.cli.complete:complete", name="complete", help="Continue a text.")

@@ -23,7 +23,8 @@ from weft.engine.configure import (
 MODEL = Group("Model", sort_key=1)
 MEMORY = Group("Memory", sort_key=2)
 SCHEDULING = Group("Scheduling", sort_key=3)
-SERVER = Group("Server", sort_key=4)
+API = Group("API", sort_key=4)
+SERVER = Group("Server", sort_key=5)
 CONNECTION = Group("Connection", sort_key=2)
 CHAT = Group("Chat", sort_key=1)
 SAMPLING = Group("Sampling", sort_key=3)
@@ -111,7 +112,48 @@ class ServeOptions:
         ),
     ] = None
 
+    chat_template: Annotated[
+        Path | None,
+        Parameter(group=API, help="Chat template (Jinja) to use in place of the model's."),
+    ] = None
+    tool_call_parser: Annotated[
+        str,
+        Parameter(
+            group=API, help="How the model writes tool calls; auto goes by the chat template."
+        ),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str,
+        Parameter(group=API, help="How the model writes thoughts; auto goes by the chat template."),
+    ] = "auto"
+    enable_auto_tool_choice: Annotated[
+        bool, Parameter(group=API, help="Let the model choose whether to call a tool.")
+    ] = True
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool, Parameter(group=API, help='Hide the tools from the model when tool_choice is "none".')
+    ] = False
+    response_role: Annotated[
+        str, Parameter(group=API, help="Role of the messages that are answered.")
+    ] = "assistant"
+    return_tokens_as_token_ids: Annotated[
+        bool, Parameter(group=API, help="Write the tokens of log-probabilities as token_id:ID.")
+    ] = False
+    enable_prompt_tokens_details: Annotated[
+        bool, Parameter(group=API, help="Say how many prompt tokens came from the prefix cache.")
+    ] = True
+    enable_force_include_usage: Annotated[
+        bool, Parameter(group=API, help="End every stream with its usage, asked for or not.")
+    ] = False
+    max_n: Annotated[
+        Count, Parameter(group=API, help="Most answers that one request may ask for.")
+    ] = 128
+
     host: Annotated[str, Parameter(group=SERVER, help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        Count, Parameter(group=SERVER, help="Port of the HTTP server; 0 takes a free one.")
+    ] = 8000
+    http: Annotated[bool, Parameter(group=SERVER, help="Serve the HTTP APIs.")] = True
+    grpc: Annotated[bool, Parameter(group=SERVER, help="Serve the gRPC protocol.")] = True
     grpc_port: Annotated[
         Count, Parameter(group=SERVER, help="Port of the gRPC server; 0 takes a free one.")
     ] = 50051
@@ -126,8 +168,30 @@ class ServeOptions:
             help="Key every call must bring; repeatable. WEFT_API_KEY shows in no process list.",
         ),
     ] = None
+    control_api_key: Annotated[
+        list[str] | None,
+        Parameter(
+            group=SERVER,
+            negative=(),
+            help="Key of /pause, /abort_requests and the like over HTTP; repeatable. Without, they are off.",
+        ),
+    ] = None
+    allowed_origins: Annotated[
+        list[str] | None,
+        Parameter(
+            group=SERVER,
+            negative=(),
+            help="Web origin whose pages may use the HTTP APIs, or *; repeatable.",
+        ),
+    ] = None
+    ssl_certfile: Annotated[
+        Path | None, Parameter(group=SERVER, help="Certificate chain (PEM); turns TLS on for HTTP.")
+    ] = None
+    ssl_keyfile: Annotated[
+        Path | None, Parameter(group=SERVER, help="Private key of --ssl-certfile (PEM).")
+    ] = None
     grpc_tls_cert: Annotated[
-        Path | None, Parameter(group=SERVER, help="Certificate chain (PEM); turns TLS on.")
+        Path | None, Parameter(group=SERVER, help="Certificate chain (PEM); turns TLS on for gRPC.")
     ] = None
     grpc_tls_key: Annotated[
         Path | None, Parameter(group=SERVER, help="Private key of --grpc-tls-cert (PEM).")

@@ -122,7 +122,8 @@ class Stack:
         count = self._options.workers
         self._say(f"starting {count} workers with {self._model}")
         for number in range(1, count + 1):
-            argv = [*_weft(), "serve", self._model, "--grpc-port", "0", "--log-level", "warning"]
+            argv = [*_weft(), "serve", self._model, "--grpc-port", "0", "--no-http"]
+            argv += ["--log-level", "warning"]
             argv += shlex.split(self._options.worker_args)
             self._workers.append(await Child.start(f"worker {number}", argv, _environment(count)))
         addresses = []

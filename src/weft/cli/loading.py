@@ -1,0 +1,159 @@
+"""The slow part of a start: what serves a model is imported here, and the model found and checked."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.cli.banner import Address, Ready, ready_block
+from weft.cli.options import ServeOptions
+from weft.compute.load import describe_runner, with_resident_sizes
+from weft.compute.native import cpu
+from weft.core.client import EngineClient
+from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError
+from weft.engine.configure import resolve
+from weft.engine.memory import free_memory_bytes
+from weft.engine.process_client import ProcessClient
+from weft.model.open import Checkpoint, open_model
+from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.tls import server_credentials
+from weft.text.chat import ChatTemplate
+from weft.text.tokenizer import Tokenizer
+from weft.web.http.endpoint import Endpoint
+from weft.web.http.state import ServerState
+from weft.web.routes import all_endpoints
+from weft.web.served import ApiOptions, Served
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that was found, checked and fits; its weights are not read yet."""
+
+    options: ServeOptions
+    rpc_options: RpcOptions
+    checkpoint: Checkpoint
+    chat_template: str | None
+    config: EngineConfig
+    free_bytes: int
+
+    async def start_engine(self) -> ProcessClient:
+        """Load the weights, in a process of their own."""
+        return await ProcessClient.start(self.checkpoint, self.config)
+
+    def make_rpc_server(self, client: EngineClient) -> RpcServer:
+        """The gRPC server of `client`, not started."""
+        return RpcServer(client, self.checkpoint.tokenizer_files, self.rpc_options)
+
+    def serve_over_http(
+        self, client: EngineClient, state: ServerState
+    ) -> tuple[Served, Sequence[Endpoint]]:
+        """What the HTTP server serves of `client`, and at which endpoints."""
+        tokenizer = Tokenizer.from_files(self.checkpoint.tokenizer_files)
+        served = make_served(client, tokenizer, self.chat_template, self.options)
+        return served, all_endpoints(state)
+
+    def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
+        """The last words of a start."""
+        ready = Ready(
+            card=self.checkpoint.card,
+            config=self.config,
+            cpu=cpu(),
+            computed=describe_runner(self.checkpoint),
+            free_bytes=self.free_bytes,
+            http=http,
+            grpc=None if grpc_port is None else self._grpc_address(grpc_port),
+            has_keys=bool(self.rpc_options.api_keys),
+            load_s=load_s,
+        )
+        print(ready_block(ready), flush=True)
+
+    def _grpc_address(self, port: int) -> Address:
+        host = self.rpc_options.address.rpartition(":")[0]
+        return Address(host_port=f"{host}:{port}", has_tls=self.rpc_options.tls_cert is not None)
+
+
+def load(model: str, options: ServeOptions) -> Loaded:
+    """Find and check the model; `ConfigError` says what of it, or of the options, cannot be served."""
+    rpc_options = to_rpc_options(options)
+    # The server reads these again: a bad file is to be told now, not after the model has loaded.
+    server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
+    template = _read_template(options.chat_template)
+    checkpoint = with_resident_sizes(
+        open_model(model, revision=options.revision, dtype=options.dtype)
+    )
+    free_bytes = free_memory_bytes()
+    return Loaded(
+        options=options,
+        rpc_options=rpc_options,
+        checkpoint=checkpoint,
+        chat_template=checkpoint.chat_template if template is None else template,
+        config=resolve(options.engine_options(model), checkpoint.card, free_bytes),
+        free_bytes=free_bytes,
+    )
+
+
+def make_served(
+    client: EngineClient, tokenizer: Tokenizer, chat_template: str | None, options: ServeOptions
+) -> Served:
+    """What the HTTP endpoints see of `client`, wherever its engine is."""
+    template = None
+    if chat_template is not None:
+        template = ChatTemplate(chat_template, tokenizer.special_tokens)
+    return Served(
+        client=client,
+        tokenizer=tokenizer,
+        chat_template=template,
+        started_at=int(time.time()),
+        options=to_api_options(options),
+    )
+
+
+def to_api_options(options: ServeOptions) -> ApiOptions:
+    """The part that concerns the APIs."""
+    return ApiOptions(
+        tool_call_parser=_parser("--tool-call-parser", options.tool_call_parser),
+        reasoning_parser=_parser("--reasoning-parser", options.reasoning_parser),
+        enable_auto_tool_choice=options.enable_auto_tool_choice,
+        exclude_tools_when_tool_choice_none=options.exclude_tools_when_tool_choice_none,
+        response_role=options.response_role,
+        return_tokens_as_token_ids=options.return_tokens_as_token_ids,
+        enable_prompt_tokens_details=options.enable_prompt_tokens_details,
+        enable_force_include_usage=options.enable_force_include_usage,
+        max_n=options.max_n,
+    )
+
+
+def to_rpc_options(options: ServeOptions) -> RpcOptions:
+    """The part that concerns the gRPC server."""
+    return RpcOptions(
+        host=options.host,
+        port=options.grpc_port,
+        api_keys=tuple(options.api_key or ()),
+        tls_cert=options.grpc_tls_cert,
+        tls_key=options.grpc_tls_key,
+        tls_client_ca=options.grpc_tls_client_ca,
+        reflection=options.grpc_reflection,
+    )
+
+
+def _parser(flag: str, name: str) -> str | None:
+    if name not in ("auto", "none"):
+        raise ConfigError(f"{flag} {name!r}: must be auto or none")
+    return None
+
+
+def _read_template(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--chat-template: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--chat-template {path}: not UTF-8 text") from error
+    try:
+        ChatTemplate(text, {})
+    except ConfigError as error:
+        raise ConfigError(f"--chat-template {path}: {error}") from error
+    return text

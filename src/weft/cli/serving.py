@@ -1,0 +1,190 @@
+"""One engine behind its servers, from the first probe answered to drained.
+
+HTTP listens first; the model is found, and what serves it imported, on a thread meanwhile.
+"""
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
+
+from weft.cli.banner import Address, http_url
+from weft.cli.options import ServeOptions
+from weft.core.client import EngineClient
+from weft.core.errors import EngineDead
+from weft.web.admin.probes import probe_endpoints
+from weft.web.http.options import HttpOptions
+from weft.web.http.server import HttpServer, make_state
+
+if TYPE_CHECKING:
+    from weft.cli.loading import Loaded
+
+log = logging.getLogger("weft.cli")
+
+T = TypeVar("T")
+
+EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server was ready
+
+
+class Signalled(Exception):
+    """Somebody asked the process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+        self.name = signal.Signals(number).name
+
+
+class Server(Protocol):
+    """One way in."""
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new requests, let open ones finish for `timeout_s`, then stop."""
+        ...
+
+    async def stop(self) -> None:
+        """End every request and stop listening. Idempotent."""
+        ...
+
+
+class Serving:
+    """Made before the event loop is; `run` is called once."""
+
+    def __init__(
+        self, model: str, options: ServeOptions, http_options: HttpOptions, started: float
+    ) -> None:
+        self.is_loading = False
+        self._model = model
+        self._options = options
+        self._http_options = http_options
+        self._started = started
+        self._servers: list[Server] = []
+
+    async def run(self) -> int:
+        """Serve until a signal or the engine's death; the result is the exit status."""
+        self._signals: asyncio.Queue[int] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signals.put_nowait, number)
+        self._state = make_state(self._started)
+        for collect in (ProcessCollector, PlatformCollector, GCCollector):
+            collect(registry=self._state.registry)
+        self._http = HttpServer(self._state, self._http_options, probe_endpoints(self._state))
+        self._servers.append(self._http)
+        try:
+            http_port = await self._http.start() if self._options.http else None
+            return await self._serve(http_port)
+        except Signalled as signalled:
+            return EXIT_SIGNALLED + signalled.number
+        finally:
+            await self._http.stop()
+
+    async def _serve(self, http_port: int | None) -> int:
+        self._state.set_phase("reading the model's files", 0.1)
+        loaded = await self._unless_signalled(self._on_thread(self._load))
+        self._state.set_phase("loading the weights", 0.3)
+        client = await self._unless_signalled(loaded.start_engine())
+        try:
+            grpc_port = None
+            if self._options.grpc:
+                grpc = loaded.make_rpc_server(client)
+                self._servers.append(grpc)
+                grpc_port = await grpc.start()
+            if http_port is not None:
+                self._http.open(*loaded.serve_over_http(client, self._state))
+                # What scripts wait for before their first request.
+                log.info("Uvicorn running on %s", http_url(self._address(http_port)))
+            loaded.print_ready(
+                http=None if http_port is None else self._address(http_port),
+                grpc_port=grpc_port,
+                load_s=time.monotonic() - self._started,
+            )
+            await self._until_signalled(client)
+        finally:
+            client.shutdown()
+            await client.wait_closed()
+        return 0
+
+    def _load(self) -> "Loaded":
+        loading = import_module("weft.cli.loading")
+        loaded: Loaded = loading.load(self._model, self._options)
+        return loaded
+
+    def _address(self, port: int) -> Address:
+        host = self._options.host
+        shown = f"[{host}]" if ":" in host.strip("[]") and host[0] != "[" else host
+        return Address(
+            host_port=f"{shown}:{port}", has_tls=self._http_options.ssl_certfile is not None
+        )
+
+    # -- the end --------------------------------------------------------------------------------
+
+    async def _until_signalled(self, client: EngineClient) -> None:
+        try:
+            await self._unless_signalled(client.wait_closed())
+        except Signalled as signalled:
+            await self._drain(signalled)
+        else:
+            await asyncio.gather(*(server.stop() for server in self._servers))
+            raise EngineDead(str(client.dead_error))
+
+    async def _drain(self, signalled: Signalled) -> None:
+        timeout_s = self._options.shutdown_timeout
+        log.info("%s: open requests get %g s to finish", signalled.name, timeout_s)
+        try:
+            await self._unless_signalled(self._drain_all(timeout_s))
+        except Signalled as again:
+            log.warning("%s again: stopping now", again.name)
+            await asyncio.gather(*(server.stop() for server in self._servers))
+
+    async def _drain_all(self, timeout_s: float) -> None:
+        await asyncio.gather(*(server.drain(timeout_s) for server in self._servers))
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    async def _unless_signalled(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns. A signal that comes first cancels it and raises `Signalled`."""
+        task = asyncio.create_task(work)
+        signalled = asyncio.create_task(self._signals.get())
+        try:
+            await asyncio.wait((task, signalled), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise Signalled(signalled.result())
+        finally:
+            for pending in (task, signalled):
+                pending.cancel()
+            await asyncio.gather(task, signalled, return_exceptions=True)
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        """What `work` returns. Its thread does not keep a process alive that is asked to end."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def finish(result: T | None, error: BaseException | None) -> None:
+            self.is_loading = False
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # there is no error
+
+        def run() -> None:
+            try:
+                outcome: tuple[T | None, BaseException | None] = (work(), None)
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                outcome = (None, error)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(finish, *outcome)
+
+        self.is_loading = True
+        threading.Thread(target=run, name="weft-load", daemon=True).start()
+        return await future

@@ -1,0 +1,74 @@
+"""`/v1/models`: the names the model answers to; and the check that a request gave one of them."""
+
+import msgspec
+
+from weft.core.errors import NotFound
+from weft.web.http.endpoint import Answer, Call, Endpoint
+from weft.web.served import Served
+
+_MAX_SHOWN_CHARS = 100
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One name. `root` is the model as the server was told it, `parent` the base of an adapter."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "weft"
+    root: str
+    parent: str | None = None
+    max_model_len: int
+    permission: list[str] = []
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """Every name, the main one first."""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
+def check_model(served: Served, name: str | None) -> None:
+    """Refuse a name that is not served. No name, or an empty one, means the served model."""
+    if name and name not in served.client.model_config.served_model_names:
+        shown = name if len(name) <= _MAX_SHOWN_CHARS else f"{name[:_MAX_SHOWN_CHARS]}…"
+        raise NotFound(f"The model `{shown}` does not exist.")
+
+
+def _cards(served: Served) -> list[ModelCard]:
+    model = served.client.model_config
+    return [
+        ModelCard(
+            id=name, created=served.started_at, root=model.model, max_model_len=model.max_model_len
+        )
+        for name in model.served_model_names
+    ]
+
+
+async def _list(call: Call) -> Answer:
+    return ModelList(data=_cards(call.served))
+
+
+async def _get(call: Call) -> Answer:
+    name = call.path_parameters["model"]
+    check_model(call.served, name)
+    return next(card for card in _cards(call.served) if card.id == name)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/models",
+        handler=_list,
+        summary="The names the model answers to.",
+        answer=ModelList,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/models/{model:path}",
+        handler=_get,
+        summary="One of them.",
+        answer=ModelCard,
+    ),
+)

@@ -1,0 +1,80 @@
+"""`/openapi.json`, made from the endpoints: what is served and what is described cannot differ."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from weft import __version__
+from weft.web.http.endpoint import Access, Dialect, Endpoint
+from weft.web.http.problem import AnthropicError, OpenAiError
+
+_PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+_TEMPLATE = "#/components/schemas/{name}"
+
+
+def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """An OpenAPI 3.1 document."""
+    kinds = list(_kinds(endpoints))
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_TEMPLATE)
+    schema_by_kind = dict(zip(map(repr, kinds), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        path = _PARAMETER.sub(r"{\1}", endpoint.path)
+        operation = _operation(endpoint, schema_by_kind)
+        paths.setdefault(path, {})[endpoint.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Weft", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    }
+
+
+def _kinds(endpoints: Iterable[Endpoint]) -> Iterable[Any]:
+    yield OpenAiError
+    yield AnthropicError
+    seen: set[str] = set()
+    for endpoint in endpoints:
+        for kind in (endpoint.body, endpoint.answer, endpoint.event):
+            if kind is not None and repr(kind) not in seen:
+                seen.add(repr(kind))
+                yield kind
+
+
+def _operation(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {"summary": endpoint.summary, "responses": {}}
+    if endpoint.access is not Access.OPEN:
+        operation["security"] = [{"bearer": []}, {"key": []}]
+    if names := _PARAMETER.findall(endpoint.path):
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+    if endpoint.body is not None:
+        schema = schema_by_kind[repr(endpoint.body)]
+        operation["requestBody"] = {"required": True, "content": _json(schema)}
+    answers: dict[str, Any] = {}
+    if endpoint.answer is not None:
+        answers |= _json(schema_by_kind[repr(endpoint.answer)])
+    if endpoint.event is not None:
+        answers["text/event-stream"] = {"schema": schema_by_kind[repr(endpoint.event)]}
+    responses = operation["responses"]
+    responses["200"] = {"description": "The answer."} | ({"content": answers} if answers else {})
+    error = {Dialect.OPENAI: OpenAiError, Dialect.ANTHROPIC: AnthropicError}[endpoint.dialect]
+    responses["default"] = {
+        "description": "An error.",
+        "content": _json(schema_by_kind[repr(error)]),
+    }
+    return operation
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

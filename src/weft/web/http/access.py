@@ -1,0 +1,98 @@
+"""Who may call what: default-deny by the raw path, before anything of a request is read."""
+
+import ipaddress
+from collections.abc import Mapping
+
+from weft.core.errors import Unauthenticated
+from weft.core.keys import KeyRing, bearer_key
+from weft.web.http.endpoint import Access
+from weft.web.http.exchange import Exchange
+from weft.web.http.options import HttpOptions
+from weft.web.http.problem import HttpError
+
+_ADVICE = "a key is needed: send the header Authorization: Bearer KEY, or x-api-key: KEY"
+_MAX_HEADER_CHARS = 500
+
+
+class Gate:
+    """The keys of one server, and the origins whose pages may read its answers."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._api = KeyRing(options.api_keys)
+        self._control = KeyRing(options.control_api_keys)
+        self._origins = frozenset(options.allowed_origins)
+        self._hosts = frozenset(("localhost", options.host.strip("[]").lower()))
+
+    def let_in(self, exchange: Exchange) -> None:
+        """Refuse a caller without any key, for known and unknown paths alike."""
+        keys = _keys(exchange.headers)
+        is_known = any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))
+        if self._api and not is_known:
+            raise Unauthenticated(_ADVICE)
+
+    def check(self, access: Access, exchange: Exchange) -> None:
+        """Refuse a caller whose key is for something else."""
+        keys = _keys(exchange.headers)
+        match access:
+            case Access.OPEN:
+                return
+            case Access.API:
+                if self._api and not any(map(self._api.is_valid, keys)):
+                    raise Unauthenticated(_ADVICE)
+            case Access.CONTROL:
+                self._check_control(exchange, keys)
+
+    def _check_control(self, exchange: Exchange, keys: list[bytes]) -> None:
+        if not self._control:
+            raise HttpError(403, "control is off: start the server with --control-api-key")
+        if "origin" in exchange.headers:
+            raise HttpError(403, "control is not for web pages")
+        # A page may have its own name point here; keys apart, it gets no further than its name.
+        if not self._is_own(exchange.headers.get("host", "")):
+            raise HttpError(403, "control takes an IP address, localhost or --host as Host")
+        if not any(map(self._control.is_valid, keys)):
+            raise Unauthenticated("a control key is needed: send Authorization: Bearer KEY")
+
+    def _is_own(self, host: str) -> bool:
+        if host.startswith("["):
+            name = host[1:].partition("]")[0]
+        else:
+            name = host.partition(":")[0]
+        if name.lower() in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def cors_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """What lets the page that asks read the answer; nothing for any other."""
+        origin = headers.get("origin")
+        if origin is None or not ({origin, "*"} & self._origins):
+            return {}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-expose-headers": "x-request-id, retry-after",
+            "vary": "Origin",
+        }
+
+    def preflight_headers(self, exchange: Exchange) -> dict[str, str] | None:
+        """The answer to a browser that asks first, which it does without a key; None if it does not."""
+        if exchange.method != "OPTIONS" or not exchange.extra_headers:
+            return None
+        if "access-control-request-method" not in exchange.headers:
+            return None
+        wanted = exchange.headers.get("access-control-request-headers", "")
+        return {
+            "access-control-allow-methods": "GET, HEAD, POST, DELETE",
+            "access-control-allow-headers": wanted[:_MAX_HEADER_CHARS],
+            "access-control-max-age": "600",
+            "content-length": "0",
+        }
+
+
+def _keys(headers: Mapping[str, str]) -> list[bytes]:
+    found = [bearer_key(headers.get("authorization", "").encode("latin-1"))]
+    found.append(headers["x-api-key"].encode("latin-1") if "x-api-key" in headers else None)
+    return [key for key in found if key is not None]

@@ -1,0 +1,193 @@
+"""The ASGI application: keys, routes, bodies, the handler, and every error's way to the client.
+
+Handlers are cancelled when the client leaves, which ends what they asked of the engine.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Any, cast
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from weft.core.errors import BadRequest, WeftError
+from weft.web.http.access import Gate
+from weft.web.http.body import ClientGone, check_content, decode_body, read_body
+from weft.web.http.endpoint import Access, Answer, Call, Dialect, Events
+from weft.web.http.exchange import Exchange
+from weft.web.http.options import HttpOptions
+from weft.web.http.problem import HttpError, to_problem
+from weft.web.http.routing import Found, Router, dialect_of
+from weft.web.http.sse import error_event, write_events
+from weft.web.http.state import ServerState
+from weft.web.http.traffic import Traffic
+from weft.web.served import Served
+
+log = logging.getLogger("weft.web")
+
+_MAX_QUERY_FIELDS = 100
+_json = msgspec.json.Encoder()
+
+
+class HttpApp:
+    """Serves the endpoints of its router; until the state is open, only those open to anybody."""
+
+    def __init__(self, state: ServerState, options: HttpOptions, probes: Router) -> None:
+        self._state = state
+        self._options = options
+        self._probes = probes
+        self._router: Router | None = None
+        self._gate = Gate(options)
+        self._traffic = Traffic(state.registry)
+
+    def open(self, router: Router) -> None:
+        """Serve these endpoints from now on."""
+        self._router = router
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request. Raises nothing: whatever goes wrong ends this request alone."""
+        exchange = Exchange(scope, send, self._options.write_timeout_s)
+        dialect = dialect_of(exchange.raw_path)
+        try:
+            exchange.extra_headers = self._gate.cors_headers(exchange.headers)
+            await self._serve(exchange, receive)
+        except ClientGone:
+            exchange.abort()
+        except Exception as error:  # noqa: BLE001 - the root of a request
+            await _fail(exchange, error, dialect)
+        finally:
+            self._traffic.observe(exchange)
+            log.debug(
+                "%s %s %s in %.3f s, id=%s",
+                exchange.method,
+                exchange.handler,
+                exchange.status,
+                time.monotonic() - exchange.started_at,
+                exchange.label,
+            )
+
+    async def _serve(self, exchange: Exchange, receive: Receive) -> None:
+        if (headers := self._gate.preflight_headers(exchange)) is not None:
+            await exchange.start(204, headers)
+            await exchange.end()
+            return
+        is_open = self._probes.is_open(exchange.raw_path)
+        if not is_open:
+            self._gate.let_in(exchange)
+            _ = self._state.served  # nothing else is said of paths before the start is over
+        found = (self._router or self._probes).find(exchange.method, exchange.raw_path)
+        endpoint = found.endpoint
+        exchange.handler = endpoint.path
+        self._gate.check(endpoint.access, exchange)
+        if endpoint.access is Access.OPEN:
+            await self._answer(exchange, found, b"")
+            return
+        with self._state.hold(exchange):
+            body = b""
+            if endpoint.body is not None:
+                check_content(exchange.headers)
+                body = await read_body(receive, exchange.headers, self._options)
+                exchange.num_bytes_in = len(body)
+            await self._answer_while_wanted(exchange, receive, found, body)
+
+    async def _answer_while_wanted(
+        self, exchange: Exchange, receive: Receive, found: Found, body: bytes
+    ) -> None:
+        """Run the handler and send its answer, until the client leaves or the server ends."""
+        work = asyncio.create_task(self._answer(exchange, found, body))
+        watch = asyncio.create_task(_wait_until_gone(exchange, receive))
+        try:
+            either: set[asyncio.Future[Any]] = {work, exchange.ending}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_early = not work.done()
+            for task in (work, watch):
+                task.cancel()
+            await asyncio.wait({work, watch})
+        if is_early and exchange.ending.done():
+            raise exchange.ending.result()
+        work.result()
+
+    async def _answer(self, exchange: Exchange, found: Found, body: bytes) -> None:
+        endpoint = found.endpoint
+        try:
+            answer = await endpoint.handler(self._to_call(exchange, found, body))
+            await self._send(exchange, answer)
+        except (ClientGone, asyncio.CancelledError):
+            raise
+        except Exception as error:  # noqa: BLE001 - here the endpoint's own dialect is known
+            await _fail(exchange, error, endpoint.dialect)
+
+    def _to_call(self, exchange: Exchange, found: Found, body: bytes) -> Call:
+        endpoint = found.endpoint
+        is_open = endpoint.access is Access.OPEN
+        return Call(
+            body=decode_body(body, endpoint.body, is_strict=endpoint.is_strict)
+            if endpoint.body is not None
+            else None,
+            # Probes answer before there is anything to serve; they know the state, and read no call.
+            served=cast(Served, None) if is_open else self._state.served,
+            request_id=exchange.request_id,
+            label=exchange.label,
+            headers=exchange.headers,
+            path_parameters=found.path_parameters,
+            query=_query(exchange.scope),
+            raw_body=body,
+        )
+
+    async def _send(self, exchange: Exchange, answer: Answer) -> None:
+        if isinstance(answer, Events):
+            await write_events(exchange, answer, self._options.ping_interval_s)
+        elif isinstance(answer, Response):
+            await answer(exchange.scope, _nothing_more, exchange.send)
+        else:
+            await exchange.answer(200, _json.encode(answer), {"content-type": "application/json"})
+
+
+async def _wait_until_gone(exchange: Exchange, receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass  # what is left of a body that nobody asked for
+    exchange.cut(ClientGone())
+
+
+async def _nothing_more() -> Any:
+    await asyncio.get_running_loop().create_future()
+
+
+async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
+    """Tell the client: as an answer, as a stream's last event, or by hanging up."""
+    if not isinstance(error, WeftError | HttpError):
+        log.error("request %s failed", exchange.request_id, exc_info=error)
+    problem = to_problem(error, exchange.request_id)
+    body = problem.body(dialect, exchange.label)
+    try:
+        if exchange.status is None:
+            headers = {"content-type": "application/json", **problem.headers}
+            await exchange.answer(problem.status(dialect), body, headers)
+        elif exchange.is_event_stream:
+            await exchange.end(error_event(body, dialect))
+        else:
+            exchange.abort()
+    except ClientGone:
+        pass  # nobody is there to be told
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            scope.get("query_string", b"").decode("ascii"),
+            keep_blank_values=True,
+            max_num_fields=_MAX_QUERY_FIELDS,
+            errors="strict",
+        )
+    except ValueError:
+        raise BadRequest(None, "the query string cannot be read") from None
+    query: dict[str, str] = {}
+    for name, value in pairs:
+        if name in query:
+            raise BadRequest(name[:100], f"{name[:100]!r} is in the query twice")
+        query[name] = value
+    return query

@@ -1,0 +1,169 @@
+"""The one table between our error codes and HTTP: status, OpenAI's type and code, Anthropic's type.
+
+What never reaches a handler (paths, sizes, keys) has its rows here as well, by status.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from weft.core.errors import BadRequest, Code, ContextLengthExceeded, WeftError
+from weft.web.http.endpoint import Dialect
+
+_RETRY_SOON = {"retry-after": "1"}
+# A repetition cannot help: the official clients ask this header before their rule for 5xx.
+_NO_RETRY = {"x-should-retry": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    status: int
+    openai_type: str
+    openai_code: str | None
+    anthropic_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_ROW_BY_CODE = {
+    Code.INVALID: _Row(400, "invalid_request_error", None, "invalid_request_error"),
+    Code.NOT_FOUND: _Row(404, "not_found_error", "model_not_found", "not_found_error"),
+    Code.ALREADY_EXISTS: _Row(
+        409, "invalid_request_error", "already_exists", "invalid_request_error"
+    ),
+    Code.UNAUTHENTICATED: _Row(
+        401, "authentication_error", "invalid_api_key", "authentication_error"
+    ),
+    Code.PRECONDITION: _Row(
+        409, "invalid_request_error", "failed_precondition", "invalid_request_error", _NO_RETRY
+    ),
+    Code.OVERLOADED: _Row(
+        429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error", _RETRY_SOON
+    ),
+    Code.DEADLINE: _Row(504, "server_error", "timeout", "timeout_error"),
+    Code.UNAVAILABLE: _Row(
+        503, "server_error", "service_unavailable", "overloaded_error", _RETRY_SOON
+    ),
+    Code.UNSUPPORTED: _Row(
+        501, "invalid_request_error", "unsupported", "invalid_request_error", _NO_RETRY
+    ),
+    Code.INTERNAL: _Row(500, "server_error", "internal_error", "api_error"),
+}
+_ROW_BY_STATUS = {
+    row.status: row
+    for row in (
+        _Row(400, "invalid_request_error", None, "invalid_request_error"),
+        _Row(403, "permission_error", "forbidden", "permission_error"),
+        _Row(404, "invalid_request_error", "unknown_url", "not_found_error"),
+        _Row(405, "invalid_request_error", "method_not_allowed", "invalid_request_error"),
+        _Row(408, "invalid_request_error", "request_timeout", "timeout_error"),
+        _Row(413, "invalid_request_error", "request_too_large", "request_too_large"),
+        _Row(415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"),
+        _Row(431, "invalid_request_error", "headers_too_large", "request_too_large"),
+        _Row(503, "server_error", "service_unavailable", "overloaded_error", _RETRY_SOON),
+    )
+}
+# Anthropic's clients know 529 as "overloaded", and 503 as nothing in particular.
+_ANTHROPIC_STATUS = {503: 529}
+
+
+class HttpError(Exception):
+    """A request that HTTP itself refuses, before or beside any handler."""
+
+    def __init__(
+        self, status: int, message: str, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """An error as callers are told it."""
+
+    row: _Row
+    message: str
+    parameter: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def status(self, dialect: Dialect) -> int:
+        """The status to answer with."""
+        status = self.row.status
+        return _ANTHROPIC_STATUS.get(status, status) if dialect is Dialect.ANTHROPIC else status
+
+    def body(self, dialect: Dialect, request_id: str) -> bytes:
+        """The error object: a JSON answer's body, and an error event's data."""
+        match dialect:
+            case Dialect.OPENAI:
+                return msgspec.json.encode(
+                    OpenAiError(
+                        error=OpenAiErrorDetail(
+                            message=self.message,
+                            type=self.row.openai_type,
+                            param=self.parameter,
+                            code=self.code,
+                        )
+                    )
+                )
+            case Dialect.ANTHROPIC:
+                detail = AnthropicErrorDetail(type=self.row.anthropic_type, message=self.message)
+                return msgspec.json.encode(AnthropicError(error=detail, request_id=request_id))
+
+
+class OpenAiErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong, in OpenAI's words."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAiError(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an answer that is an error, as OpenAI writes it."""
+
+    error: OpenAiErrorDetail
+
+
+class AnthropicErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong, in Anthropic's words."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an answer that is an error, as Anthropic writes it."""
+
+    type: str = "error"
+    error: AnthropicErrorDetail
+    request_id: str
+
+
+def to_problem(error: BaseException, request_id: str) -> Problem:
+    """What to tell about `error`. Of what was not raised on purpose, nothing but where to look."""
+    if isinstance(error, HttpError):
+        row = _ROW_BY_STATUS[error.status]
+        return Problem(
+            row=row,
+            message=str(error),
+            code=row.openai_code,
+            headers={**row.headers, **error.headers},
+        )
+    if not isinstance(error, WeftError):
+        row = _ROW_BY_CODE[Code.INTERNAL]
+        return Problem(row=row, message=f"internal error, id={request_id}", code=row.openai_code)
+    row = _ROW_BY_CODE[error.code]
+    code = row.openai_code
+    if isinstance(error, ContextLengthExceeded):
+        code = "context_length_exceeded"
+    parameter = error.parameter if isinstance(error, BadRequest) else None
+    message = str(error) or type(error).__name__
+    return Problem(row=row, message=message, parameter=parameter, code=code, headers=row.headers)
+
+
+def to_http_status(code: Code) -> int:
+    """The status of `code` where the dialect has no other."""
+    return _ROW_BY_CODE[code].status

@@ -1,0 +1,154 @@
+"""uvicorn's HTTP/1.1 protocol, and what it leaves out: limits on heads, on their time, and on connections."""
+
+import asyncio
+import uuid
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState as UvicornState
+
+from weft.web.http.endpoint import Dialect
+from weft.web.http.exchange import ABORT
+from weft.web.http.options import HttpOptions
+from weft.web.http.problem import HttpError, to_problem
+
+_REASONS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+_LINE_OVERHEAD = 4  # of a header: ": " and the line's end
+_TLS_HELLO = b"\x16\x03"
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection. A head that is refused is answered in JSON, and the connection closed."""
+
+    def __init__(self, config: Config, state: UvicornState, options: HttpOptions) -> None:
+        super().__init__(config=config, server_state=state, app_state={})
+        self._options = options
+        self._refusal: HttpError | None = None
+        self._is_in_head = True
+        self._num_head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    # -- connection -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Refuse one connection too many; give the others their time for a first head."""
+        super().connection_made(transport)
+        if len(self.connections) > self._options.max_connections:
+            self._refuse(HttpError(503, "too many connections"))
+            return
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        self._stop_timer()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; what does not end its head within the limit is refused."""
+        if self.transport.is_closing():
+            return
+        if self._is_in_head:
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes == len(data) and data.startswith(_TLS_HELLO):
+                self._refuse(HttpError(400, "this port speaks plain HTTP, not TLS"))
+                return
+        super().data_received(data)
+        if self._is_in_head and self._num_head_bytes > self._options.max_head_bytes:
+            self._refuse(self._too_large())
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser refused, or we did inside of it."""
+        self._refuse(self._refusal or HttpError(400, "this is not a valid HTTP/1.1 request"))
+
+    # -- the parser's callbacks -----------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Start to count; requests that follow on a connection have their own limits."""
+        super().on_message_begin()
+        # With a part of the head before them in the same packet this counts from that packet on.
+        if not self._is_in_head:
+            self._is_in_head, self._num_head_bytes = True, 0
+            self._expect_head()
+        extensions: dict[str, Any] = {ABORT: self.transport.abort}
+        self.scope["extensions"] = extensions
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Headers after the body are counted with the head, and dropped: nobody may read them."""
+        if self._is_in_head:
+            super().on_header(name, value)
+            return
+        self._num_head_bytes += len(name) + len(value) + _LINE_OVERHEAD
+        if self._num_head_bytes > self._options.max_head_bytes:
+            self._stop(self._too_large())
+
+    def on_headers_complete(self) -> None:
+        """Refuse what two readers could understand in two ways, before anybody acts on it."""
+        sizes = (len(name) + len(value) + _LINE_OVERHEAD for name, value in self.headers)
+        self._num_head_bytes = len(self.url) + sum(sizes)
+        if self._num_head_bytes > self._options.max_head_bytes:
+            self._stop(self._too_large())
+        if problem := _framing_problem(self.headers):
+            self._stop(HttpError(400, problem))
+        self._is_in_head = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    # -- refusals -------------------------------------------------------------------------------
+
+    def _expect_head(self) -> None:
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(self._options.head_timeout_s, self._on_slow_head)
+
+    def _on_slow_head(self) -> None:
+        self._refuse(HttpError(408, "the head came too slowly"))
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_large(self) -> HttpError:
+        return HttpError(431, f"the head is larger than {self._options.max_head_bytes} bytes")
+
+    def _stop(self, error: HttpError) -> None:
+        self._refusal = error
+        raise httptools.HttpParserError(str(error))
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answer and close, unless an answer is under way: then just close."""
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete:
+            request_id = uuid.uuid4().hex
+            body = to_problem(error, request_id).body(Dialect.OPENAI, request_id)
+            head = (
+                f"HTTP/1.1 {error.status} {_REASONS[error.status]}\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+                f"x-request-id: {request_id}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def _framing_problem(headers: list[tuple[bytes, bytes]]) -> str | None:
+    lengths = [value for name, value in headers if name == b"content-length"]
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if lengths and codings:
+        return "content-length and transfer-encoding exclude each other"
+    if len(lengths) > 1 or not all(value.isdigit() for value in lengths):
+        return "content-length must be there once, as a number"
+    if len(codings) > 1 or any(value.strip().lower() != b"chunked" for value in codings):
+        return "transfer-encoding must be chunked"
+    if sum(name == b"host" for name, _ in headers) > 1:
+        return "host must be there once"
+    return None

@@ -1,0 +1,143 @@
+"""The HTTP server: a port, TLS, and the way it starts before the model is there and stops after it."""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Iterable
+from email.utils import formatdate
+
+from prometheus_client import CollectorRegistry
+from uvicorn.config import Config
+from uvicorn.server import ServerState as UvicornState
+
+from weft.core.errors import ConfigError, Unavailable
+from weft.web.http.app import HttpApp
+from weft.web.http.endpoint import Endpoint
+from weft.web.http.options import HttpOptions
+from weft.web.http.protocol import LimitedProtocol
+from weft.web.http.routing import Router
+from weft.web.http.state import ServerState
+from weft.web.served import Served
+
+log = logging.getLogger("weft.web")
+
+# After a drain has run out of time: how long streams that are cut get to write their last event.
+_CUT_GRACE_S = 1.0
+_BACKLOG = 2048
+_MAX_PORT = 65535
+
+
+class HttpServer:
+    """Make, start and stop it on one event loop. `probes` are answered from the start."""
+
+    def __init__(
+        self, state: ServerState, options: HttpOptions, probes: Iterable[Endpoint]
+    ) -> None:
+        options.check()
+        self._state = state
+        self._options = options
+        self._app = HttpApp(state, options, Router(probes))
+        self._uvicorn = UvicornState()
+        self._server: asyncio.Server | None = None
+        self._clock: asyncio.TimerHandle | None = None
+        self._ssl = options.ssl_context()
+
+    async def start(self) -> int:
+        """Listen, and answer probes; the port that was bound. `ConfigError` if that is impossible."""
+        options = self._options
+        config = Config(
+            self._app,
+            access_log=False,
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            # Its warnings are about what clients do wrong, and clients are told.
+            log_level=logging.ERROR,
+            proxy_headers=False,
+            timeout_keep_alive=int(options.keep_alive_s),
+            ws="none",
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+        listener = _listen(options)
+        self._server = await loop.create_server(
+            lambda: LimitedProtocol(config, self._uvicorn, options),
+            sock=listener,
+            ssl=self._ssl,
+            backlog=_BACKLOG,
+        )
+        self._tick()
+        return int(listener.getsockname()[1])
+
+    def open(self, served: Served, endpoints: Iterable[Endpoint]) -> None:
+        """Serve from now on."""
+        self._app.open(Router(endpoints))
+        self._state.open(served)
+
+    def set_not_serving(self) -> None:
+        """Fail readiness and refuse new requests at once; what is open goes on."""
+        self._state.is_draining = True
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new requests, let open ones finish for `timeout_s`, cut the rest, then stop."""
+        self.set_not_serving()
+        if not await self._state.wait_idle(timeout_s):
+            log.warning(
+                "cutting %d HTTP requests that did not finish in time", self._state.num_open
+            )
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End every request, with an error that says so, and stop listening. Idempotent."""
+        self.set_not_serving()
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.close()
+        self._state.cut_all(Unavailable("the server is shutting down"))
+        await self._state.wait_idle(_CUT_GRACE_S)
+        connections = list(self._uvicorn.connections)
+        for connection in connections:
+            connection.shutdown()
+        if self._clock is not None:
+            self._clock.cancel()
+        if self._uvicorn.tasks:
+            await asyncio.wait(self._uvicorn.tasks, timeout=_CUT_GRACE_S)
+        for connection in list(self._uvicorn.connections):
+            # Closing waits for what is unsent, and a client that reads nothing would hold the process.
+            connection.transport.abort()
+
+    def _tick(self) -> None:
+        """The date that every answer carries."""
+        date = formatdate(time.time(), usegmt=True).encode()
+        self._uvicorn.default_headers = [(b"date", date)]
+        self._clock = asyncio.get_running_loop().call_later(1.0, self._tick)
+
+
+def make_state(started: float) -> ServerState:
+    """The state of a server whose process began at `started` of the monotonic clock."""
+    return ServerState(CollectorRegistry(), started)
+
+
+def _listen(options: HttpOptions) -> socket.socket:
+    host, port = options.host.strip("[]"), options.port
+    if not 0 <= port <= _MAX_PORT:
+        raise ConfigError(f"--port must be between 0 and {_MAX_PORT}, not {port}")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"cannot listen on {options.host}:{port}: {reason}; choose another with --port or --host"
+        ) from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,89 @@
+"""Server-sent events: how they are encoded, and how a stream of them is written.
+
+A stream that fails ends in an error event and nothing after it, so that it never looks complete.
+"""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+
+from weft.web.http.endpoint import Dialect, Events
+from weft.web.http.exchange import Exchange
+
+DONE: Final = b"data: [DONE]\n\n"
+PING: Final = b": ping\n\n"
+_HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # proxies that gather answers would hold events back
+}
+_encoder = msgspec.json.Encoder()
+
+
+def data_event(value: Any) -> bytes:
+    """An event without a name. Fields that are `msgspec.UNSET` are left out."""
+    return b"data: %b\n\n" % _encoder.encode(value)
+
+
+def named_event(name: str, value: Any) -> bytes:
+    """An event with a name, as Anthropic and the Responses API send them."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encoder.encode(value))
+
+
+def error_event(body: bytes, dialect: Dialect) -> bytes:
+    """The last event of a stream that failed; `body` is the error object."""
+    match dialect:
+        case Dialect.OPENAI:
+            return b"data: %b\n\n" % body
+        case Dialect.ANTHROPIC:
+            return b"event: error\ndata: %b\n\n" % body
+
+
+async def write_events(exchange: Exchange, events: Events, ping_interval_s: float) -> None:
+    """Send every event of `events.source`, and a comment in every silence of `ping_interval_s`.
+
+    Headers wait for the first event, or the first silence: what fails before has a status of its own.
+    The source is closed at the end, whichever that is.
+    """
+    async with aclosing(events.source) as source:
+        first = asyncio.ensure_future(anext(source, b""))
+        try:
+            await asyncio.wait({first}, timeout=ping_interval_s)
+            if first.done():
+                first.result()
+            await exchange.start(200, {**_HEADERS, **events.headers}, is_event_stream=True)
+            async with _Pinger(exchange, ping_interval_s):
+                await exchange.write(await first)
+                async for event in source:
+                    await exchange.write(event)
+        finally:
+            # A generator that still runs cannot be closed: stop it, and wait until it has.
+            first.cancel()
+            await asyncio.wait({first})
+    await exchange.end()
+
+
+class _Pinger:
+    """Sends comments while nothing else is sent. One task a stream, not one an event."""
+
+    def __init__(self, exchange: Exchange, interval_s: float) -> None:
+        self._exchange = exchange
+        self._interval_s = interval_s
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        silent_s = self._exchange.silent_s
+        while True:
+            await asyncio.sleep(max(self._interval_s - silent_s, 0.001))
+            silent_s = self._exchange.silent_s
+            if silent_s >= self._interval_s:
+                await self._exchange.write(PING)
+                silent_s = 0.0

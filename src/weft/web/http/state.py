@@ -1,0 +1,104 @@
+"""What the HTTP server knows of itself: how far the start has come, what is served, and who is being served."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry
+
+from weft.core.errors import Unavailable
+from weft.web.http.exchange import Exchange
+from weft.web.served import Served
+
+_HEALTH_TIMEOUT_S = 1.0
+
+
+class ServerState:
+    """One event loop owns it. `registry` holds the series of `/metrics`."""
+
+    def __init__(self, registry: CollectorRegistry, started: float | None = None) -> None:
+        self.registry = registry
+        self.phase = "starting"
+        self.fraction = 0.0
+        self.is_draining = False
+        self._started = time.monotonic() if started is None else started
+        self._ready_after_s: float | None = None
+        self._served: Served | None = None
+        self._open: set[Exchange] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # -- start ----------------------------------------------------------------------------------
+
+    def set_phase(self, phase: str, fraction: float) -> None:
+        """Note how far the start has come; `fraction` is of the whole, 0 to 1."""
+        self.phase, self.fraction = phase, fraction
+
+    def open(self, served: Served) -> None:
+        """Serve from now on."""
+        self._served = served
+        self._ready_after_s = time.monotonic() - self._started
+        self.set_phase("ready", 1.0)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that the start took, or has taken so far."""
+        if self._ready_after_s is not None:
+            return self._ready_after_s
+        return time.monotonic() - self._started
+
+    @property
+    def served(self) -> Served:
+        """What is served. Raises `Unavailable` before the start is over and when the end has begun."""
+        if self._served is None:
+            raise Unavailable(
+                f"the server is starting ({self.phase}); /startupz says how far it is"
+            )
+        if self.is_draining:
+            raise Unavailable("the server is shutting down")
+        return self._served
+
+    async def check_health(self) -> None:
+        """Raise what keeps this server from answering a request now."""
+        client = self.served.client
+        if client.errored:
+            raise client.dead_error
+        try:
+            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
+                await client.check_health()
+        except TimeoutError:
+            raise Unavailable("the engine does not answer") from None
+
+    # -- work -----------------------------------------------------------------------------------
+
+    @property
+    def num_open(self) -> int:
+        """Requests being served, probes apart."""
+        return len(self._open)
+
+    @contextmanager
+    def hold(self, exchange: Exchange) -> Iterator[None]:
+        """Count `exchange` as open for the length of the block."""
+        self._open.add(exchange)
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._open.discard(exchange)
+            if not self._open:
+                self._idle.set()
+
+    def cut_all(self, reason: BaseException) -> None:
+        """End everything that is open."""
+        for exchange in tuple(self._open):
+            exchange.cut(reason)
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing is open; False if that takes longer than `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,21 @@
+"""Every endpoint of a server, in one table: what is not here is not served."""
+
+from weft.web.admin import control, models, refused, tokens
+from weft.web.admin.invocations import invocations_endpoint
+from weft.web.admin.pages import page_endpoints
+from weft.web.admin.probes import probe_endpoints
+from weft.web.http.endpoint import Endpoint
+from weft.web.http.state import ServerState
+
+API_ENDPOINTS: tuple[Endpoint, ...] = (
+    *models.ENDPOINTS,
+    *tokens.ENDPOINTS,
+    *control.ENDPOINTS,
+    *refused.ENDPOINTS,
+)
+
+
+def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
+    """The APIs, and what tells about this server."""
+    endpoints = (*probe_endpoints(state), *API_ENDPOINTS, invocations_endpoint(API_ENDPOINTS))
+    return (*endpoints, *page_endpoints(state, endpoints))
