@@ -60,6 +60,11 @@ def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
     return [{"type": "function", "function": _function(tool)} for tool in tools] or None
 
 
+def is_forced(choice: ToolChoice) -> bool:
+    """Whether the answer has to be a call."""
+    return choice == "required" or isinstance(choice, NamedTool)
+
+
 def forced_calls(turn: Turn) -> StructuredOutputsParams | None:
     """What the answer has to look like where the caller demands a call; None where it does not.
 

@@ -55,7 +55,7 @@ class Turn:
     add_special_tokens: bool = False
     include_reasoning: bool = True
     is_streamed: bool = True
-    truncation_side: Literal["left", "right"] | None = None
+    truncation_side: str | None = None
     cache_salt: str | None = None
     priority: int = 0
     data_parallel_rank: int | None = None
