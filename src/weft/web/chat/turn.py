@@ -38,6 +38,7 @@ class Turn:
 
     `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
     `weft.web.chat`; everything else of `params` is the caller's. `model` is a served name or an adapter's.
+    Where `is_streamed` is false nobody looks before the end, and each answer comes in one delta.
     """
 
     request_id: str
@@ -53,10 +54,15 @@ class Turn:
     continue_final_message: bool = False
     add_special_tokens: bool = False
     include_reasoning: bool = True
+    is_streamed: bool = True
+    truncation_side: str | None = None
     cache_salt: str | None = None
     priority: int = 0
     data_parallel_rank: int | None = None
     trace_headers: Mapping[str, str] | None = None
+
+
+TurnReason: TypeAlias = Literal["stop", "length", "tool_calls", "abort", "repetition"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +87,7 @@ class TurnDelta:
     token_ids: list[int]
     num_reasoning_tokens: int = 0
     logprobs: list[PositionLogprobs] | None = None
-    finish_reason: Literal["stop", "length", "tool_calls", "abort", "repetition"] | None = None
+    finish_reason: TurnReason | None = None
     stop_reason: int | str | None = None
 
     @property

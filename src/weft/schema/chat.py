@@ -1,0 +1,174 @@
+"""Bodies of /v1/chat/completions. In a chunk, what is `UNSET` is left out and None is written as null."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from weft.schema.sampling import GenerationFields
+from weft.schema.usage import ChatLogprobs, PromptLogprobs, Usage
+
+# -- what is asked ------------------------------------------------------------------------------
+
+
+class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool; functions are the only type."""
+
+    type: str
+    function: FunctionBody | None = None
+
+
+class FunctionName(msgspec.Struct, frozen=True, kw_only=True):
+    """Which function."""
+
+    name: str
+
+
+class NamedToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The function that the model has to call."""
+
+    type: str = "function"
+    function: FunctionName | None = None
+
+
+class ChatBody(GenerationFields, frozen=True, kw_only=True):
+    """A request for the next message of a conversation."""
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[ToolBody] | None = None
+    tool_choice: str | NamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    include_reasoning: bool | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+
+
+# -- what is answered ---------------------------------------------------------------------------
+
+
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`arguments` is JSON text as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model wants made."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The next message. `reasoning_content` is the older name of `reasoning`."""
+
+    role: str
+    content: str | None
+    refusal: None = None
+    reasoning: str | None
+    reasoning_content: str | None
+    tool_calls: list[ToolCallBody]
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the n answers. `stop_reason` is the stop string or token id that ended it."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: list[int] | None
+
+
+class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """All answers."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    prompt_logprobs: PromptLogprobs | None
+    prompt_token_ids: list[int] | None
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+# -- what is streamed ---------------------------------------------------------------------------
+
+
+class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """The name comes once, the arguments in pieces."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """More of the call `index` of one answer; id and type come with its name."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionDelta
+
+
+class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new; nothing is null, because clients append what is there."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """News of one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream."""
+
+    id: str
+    object: str = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET

@@ -1,0 +1,69 @@
+"""Bodies of /v1/completions. In a chunk every field is written, null where there is nothing to say."""
+
+from typing import Any
+
+import msgspec
+
+from weft.schema.sampling import GenerationFields
+from weft.schema.usage import CompletionLogprobs, PromptLogprobs, Usage
+
+
+class CompletionBody(GenerationFields, frozen=True, kw_only=True):
+    """A request to go on with one text or several, as text or token ids."""
+
+    # A text, texts, ids or lists of ids; never a mixture.
+    prompt: str | list[str | int | list[int]] | None = None
+    prompt_embeds: str | list[str] | None = None
+    suffix: str | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer; `index` counts through all prompts, the answers of one side by side."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: list[int] | None
+    prompt_logprobs: PromptLogprobs | None
+    prompt_token_ids: list[int] | None
+
+
+class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """All answers to all prompts."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+class CompletionChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """News of one answer."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: list[int] | None
+    prompt_token_ids: list[int] | None
+
+
+class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChunkChoice]
+    usage: Usage | None

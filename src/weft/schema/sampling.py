@@ -1,0 +1,108 @@
+"""How to sample and when to stop, as every API that extends OpenAI's takes it; null is the same as absent."""
+
+from typing import Any
+
+import msgspec
+
+from weft.core.types import RepetitionDetectionParams, StructuredOutputsParams
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """The `json_schema` of a response format; `strict` is what a grammar always is."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """What the answer has to look like. `structures`, `triggers` and `format` are a structural tag's."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
+    format: dict[str, Any] | None = None
+
+
+class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What `weft.core.types.SamplingParams` holds, in the words of the wire, and its older spellings."""
+
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
+    thinking_token_budget: int | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    # What the answer has to look like, in one of these ways.
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_json_object: bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: str | None = None
+    guided_whitespace_pattern: str | None = None
+    structural_tag: str | None = None
+    # Beam search, and code of the caller's: neither is offered.
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
+    logits_processors: list[Any] | None = None
+    vllm_xargs: dict[str, Any] | None = None
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream tells beside its news."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationFields(SamplingFields, frozen=True, kw_only=True):
+    """What chat and completions have in common beside sampling."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    add_special_tokens: bool | None = None
+    echo: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: str | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    moderation: Any = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    user: str | None = None

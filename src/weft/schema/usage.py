@@ -1,0 +1,70 @@
+"""Token counts and log-probabilities as OpenAI's APIs write them."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """`cached_tokens` of the prompt were taken from the prefix cache."""
+
+    cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """`reasoning_tokens` of the answers were thoughts."""
+
+    reasoning_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompt counts once, however many answers it got; their tokens are summed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+
+
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the tokens that might have come."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """The token that came, and those that might have."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Of every token of an answer, or of a chunk of it."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """The older form: one list a kind. An echoed prompt's first token has no log-probability."""
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class PromptLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """One token at one place of the prompt."""
+
+    logprob: float
+    rank: int
+    decoded_token: str | None
+
+
+PromptLogprobs = list[dict[int, PromptLogprob] | None]

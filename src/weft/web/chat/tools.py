@@ -1,0 +1,174 @@
+"""Tools: the check of what a caller offers, what the template sees, and the constraint that forces a call."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.core.errors import BadRequest
+from weft.core.structured import schema_of
+from weft.core.types import StructuredOutputsParams
+from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
+
+MAX_TOOLS = 128
+# All tools together, as JSON: they are part of the prompt.
+MAX_TOOL_CHARS = 1024 * 1024
+# Of one answer that has to call something: a model that cannot stop would fill the context with calls.
+MAX_FORCED_CALLS = 64
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_DATA = frozenset({"const", "enum", "default", "example", "examples"})
+_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_DOCUMENT = frozenset({"$schema", "$id"})
+_NO_PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
+
+
+def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
+    """Raise `BadRequest` unless all tools can be called and the choice is among them."""
+    if len(tools) > MAX_TOOLS:
+        raise BadRequest("tools", f"tools takes at most {MAX_TOOLS} tools, got {len(tools)}")
+    names: set[str] = set()
+    num_chars = 0
+    for position, tool in enumerate(tools):
+        _check_name(tool.name, position)
+        if tool.name in names:
+            raise BadRequest("tools", f"tools[{position}]: there are two tools named {tool.name!r}")
+        names.add(tool.name)
+        num_chars += len(tool.description or "")
+        if tool.parameters is not None:
+            num_chars += _check_schema(tool, position)
+    if num_chars > MAX_TOOL_CHARS:
+        raise BadRequest(
+            "tools",
+            f"descriptions and parameters of all tools take at most {MAX_TOOL_CHARS} characters, "
+            f"got {num_chars}",
+        )
+    if isinstance(choice, NamedTool) and choice.name not in names:
+        raise BadRequest(
+            "tool_choice", f"tool_choice names {choice.name[:64]!a}, which is none of the tools"
+        )
+    if choice == "required" and not tools:
+        raise BadRequest("tool_choice", "tool_choice is required, but there are no tools")
+
+
+def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+    """The tools in the shape that templates are written for; None for none."""
+    return [{"type": "function", "function": _function(tool)} for tool in tools] or None
+
+
+def is_forced(choice: ToolChoice) -> bool:
+    """Whether the answer has to be a call."""
+    return choice == "required" or isinstance(choice, NamedTool)
+
+
+def forced_calls(turn: Turn) -> StructuredOutputsParams | None:
+    """What the answer has to look like where the caller demands a call; None where it does not.
+
+    A named call is its arguments alone; required calls are an array of `{"name", "parameters"}`.
+    """
+    match turn.tool_choice:
+        case NamedTool(name=name):
+            tool = next(tool for tool in turn.tools if tool.name == name)
+            return StructuredOutputsParams(json=json.dumps(_arguments_schema(tool)))
+        case "required":
+            schema = _calls_schema(turn.tools, is_parallel=turn.parallel_tool_calls)
+            return StructuredOutputsParams(json=json.dumps(schema))
+        case _:
+            return None
+
+
+def _check_name(name: str, position: int) -> None:
+    if not _NAME.fullmatch(name):
+        raise BadRequest(
+            "tools",
+            f"tools[{position}]: a name has 1 to 128 letters, digits, underscores, dots and dashes, "
+            f"got {name[:64]!a}",
+        )
+
+
+def _check_schema(tool: Tool, position: int) -> int:
+    """The schema's length; `BadRequest` where it cannot be that of an object."""
+    where = f"tools[{position}] ({tool.name}): parameters"
+    try:
+        schema = schema_of(dict(tool.parameters or {}))
+    except BadRequest as error:
+        raise BadRequest("tools", f"{where}: {error}") from error
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise BadRequest("tools", f'{where} must be of type "object", got {str(kind)[:40]!a}')
+    if not isinstance(schema.get("properties", {}), dict):
+        raise BadRequest("tools", f"{where}: properties must be an object")
+    if not _is_list_of_text(schema.get("required", [])):
+        raise BadRequest("tools", f"{where}: required must be a list of names")
+    return len(json.dumps(schema))
+
+
+def _is_list_of_text(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    # Templates write this without asking whether it is there.
+    function["parameters"] = dict(tool.parameters or _NO_PARAMETERS)
+    return function
+
+
+def _arguments_schema(tool: Tool) -> dict[str, Any]:
+    """The schema of the tool's arguments, which are always an object."""
+    schema = dict(_NO_PARAMETERS if tool.parameters is None else tool.parameters)
+    return schema | {"type": "object"}
+
+
+def _calls_schema(tools: Sequence[Tool], *, is_parallel: bool) -> dict[str, Any]:
+    definitions = {
+        f"tool{position}": _moved(_arguments_schema(tool), f"#/$defs/tool{position}")
+        for position, tool in enumerate(tools)
+    }
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": tool.name},
+                "parameters": {"$ref": f"#/$defs/tool{position}"},
+            },
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for position, tool in enumerate(tools)
+    ]
+    return {
+        "$defs": definitions,
+        "type": "array",
+        "minItems": 1,
+        "maxItems": MAX_FORCED_CALLS if is_parallel else 1,
+        "items": {"anyOf": calls},
+    }
+
+
+def _moved(schema: Any, root: str, *, is_map: bool = False) -> Any:
+    """A schema that is no longer a document of its own: its references start at `root`.
+
+    A `$ref` that is data stays as it is; in a map from names to schemas no key has a meaning.
+    """
+    if isinstance(schema, list):
+        return [_moved(item, root) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    if is_map:
+        return {name: _moved(value, root) for name, value in schema.items()}
+    moved = {
+        key: value if key in _DATA else _moved(value, root, is_map=key in _MAPS)
+        for key, value in schema.items()
+        if key not in _DOCUMENT
+    }
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        moved["$ref"] = root + reference[1:]
+    return moved

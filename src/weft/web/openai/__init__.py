@@ -1,0 +1,28 @@
+"""OpenAI's /v1/chat/completions and /v1/completions, as endpoints."""
+
+from weft.schema.chat import ChatAnswer, ChatBody, ChatChunk
+from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChunk
+from weft.web.http.endpoint import Endpoint
+from weft.web.openai.chat import create_chat_completion
+from weft.web.openai.completions import create_completion
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        method="POST",
+        path="/v1/chat/completions",
+        handler=create_chat_completion,
+        summary="The next message of a conversation, in one piece or streamed",
+        body=ChatBody,
+        answer=ChatAnswer,
+        event=ChatChunk,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/completions",
+        handler=create_completion,
+        summary="What follows one text or several, in one piece or streamed",
+        body=CompletionBody,
+        answer=CompletionAnswer,
+        event=CompletionChunk,
+    ),
+)

@@ -1,0 +1,267 @@
+"""/v1/chat/completions: the body to a `Turn`, and a turn's events to the answer or its chunks."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.types import SamplingParams
+from weft.schema.chat import (
+    ChatAnswer,
+    ChatBody,
+    ChatChoice,
+    ChatMessage,
+    FunctionCall,
+    NamedToolChoice,
+    ToolBody,
+    ToolCallBody,
+)
+from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
+from weft.web.chat.run import run_turn
+from weft.web.chat.tools import is_forced
+from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
+from weft.web.http.endpoint import Answer, Call, Events
+from weft.web.openai.calling import (
+    Heading,
+    Telling,
+    check_streamable,
+    heading,
+    rank_of,
+    telling,
+    trace_of,
+)
+from weft.web.openai.chat_stream import ChatShape, chat_events
+from weft.web.openai.logprobs import LogprobWriter, to_prompt_logprobs
+from weft.web.openai.sampling import to_params
+from weft.web.openai.unsupported import refuse_unsupported
+from weft.web.openai.usage import to_usage
+
+
+async def create_chat_completion(call: Call) -> Answer:
+    """The handler."""
+    body: ChatBody = call.body
+    head = heading(call, body, prefix="chatcmpl", created=int(time.time()))
+    trace = await trace_of(call.served, call.headers)
+    turn = to_turn(call, body, model=head.model, trace_headers=trace)
+    shape = to_shape(call, body, turn, head)
+    if body.stream:
+        return Events(chat_events(call.served, turn, shape))
+    return to_answer(await fold(run_turn(call.served, turn)), shape)
+
+
+# -- body to turn -------------------------------------------------------------------------------
+
+
+def to_turn(
+    call: Call, body: ChatBody, *, model: str, trace_headers: Mapping[str, str] | None = None
+) -> Turn:
+    """What `body` asks for, every field of it used or refused."""
+    refuse_unsupported(body)
+    check_streamable(body)
+    tools = to_tools(body)
+    return Turn(
+        request_id=call.request_id,
+        model=model,
+        messages=body.messages,
+        params=_params(call, body, tools),
+        tools=tools,
+        tool_choice=to_choice(body, tools),
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        documents=body.documents,
+        template_kwargs=_template_kwargs(body),
+        add_generation_prompt=_adds_prompt(body),
+        continue_final_message=bool(body.continue_final_message),
+        add_special_tokens=bool(body.add_special_tokens),
+        include_reasoning=body.include_reasoning is not False,
+        is_streamed=bool(body.stream),
+        truncation_side=body.truncation_side,
+        cache_salt=body.cache_salt,
+        priority=body.priority or 0,
+        data_parallel_rank=rank_of(call.headers),
+        trace_headers=trace_headers,
+    )
+
+
+def to_tools(body: ChatBody) -> tuple[Tool, ...]:
+    """The functions on offer."""
+    return tuple(_tool(tool, position) for position, tool in enumerate(body.tools or ()))
+
+
+def to_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
+    """Who decides whether tools are called. An empty list of tools leaves nothing to decide."""
+    choice = body.tool_choice
+    if choice is None:
+        return "auto"
+    if choice == "none":
+        return "none"
+    if body.tools is None:
+        raise BadRequest("tool_choice", "tool_choice needs tools")
+    match choice:
+        case "auto" | "required":
+            return choice if tools else "none"
+        case NamedToolChoice(type="function", function=function) if function is not None:
+            return NamedTool(function.name)
+    raise BadRequest(
+        "tool_choice",
+        'tool_choice must be "none", "auto", "required" or '
+        '{"type": "function", "function": {"name": ...}}',
+    )
+
+
+def _tool(tool: ToolBody, position: int) -> Tool:
+    function = tool.function
+    if tool.type != "function" or function is None:
+        raise BadRequest(
+            "tools",
+            f"tools[{position}] must be of type function and hold one, got type {tool.type[:40]!a}",
+        )
+    return Tool(
+        name=function.name,
+        description=function.description,
+        parameters=function.parameters,
+        is_strict=bool(function.strict),
+    )
+
+
+def _params(call: Call, body: ChatBody, tools: tuple[Tool, ...]) -> SamplingParams:
+    params = to_params(
+        body,
+        call.served.client.model_config.default_sampling_params,
+        max_tokens=_max_tokens(body),
+        logprobs=_num_logprobs(body),
+    )
+    if (
+        is_forced(to_choice(body, tools))
+        and body.response_format is not None
+        and params.structured_outputs is not None
+    ):
+        # It is about the content, and an answer that has to be calls has none.
+        return msgspec.structs.replace(params, structured_outputs=None)
+    return params
+
+
+def _max_tokens(body: ChatBody) -> int | None:
+    """`max_completion_tokens`, or its older name."""
+    newer, older = body.max_completion_tokens, body.max_tokens
+    if newer is not None and older is not None and newer != older:
+        raise BadRequest(
+            "max_tokens",
+            f"max_tokens is {older} and max_completion_tokens {newer}: they are two names of one thing",
+        )
+    return older if newer is None else newer
+
+
+def _num_logprobs(body: ChatBody) -> int | None:
+    if body.logprobs:
+        # With ids of the caller's choice their number follows from them.
+        return body.top_logprobs if body.logprob_token_ids else body.top_logprobs or 0
+    for name in ("top_logprobs", "logprob_token_ids"):
+        if getattr(body, name):
+            raise BadRequest(name, f"{name} needs logprobs to be true")
+    return None
+
+
+def _template_kwargs(body: ChatBody) -> dict[str, Any]:
+    """What reaches the template beside the conversation; the caller's own words win."""
+    kwargs: dict[str, Any] = {}
+    if body.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = body.reasoning_effort
+        if body.reasoning_effort == "none":
+            kwargs["enable_thinking"] = False
+    if body.verbosity is not None:
+        kwargs["verbosity"] = body.verbosity
+    return {**kwargs, **(body.chat_template_kwargs or {})}
+
+
+def _adds_prompt(body: ChatBody) -> bool:
+    """The default, unless the last message is to be continued."""
+    if body.add_generation_prompt is None:
+        return not body.continue_final_message
+    return body.add_generation_prompt
+
+
+# -- whole turn to answer -----------------------------------------------------------------------
+
+
+def to_shape(call: Call, body: ChatBody, turn: Turn, head: Heading) -> ChatShape:
+    """How the answer is to look."""
+    told: Telling = telling(call, body)
+    role = call.served.options.response_role
+    if not turn.add_generation_prompt and body.messages:
+        role = str(body.messages[-1].get("role"))
+    return ChatShape(
+        head=head,
+        telling=told,
+        role=role,
+        num_answers=turn.params.n,
+        echo=_echoed(body, role),
+        has_forced_call=is_forced(turn.tool_choice),
+        logprobs=LogprobWriter(
+            tokenizer=call.served.tokenizer,
+            num_top=body.top_logprobs or 0,
+            is_naming_by_id=told.is_naming_by_id,
+            chosen_ids=body.logprob_token_ids,
+        ),
+    )
+
+
+def to_answer(turn: WholeTurn, shape: ChatShape) -> ChatAnswer:
+    """A turn that has ended, in one piece."""
+    head, told = shape.head, shape.telling
+    return ChatAnswer(
+        id=head.id,
+        created=head.created,
+        model=head.model,
+        choices=[_choice(answer, shape) for answer in turn.answers],
+        usage=to_usage(
+            told,
+            num_prompt_tokens=len(turn.prompt_token_ids),
+            num_completion_tokens=sum(len(answer.token_ids) for answer in turn.answers),
+            num_cached_tokens=turn.num_cached_tokens,
+            num_reasoning_tokens=sum(answer.num_reasoning_tokens for answer in turn.answers),
+        ),
+        prompt_logprobs=to_prompt_logprobs(turn.prompt_logprobs),
+        prompt_token_ids=turn.prompt_token_ids if told.has_token_ids else None,
+    )
+
+
+def _choice(answer: WholeAnswer, shape: ChatShape) -> ChatChoice:
+    return ChatChoice(
+        index=answer.index,
+        message=ChatMessage(
+            role=shape.role,
+            content=_content(answer, shape),
+            reasoning=answer.reasoning,
+            reasoning_content=answer.reasoning,
+            tool_calls=[
+                ToolCallBody(
+                    id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments)
+                )
+                for call in answer.calls
+            ],
+        ),
+        logprobs=None if answer.logprobs is None else shape.logprobs.chat(answer.logprobs),
+        finish_reason=answer.finish_reason,
+        stop_reason=answer.stop_reason,
+        token_ids=answer.token_ids if shape.telling.has_token_ids else None,
+    )
+
+
+def _content(answer: WholeAnswer, shape: ChatShape) -> str | None:
+    """Null where calls or thoughts came in its place; a forced call's is empty."""
+    content = answer.content
+    if content is None and (shape.has_forced_call or not (answer.calls or answer.reasoning)):
+        content = ""
+    return content if not shape.echo else shape.echo + (content or "")
+
+
+def _echoed(body: ChatBody, role: str) -> str:
+    """The last message's text, where it is to be repeated and the answer goes on with it."""
+    if not body.echo or not body.messages or body.messages[-1].get("role") != role:
+        return ""
+    content = body.messages[-1].get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""

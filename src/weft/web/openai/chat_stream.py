@@ -1,0 +1,186 @@
+"""The chunks of a chat completion: a turn's events, one by one, in OpenAI's words."""
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from msgspec import UNSET, UnsetType
+
+from weft.core.types import PositionLogprobs
+from weft.schema.chat import (
+    ChatChunk,
+    ChatChunkChoice,
+    ChatDelta,
+    FunctionDelta,
+    ToolCallDelta,
+)
+from weft.schema.usage import Usage
+from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
+from weft.web.chat.run import run_turn
+from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent
+from weft.web.openai.calling import Heading, Telling
+from weft.web.openai.logprobs import LogprobWriter
+from weft.web.openai.stream import DONE, data_event
+from weft.web.openai.usage import to_usage
+from weft.web.served import Served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatShape:
+    """How an answer is to look, streamed or not. `echo` is the text that stands before it."""
+
+    head: Heading
+    telling: Telling
+    role: str
+    num_answers: int
+    echo: str
+    has_forced_call: bool
+    logprobs: LogprobWriter
+
+
+async def chat_events(served: Served, turn: Turn, shape: ChatShape) -> AsyncGenerator[bytes, None]:
+    """The whole stream, `[DONE]` included."""
+    writer = ChunkWriter(shape)
+    async with aclosing(run_turn(served, turn)) as events:
+        async for event in events:
+            for chunk in writer.chunks(event):
+                yield data_event(chunk)
+    yield DONE
+
+
+@dataclass(slots=True)
+class _Told:
+    """What is known of one answer, and what waits for its next chunk."""
+
+    num_tokens: int = 0
+    num_reasoning_tokens: int = 0
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+
+
+class ChunkWriter:
+    """Turns events into chunks. News that shows nothing yet is kept for the chunk that does."""
+
+    def __init__(self, shape: ChatShape) -> None:
+        self._shape = shape
+        self._told: defaultdict[int, _Told] = defaultdict(_Told)
+        self._num_prompt_tokens = 0
+
+    def chunks(self, event: TurnEvent) -> Iterator[ChatChunk]:
+        """The chunks that an event makes."""
+        match event:
+            case Began():
+                yield from self._first(event)
+            case TurnDelta():
+                yield from self._news(event)
+            case Ended():
+                yield from self._last(event)
+            case _:
+                assert_never(event)
+
+    def _first(self, event: Began) -> Iterator[ChatChunk]:
+        self._num_prompt_tokens = len(event.prompt_token_ids)
+        ids = event.prompt_token_ids if self._shape.telling.has_token_ids else None
+        for index in range(self._shape.num_answers):
+            choice = ChatChunkChoice(
+                index=index, delta=ChatDelta(role=self._shape.role, content="")
+            )
+            yield self._chunk(choice, prompt_token_ids=ids)
+        if not self._shape.echo:
+            return
+        for index in range(self._shape.num_answers):
+            yield self._chunk(
+                ChatChunkChoice(index=index, delta=ChatDelta(content=self._shape.echo))
+            )
+
+    def _news(self, event: TurnDelta) -> Iterator[ChatChunk]:
+        told = self._told[event.index]
+        told.num_tokens += event.num_tokens
+        told.num_reasoning_tokens += event.num_reasoning_tokens
+        told.logprobs += event.logprobs or ()
+        has_ids = self._shape.telling.has_token_ids
+        is_end = event.finish_reason is not None
+        if not (event.parts or is_end or (has_ids and event.token_ids)):
+            return
+        rows, told.logprobs = told.logprobs, []
+        yield self._chunk(
+            ChatChunkChoice(
+                index=event.index,
+                delta=to_delta(event.parts),
+                logprobs=self._shape.logprobs.chat(rows) if rows else None,
+                finish_reason=event.finish_reason,
+                stop_reason=event.stop_reason if is_end else UNSET,
+                token_ids=event.token_ids if has_ids else UNSET,
+            )
+        )
+
+    def _last(self, event: Ended) -> Iterator[ChatChunk]:
+        if not self._shape.telling.has_usage:
+            return
+        head = self._shape.head
+        usage = to_usage(
+            self._shape.telling,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_completion_tokens=sum(told.num_tokens for told in self._told.values()),
+            num_cached_tokens=event.num_cached_tokens,
+            num_reasoning_tokens=sum(told.num_reasoning_tokens for told in self._told.values()),
+        )
+        yield ChatChunk(id=head.id, created=head.created, model=head.model, choices=[], usage=usage)
+
+    def _chunk(
+        self,
+        choice: ChatChunkChoice,
+        *,
+        prompt_token_ids: list[int] | UnsetType | None = UNSET,
+    ) -> ChatChunk:
+        head = self._shape.head
+        return ChatChunk(
+            id=head.id,
+            created=head.created,
+            model=head.model,
+            choices=[choice],
+            usage=self._running_usage(choice.index),
+            prompt_token_ids=prompt_token_ids,
+        )
+
+    def _running_usage(self, index: int) -> Usage | UnsetType:
+        """Of one answer so far."""
+        if not self._shape.telling.has_running_usage:
+            return UNSET
+        told = self._told[index]
+        return to_usage(
+            self._shape.telling,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_completion_tokens=told.num_tokens,
+            num_reasoning_tokens=told.num_reasoning_tokens,
+        )
+
+
+def to_delta(parts: list[Part]) -> ChatDelta:
+    """All parts in one delta: a call's header and its first arguments share an entry."""
+    reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning)) or UNSET
+    content = "".join(part.text for part in parts if isinstance(part, Content)) or UNSET
+    calls: dict[int, list[ToolCall | Arguments]] = {}
+    for part in parts:
+        if isinstance(part, ToolCall | Arguments):
+            calls.setdefault(part.index, []).append(part)
+    return ChatDelta(
+        content=content,
+        reasoning=reasoning,
+        reasoning_content=reasoning,
+        tool_calls=[_call_delta(index, news) for index, news in calls.items()] or UNSET,
+    )
+
+
+def _call_delta(index: int, news: list[ToolCall | Arguments]) -> ToolCallDelta:
+    text = "".join(part.text for part in news if isinstance(part, Arguments))
+    header = next((part for part in news if isinstance(part, ToolCall)), None)
+    if header is None:
+        return ToolCallDelta(index=index, function=FunctionDelta(arguments=text))
+    return ToolCallDelta(
+        index=index,
+        id=header.id or UNSET,
+        type="function",
+        function=FunctionDelta(name=header.name, arguments=text),
+    )

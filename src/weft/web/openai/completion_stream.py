@@ -1,0 +1,152 @@
+"""The choices of a completion: the engine's outputs in OpenAI's words, streamed or not."""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
+from weft.schema.completion import CompletionChunk, CompletionChunkChoice
+from weft.schema.usage import CompletionLogprobs, Usage
+from weft.web.openai.calling import Heading, Telling
+from weft.web.openai.logprobs import LogprobWriter
+from weft.web.openai.stream import DONE, data_event
+from weft.web.openai.usage import to_usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionShape:
+    """How the answers are to look, streamed or not.
+
+    `echoes` are the texts that stand before the answers to each prompt, None where none is asked for.
+    With `is_prompt_only` the engine's one token, which it cannot do without, is not told.
+    """
+
+    head: Heading
+    telling: Telling
+    num_answers: int
+    echoes: list[str] | None
+    is_prompt_only: bool
+    logprobs: LogprobWriter | None
+
+
+class PromptWriter:
+    """The answers to one prompt, numbered from `first_index`."""
+
+    def __init__(self, position: int, shape: CompletionShape) -> None:
+        self._shape = shape
+        self._first_index = position * shape.num_answers
+        self._echo = None if shape.echoes is None else shape.echoes[position]
+        self._offsets = [0] * shape.num_answers
+        self._is_begun = [False] * shape.num_answers
+        self.num_tokens = [0] * shape.num_answers
+        self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+
+    def choices(self, output: RequestOutput) -> Iterator[CompletionChunkChoice]:
+        """What an output tells of every answer that it has news of."""
+        self.num_prompt_tokens = len(output.prompt_token_ids)
+        self.num_cached_tokens = output.num_cached_tokens
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = output.prompt_logprobs
+        for answer in output.outputs:
+            yield self._choice(answer, output.prompt_token_ids)
+
+    def usage(self, index: int) -> Usage:
+        """Of one answer so far."""
+        answer = index - self._first_index
+        return to_usage(
+            self._shape.telling,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_completion_tokens=self.num_tokens[answer],
+        )
+
+    def _choice(
+        self, answer: CompletionOutput, prompt_token_ids: list[int]
+    ) -> CompletionChunkChoice:
+        shape = self._shape
+        is_first = not self._is_begun[answer.index]
+        self._is_begun[answer.index] = True
+        is_hidden = shape.is_prompt_only
+        token_ids = [] if is_hidden else answer.token_ids
+        self.num_tokens[answer.index] += len(token_ids)
+        has_ids = shape.telling.has_token_ids
+        # Who asks for ids gets the prompt as ids, and not as text too.
+        before = self._echo or "" if is_first and not has_ids else ""
+        ended = None if answer.finish_reason is None else answer.finish_reason.value
+        return CompletionChunkChoice(
+            index=self._first_index + answer.index,
+            text=before if is_hidden else before + answer.text,
+            logprobs=self._logprobs(answer, prompt_token_ids if is_first else []),
+            finish_reason="length" if is_hidden and ended else ended,
+            stop_reason=None if is_hidden else answer.stop_reason,
+            token_ids=token_ids if has_ids else None,
+            prompt_token_ids=prompt_token_ids if has_ids and is_first else None,
+        )
+
+    def _logprobs(
+        self, answer: CompletionOutput, prompt_token_ids: list[int]
+    ) -> CompletionLogprobs | None:
+        """Those of the news; before the first, those of an echoed prompt."""
+        writer = self._shape.logprobs
+        if writer is None:
+            return None
+        token_ids: list[int] = []
+        rows: list[PositionLogprobs | None] = []
+        if self._echo is not None and prompt_token_ids:
+            token_ids += prompt_token_ids
+            rows += self.prompt_logprobs or ()
+        if not self._shape.is_prompt_only:
+            token_ids += answer.token_ids
+            rows += answer.logprobs or ()
+        written, offset = writer.completion(token_ids, rows, self._offsets[answer.index])
+        self._offsets[answer.index] = offset
+        return written
+
+
+async def completion_events(
+    outputs: AsyncGenerator[tuple[int, RequestOutput], None],
+    num_prompts: int,
+    shape: CompletionShape,
+) -> AsyncGenerator[bytes, None]:
+    """The whole stream, `[DONE]` included."""
+    writers = [PromptWriter(position, shape) for position in range(num_prompts)]
+    head = shape.head
+    async with aclosing(outputs):
+        async for position, output in outputs:
+            for choice in writers[position].choices(output):
+                usage = (
+                    writers[position].usage(choice.index)
+                    if shape.telling.has_running_usage
+                    else None
+                )
+                yield data_event(
+                    CompletionChunk(
+                        id=head.id,
+                        created=head.created,
+                        model=head.model,
+                        choices=[choice],
+                        usage=usage,
+                    )
+                )
+    if shape.telling.has_usage:
+        yield data_event(
+            CompletionChunk(
+                id=head.id,
+                created=head.created,
+                model=head.model,
+                choices=[],
+                usage=total_usage(writers, shape),
+            )
+        )
+    yield DONE
+
+
+def total_usage(writers: list[PromptWriter], shape: CompletionShape) -> Usage:
+    """Of all prompts and all answers."""
+    return to_usage(
+        shape.telling,
+        num_prompt_tokens=sum(writer.num_prompt_tokens for writer in writers),
+        num_completion_tokens=sum(sum(writer.num_tokens) for writer in writers),
+        num_cached_tokens=sum(writer.num_cached_tokens for writer in writers),
+    )

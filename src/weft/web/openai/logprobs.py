@@ -1,0 +1,120 @@
+"""Log-probabilities in the three forms of OpenAI's APIs: chat, completions, prompts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.core.types import Logprob, PositionLogprobs
+from weft.schema.usage import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
+from weft.text.tokenizer import Tokenizer
+
+FLOOR = -9999.0  # JSON has no infinity
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobWriter:
+    """Writes one request's log-probabilities.
+
+    `num_top` tokens are shown beside the one that came, -1 for all there are; `chosen_ids` are shown
+    in their place where the caller named them.
+    """
+
+    tokenizer: Tokenizer
+    num_top: int
+    is_naming_by_id: bool
+    chosen_ids: Sequence[int] | None = None
+
+    def chat(self, rows: Sequence[PositionLogprobs]) -> ChatLogprobs:
+        """The form of chat: one object a token."""
+        return ChatLogprobs(content=[self._token(row) for row in rows])
+
+    def completion(
+        self,
+        token_ids: Sequence[int],
+        rows: Sequence[PositionLogprobs | None],
+        first_offset: int,
+    ) -> tuple[CompletionLogprobs, int]:
+        """The form of completions: one list a kind; with it the offset of what follows.
+
+        Offsets count the characters of the tokens' own texts.
+        """
+        written = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
+        offset = first_offset
+        for token_id, row in zip(token_ids, rows, strict=True):
+            entry = None if row is None else row.get(token_id)
+            text = self._text(token_id, entry)
+            written.text_offset.append(offset)
+            written.tokens.append(self._name(token_id, text))
+            written.token_logprobs.append(None if entry is None else _floored(entry))
+            written.top_logprobs.append(None if row is None else self._tops_by_name(row))
+            offset += len(text)
+        return written, offset
+
+    def _token(self, row: PositionLogprobs) -> TokenLogprob:
+        token_id, entry = next(iter(row.items()))  # the sampled one comes first
+        return TokenLogprob(
+            token=self._name(token_id, self._text(token_id, entry)),
+            logprob=_floored(entry),
+            bytes=self._bytes(token_id),
+            top_logprobs=[
+                TopLogprob(
+                    token=self._name(other_id, self._text(other_id, other)),
+                    logprob=_floored(other),
+                    bytes=self._bytes(other_id),
+                )
+                for other_id, other in self._tops(row)
+            ],
+        )
+
+    def _tops(self, row: PositionLogprobs) -> list[tuple[int, Logprob]]:
+        if self.chosen_ids is not None:
+            return [(token_id, row[token_id]) for token_id in self.chosen_ids if token_id in row]
+        ordered = sorted(row.items(), key=lambda item: item[1].rank)
+        return ordered if self.num_top == -1 else ordered[: self.num_top]
+
+    def _tops_by_name(self, row: PositionLogprobs) -> dict[str, float]:
+        """The token that came is always among them. Of tokens with one text the likeliest is shown."""
+        named: dict[str, float] = {}
+        for token_id, entry in row.items():
+            name = self._name(token_id, self._text(token_id, entry))
+            named[name] = max(_floored(entry), named.get(name, FLOOR))
+        return named
+
+    def _name(self, token_id: int, text: str) -> str:
+        return f"token_id:{token_id}" if self.is_naming_by_id else text
+
+    def _text(self, token_id: int, entry: Logprob | None) -> str:
+        if entry is not None and entry.decoded_token is not None:
+            return entry.decoded_token
+        return self.tokenizer.token_to_text(token_id)
+
+    def _bytes(self, token_id: int) -> list[int]:
+        return list(self.tokenizer.token_to_bytes(token_id))
+
+
+def to_prompt_logprobs(
+    rows: Sequence[PositionLogprobs | None] | None,
+) -> PromptLogprobs | None:
+    """Of every token of the prompt but the first, which nothing precedes."""
+    if rows is None:
+        return None
+    return [None if row is None else _prompt_row(row) for row in rows]
+
+
+def _prompt_row(row: PositionLogprobs) -> dict[int, PromptLogprob]:
+    return {
+        token_id: PromptLogprob(
+            logprob=_floored(entry), rank=entry.rank, decoded_token=entry.decoded_token
+        )
+        for token_id, entry in row.items()
+    }
+
+
+def _floored(entry: Logprob) -> float:
+    return max(entry.logprob, FLOOR)

@@ -1,0 +1,299 @@
+"""/v1/chat/completions: the exact stream, and that the answer in one piece is its fold."""
+
+import json
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.web.openai.calls import HELLO, chat, chat_chunks
+from tests.web.serving import ECHO, TINY, is_compact, serving, weather_tool
+from weft.web.served import ApiOptions
+
+SEEDED = {"seed": 7, "temperature": 1.0, "max_tokens": 12}
+
+
+def folded(stream: list[dict]) -> list[dict]:
+    """The choices that a client makes of a stream by appending what is there."""
+    choices: dict[int, dict] = {}
+    for chunk in stream:
+        for news in chunk["choices"]:
+            choice = choices.setdefault(
+                news["index"],
+                {"content": "", "reasoning": None, "calls": {}, "logprobs": [], "token_ids": []},
+            )
+            delta = news["delta"]
+            choice["content"] += delta.get("content", "")
+            choice["token_ids"] += news.get("token_ids", [])
+            choice["logprobs"] += (news["logprobs"] or {"content": []})["content"]
+            for call in delta.get("tool_calls", []):
+                known = choice["calls"].setdefault(call["index"], ["", ""])
+                known[0] += call["function"].get("name", "")
+                known[1] += call["function"].get("arguments", "")
+            if news["finish_reason"] is not None:
+                assert "finish_reason" not in choice, "told twice"
+                choice["finish_reason"] = news["finish_reason"]
+                choice["stop_reason"] = news["stop_reason"]
+    return [choices[index] for index in sorted(choices)]
+
+
+def flat(whole: dict) -> list[dict]:
+    """The choices of an answer in one piece, in the same words."""
+    return [
+        {
+            "content": choice["message"]["content"] or "",
+            "reasoning": choice["message"]["reasoning"],
+            "calls": {
+                index: [call["function"]["name"], call["function"]["arguments"]]
+                for index, call in enumerate(choice["message"]["tool_calls"])
+            },
+            "logprobs": (choice["logprobs"] or {"content": []})["content"],
+            "token_ids": choice["token_ids"] or [],
+            "finish_reason": choice["finish_reason"],
+            "stop_reason": choice["stop_reason"],
+        }
+        for choice in whole["choices"]
+    ]
+
+
+SHAPES = st.fixed_dictionaries(
+    {},
+    optional={
+        "n": st.integers(1, 3),
+        "max_tokens": st.integers(1, 24),
+        "stop": st.sampled_from(["e", ["a", "b"]]),
+        "include_stop_str_in_output": st.booleans(),
+        "return_token_ids": st.booleans(),
+        "return_tokens_as_token_ids": st.booleans(),
+        "echo": st.booleans(),
+        "temperature": st.sampled_from([0, 0.5, 1]),
+        "min_tokens": st.just(1),
+        "skip_special_tokens": st.booleans(),
+        "parallel_tool_calls": st.booleans(),
+        "tool_choice": st.sampled_from(
+            ["none", "required", {"type": "function", "function": {"name": "f"}}]
+        ),
+    },
+)
+LOGPROBS = st.sampled_from([{}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 3}])
+USAGE = st.sampled_from(
+    [
+        {},
+        {"include_usage": True},
+        {"include_usage": True, "continuous_usage_stats": True},
+    ]
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(shape=SHAPES, logprobs=LOGPROBS, usage=USAGE)
+def test_a_stream_says_what_the_answer_says(shape, logprobs, usage, running):
+    """Whatever is asked for: the same text, calls, ids, log-probabilities, reasons and counts."""
+    served, wait = running
+    body = {**SEEDED, **logprobs, "tools": [weather_tool("f")], "tool_choice": "none", **shape}
+    whole = wait(chat(served, body))
+    stream = wait(chat_chunks(served, {**body, "stream_options": usage}))
+    assert folded(stream) == flat(whole)
+    totals = [chunk["usage"] for chunk in stream if not chunk["choices"]]
+    assert totals == ([whole["usage"]] if usage else [])
+
+
+async def test_the_sequence_of_a_stream():
+    """Roles first, one final chunk an answer with its last delta, then usage; nulls only where published."""
+    async with serving(ECHO) as served:
+        stream = await chat_chunks(
+            served, max_tokens=2, n=2, stream_options={"include_usage": True}
+        )
+    head = {key: stream[0][key] for key in ("id", "object", "created", "model")}
+    assert head["id"] == "chatcmpl-r1"
+    assert head["object"] == "chat.completion.chunk"
+    assert all({key: chunk[key] for key in head} == head for chunk in stream)
+    assert stream[:2] == [
+        {
+            **head,
+            "choices": [
+                {
+                    "index": index,
+                    "delta": {"role": "assistant", "content": ""},
+                    "logprobs": None,
+                    "finish_reason": None,
+                }
+            ],
+            "prompt_token_ids": None,
+        }
+        for index in (0, 1)
+    ]
+    last = stream[-1]
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 4
+    assert all("usage" not in chunk for chunk in stream[:-1])
+    ends = [c for chunk in stream[2:-1] for c in chunk["choices"] if c["finish_reason"]]
+    assert [end["stop_reason"] for end in ends] == [None, None]
+    assert all(end["delta"]["content"] for end in ends)
+    assert not any("reasoning" in c["delta"] for chunk in stream[:-1] for c in chunk["choices"])
+
+
+async def test_the_whole_answer():
+    """Every key that clients of this API and of engines that extend it look for, and no other."""
+    async with serving(ECHO) as served:
+        whole = await chat(served, max_tokens=3)
+    (choice,) = whole.pop("choices")
+    message = choice.pop("message")
+    created = whole.pop("created")
+    assert isinstance(created, int)
+    assert whole == {
+        "id": "chatcmpl-r1",
+        "object": "chat.completion",
+        "model": "embedded:echo",
+        "usage": {
+            "prompt_tokens": whole["usage"]["prompt_tokens"],
+            "completion_tokens": 3,
+            "total_tokens": whole["usage"]["prompt_tokens"] + 3,
+        },
+        "service_tier": None,
+        "system_fingerprint": None,
+        "prompt_logprobs": None,
+        "prompt_token_ids": None,
+        "kv_transfer_params": None,
+    }
+    assert choice == {
+        "index": 0,
+        "logprobs": None,
+        "finish_reason": "length",
+        "stop_reason": None,
+        "token_ids": None,
+    }
+    assert message == {
+        "role": "assistant",
+        "content": message["content"],
+        "refusal": None,
+        "reasoning": None,
+        "reasoning_content": None,
+        "tool_calls": [],
+    }
+    assert message["content"]
+
+
+async def test_running_usage_counts_each_answer_by_itself():
+    """From zero, with the prompt counted in full."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with serving(ECHO) as served:
+        stream = await chat_chunks(served, max_tokens=3, stream_options=options)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in stream]
+    assert counts[0] == 0
+    assert counts == sorted(counts)
+    assert counts[-1] == 3
+
+
+async def test_the_server_can_force_usage():
+    """Without a word from the client."""
+    options = ApiOptions(enable_force_include_usage=True)
+    async with serving(ECHO, options=options) as served:
+        stream = await chat_chunks(served, max_tokens=1)
+    assert stream[-1]["usage"]["completion_tokens"] == 1
+
+
+async def test_cached_tokens_are_told_where_there_are_any():
+    """And only then; the server can keep them to itself."""
+    long = [{"role": "user", "content": "hello " * 40}]
+    async with serving(ECHO) as served:
+        cold = await chat(served, messages=long, max_tokens=1)
+        warm = await chat(served, messages=long, max_tokens=1)
+    assert "prompt_tokens_details" not in cold["usage"]
+    assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    async with serving(ECHO, options=ApiOptions(enable_prompt_tokens_details=False)) as served:
+        await chat(served, messages=long, max_tokens=1)
+        silent = await chat(served, messages=long, max_tokens=1)
+    assert "prompt_tokens_details" not in silent["usage"]
+
+
+async def test_logprobs_of_chat():
+    """Token, its bytes, and as many others as asked for, the likeliest first."""
+    async with serving(TINY) as served:
+        whole = await chat(served, max_tokens=4, logprobs=True, top_logprobs=2, temperature=0)
+        bare = await chat(served, max_tokens=4, logprobs=True, temperature=0)
+    for token in whole["choices"][0]["logprobs"]["content"]:
+        assert bytes(token["bytes"]).decode() == token["token"]
+        assert token["top_logprobs"][0]["token"] == token["token"]
+        assert len(token["top_logprobs"]) == 2
+        assert -9999 <= token["top_logprobs"][1]["logprob"] <= token["logprob"] <= 0
+    assert all(not t["top_logprobs"] for t in bare["choices"][0]["logprobs"]["content"])
+
+
+async def test_prompt_logprobs_cover_the_prompt():
+    """Null for the first token, an entry by token id for each other."""
+    async with serving() as served:
+        whole = await chat(served, max_tokens=1, prompt_logprobs=1, return_token_ids=True)
+    rows = whole["prompt_logprobs"]
+    assert rows[0] is None
+    assert len(rows) == len(whole["prompt_token_ids"])
+    for token_id, row in zip(whole["prompt_token_ids"][1:], rows[1:], strict=True):
+        assert row[str(token_id)]["rank"] >= 1
+
+
+async def test_the_last_message_is_echoed_and_continued():
+    """Its text stands before what follows it, in both forms."""
+    body = {
+        "messages": [*HELLO, {"role": "assistant", "content": "Sure: "}],
+        "echo": True,
+        "continue_final_message": True,
+        "max_tokens": 2,
+    }
+    async with serving(ECHO) as served:
+        whole = await chat(served, body)
+        stream = await chat_chunks(served, body)
+    assert whole["choices"][0]["message"]["content"].startswith("Sure: ")
+    assert stream[1]["choices"][0]["delta"] == {"content": "Sure: "}
+
+
+async def test_a_json_schema_is_followed_compactly():
+    """References resolve; no whitespace stands between the parts."""
+    schema = {
+        "type": "object",
+        "properties": {"unit": {"$ref": "#/$defs/Unit"}},
+        "required": ["unit"],
+        "additionalProperties": False,
+        "$defs": {"Unit": {"enum": ["c", "f"]}},
+    }
+    asked = {"type": "json_schema", "json_schema": {"name": "u", "schema": schema, "strict": True}}
+    async with serving() as served:
+        whole = await chat(served, response_format=asked, max_tokens=40)
+    content = whole["choices"][0]["message"]["content"]
+    assert json.loads(content)["unit"] in {"c", "f"}
+    assert is_compact(content)
+
+
+async def test_a_response_format_is_not_about_calls():
+    """Both may be asked for: an answer that has to be a call has no content to form."""
+    async with serving() as served:
+        whole = await chat(
+            served,
+            tools=[weather_tool()],
+            tool_choice="required",
+            parallel_tool_calls=False,
+            response_format={"type": "json_object"},
+            max_tokens=100,
+        )
+    (choice,) = whole["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == ""
+    (call,) = choice["message"]["tool_calls"]
+    assert call["id"].startswith("chatcmpl-tool-")
+    assert is_compact(call["function"]["arguments"])
+
+
+async def test_the_model_is_named_as_it_was_asked_for():
+    """Any served name will do, and none is the first."""
+    names = ["one", "two"]
+    async with serving(ECHO, served_model_name=names) as served:
+        asked = await chat(served, model="two", max_tokens=1)
+        unasked = await chat(served, max_tokens=1)
+    assert (asked["model"], unasked["model"]) == ("two", "one")
+
+
+async def test_an_empty_list_of_tools_is_no_tools():
+    """Whatever is to be done with them."""
+    async with serving(ECHO) as served:
+        whole = await chat(served, tools=[], tool_choice="required", max_tokens=1)
+    assert whole["choices"][0]["finish_reason"] == "length"

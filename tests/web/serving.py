@@ -1,0 +1,69 @@
+"""A small engine and what the endpoints need around it, for the tests of the HTTP APIs."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from weft.core.config import EngineOptions
+from weft.engine.configure import resolve
+from weft.engine.local_client import LocalClient
+from weft.model.open import open_model
+from weft.text.chat import ChatTemplate
+from weft.text.tokenizer import Tokenizer
+from weft.web.served import ApiOptions, Served
+
+RANDOM = (
+    "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=400"
+)
+ECHO = "embedded:echo"
+TINY = "embedded:tiny"
+GIB = 1 << 30
+
+
+@asynccontextmanager
+async def serving(model: str = RANDOM, *, options=None, **settings) -> AsyncIterator[Served]:
+    """What a server of that model would hand to its handlers."""
+    asked = EngineOptions(
+        model=model, **{"max_model_len": 1024, "num_gpu_blocks_override": 256, **settings}
+    )
+    checkpoint = open_model(model)
+    client = await LocalClient.start(checkpoint, resolve(asked, checkpoint.card, GIB))
+    tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
+    with ChatTemplate(checkpoint.chat_template, tokenizer.special_tokens) as template:
+        try:
+            yield Served(
+                client=client,
+                tokenizer=tokenizer,
+                chat_template=template,
+                started_at=1_700_000_000,
+                options=options or ApiOptions(),
+            )
+        finally:
+            client.shutdown()
+            await client.wait_closed()
+
+
+def weather_tool(name: str = "get_weather") -> dict:
+    """A function as OpenAI's clients describe it."""
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "The weather somewhere.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "unit": {"$ref": "#/$defs/Unit"},
+                    "days": {"type": "integer", "minimum": 1, "maximum": 9},
+                },
+                "required": ["unit", "days"],
+                "additionalProperties": False,
+                "$defs": {"Unit": {"enum": ["c", "f"]}},
+            },
+        },
+    }
+
+
+def is_compact(text: str) -> bool:
+    """Whether JSON text has no whitespace between its parts."""
+    return text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
