@@ -6,9 +6,11 @@ from weft.web.admin.pages import page_endpoints
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
+from weft.web.openai import ENDPOINTS as OPENAI
 
 API_ENDPOINTS: tuple[Endpoint, ...] = (
     *models.ENDPOINTS,
+    *OPENAI,
     *tokens.ENDPOINTS,
     *control.ENDPOINTS,
     *refused.ENDPOINTS,

@@ -4,11 +4,11 @@ import json
 from contextlib import aclosing
 
 import pytest
+from weft.web.chat.first import with_first
 
 from tests.web.serving import ECHO, is_compact, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import SamplingParams, StructuredOutputsParams
-from weft.web.chat.first import with_first
 from weft.web.chat.fold import fold
 from weft.web.chat.run import run_turn
 from weft.web.chat.turn import Began, Ended, NamedTool, Tool, Turn, TurnDelta
