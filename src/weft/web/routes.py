@@ -7,10 +7,12 @@ from weft.web.admin.probes import probe_endpoints
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.openai import ENDPOINTS as OPENAI
+from weft.web.tokens import ENDPOINTS as TOKENS
 
 API_ENDPOINTS: tuple[Endpoint, ...] = (
     *models.ENDPOINTS,
     *OPENAI,
+    *TOKENS,
     *tokens.ENDPOINTS,
     *control.ENDPOINTS,
     *refused.ENDPOINTS,

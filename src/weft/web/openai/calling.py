@@ -38,11 +38,16 @@ class Telling:
 
 def heading(call: Call, fields: GenerationFields, *, prefix: str, created: int) -> Heading:
     """The answer's id bears the client's label, wherever it wrote it, or else ours."""
-    label = call.label
-    if label == call.request_id and fields.request_id is not None:
-        label = _usable(fields.request_id) or label
+    label = label_of(call, fields.request_id)
     model = resolve_model(call.served, fields.model)
     return Heading(id=f"{prefix}-{label}", created=created, model=model)
+
+
+def label_of(call: Call, written: str | None) -> str:
+    """The client's label: its header, or what it wrote into the body, or else our own id."""
+    if call.label == call.request_id and written is not None:
+        return _usable(written) or call.label
+    return call.label
 
 
 def telling(call: Call, fields: GenerationFields) -> Telling:

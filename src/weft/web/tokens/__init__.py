@@ -1,0 +1,26 @@
+"""Tokens in and out (/inference/v1/generate), and a text with what follows it (/generate)."""
+
+from weft.schema.tokens import SimpleAnswer, SimpleBody, TokensAnswer, TokensBody, TokensChunk
+from weft.web.http.endpoint import Endpoint
+from weft.web.tokens.generate import generate
+from weft.web.tokens.simple import simple_generate
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        method="POST",
+        path="/inference/v1/generate",
+        handler=generate,
+        summary="Token ids in, token ids out: what the gRPC method Generate does",
+        body=TokensBody,
+        answer=TokensAnswer,
+        event=TokensChunk,
+    ),
+    Endpoint(
+        method="POST",
+        path="/generate",
+        handler=simple_generate,
+        summary="A text and what follows it, in one piece or as lines of JSON",
+        body=SimpleBody,
+        answer=SimpleAnswer,
+    ),
+)

@@ -1,0 +1,146 @@
+"""/inference/v1/generate: the body's own parameters go to the engine as they are."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.types import CompletionOutput, OutputKind, RequestOutput
+from weft.core.validate import validate_cache_salt
+from weft.schema.tokens import TokensAnswer, TokensBody, TokensChoice, TokensChunk
+from weft.schema.usage import PromptTokensDetails, Usage
+from weft.web.chat.prompt import check_priority
+from weft.web.http.endpoint import Answer, Call, Events
+from weft.web.http.sse import DONE, data_event
+from weft.web.openai.calling import label_of, rank_of, trace_of
+from weft.web.openai.logprobs import LogprobWriter, to_prompt_logprobs
+from weft.web.openai.model_names import resolve_model
+from weft.web.openai.unsupported import refuse_unsupported
+
+
+async def generate(call: Call) -> Answer:
+    """The handler."""
+    body: TokensBody = call.body
+    check_body(call, body)
+    shape = _Shape(
+        label=label_of(call, body.request_id),
+        model=resolve_model(call.served, body.model),
+        logprobs=_logprob_writer(call, body),
+        has_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+    outputs = await _outputs(call, body)
+    if body.stream:
+        return Events(_events(outputs, shape))
+    async with aclosing(outputs):
+        async for output in outputs:
+            if output.is_finished:
+                return shape.answer(output)
+    raise AssertionError("an engine's stream ends with a finished output")
+
+
+def check_body(call: Call, body: TokensBody) -> None:
+    """Refuse what is not offered, and what contradicts itself."""
+    if body.features is not None:
+        raise BadRequest("features", "features must be absent: this server takes text only")
+    refuse_unsupported(body)
+    options = body.stream_options
+    if options is not None and not body.stream:
+        raise BadRequest("stream_options", "stream_options needs stream to be true")
+    if options is not None and (options.continuous_usage_stats or options.include_obfuscation):
+        raise BadRequest("stream_options", "only include_usage may be asked for here")
+    if body.stream and body.sampling_params.prompt_logprobs is not None:
+        raise BadRequest(
+            "sampling_params.prompt_logprobs",
+            "prompt_logprobs are not available when stream is true",
+        )
+    if body.sampling_params.n > call.served.options.max_n:
+        raise BadRequest("sampling_params.n", f"n must be at most {call.served.options.max_n}")
+    check_priority(call.served.client, body.priority or 0)
+    validate_cache_salt(body.cache_salt)
+
+
+async def _outputs(call: Call, body: TokensBody) -> AsyncGenerator[RequestOutput, None]:
+    kind = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
+    prompt = {"prompt_token_ids": body.token_ids}
+    if body.cache_salt is not None:
+        prompt |= {"cache_salt": body.cache_salt}  # type: ignore[dict-item]  # a TokensPrompt
+    return call.served.client.generate(
+        prompt,  # type: ignore[arg-type]
+        msgspec.structs.replace(body.sampling_params, output_kind=kind),
+        call.request_id,
+        trace_headers=await trace_of(call.served, call.headers),
+        priority=body.priority or 0,
+        data_parallel_rank=rank_of(call.headers),
+    )
+
+
+def _logprob_writer(call: Call, body: TokensBody) -> LogprobWriter:
+    return LogprobWriter(
+        tokenizer=call.served.tokenizer,
+        num_top=body.sampling_params.logprobs or 0,
+        is_naming_by_id=call.served.options.return_tokens_as_token_ids,
+        chosen_ids=body.sampling_params.logprob_token_ids,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """How one request's answer is written."""
+
+    label: str
+    model: str
+    logprobs: LogprobWriter
+    has_usage: bool
+
+    def answer(self, output: RequestOutput) -> TokensAnswer:
+        return TokensAnswer(
+            request_id=self.label,
+            model=self.model,
+            choices=[self.choice(answer) for answer in output.outputs],
+            usage=_usage(output, sum(len(answer.token_ids) for answer in output.outputs)),
+            prompt_logprobs=to_prompt_logprobs(output.prompt_logprobs),
+        )
+
+    def choice(self, answer: CompletionOutput) -> TokensChoice:
+        return TokensChoice(
+            index=answer.index,
+            token_ids=answer.token_ids,
+            logprobs=None if answer.logprobs is None else self.logprobs.chat(answer.logprobs),
+            finish_reason=answer.finish_reason,
+            stop_reason=answer.stop_reason,
+        )
+
+
+async def _events(
+    outputs: AsyncGenerator[RequestOutput, None], shape: _Shape
+) -> AsyncGenerator[bytes, None]:
+    """A chunk whenever there is news of an answer, the usage if wanted, the end."""
+    num_tokens = 0
+    last: RequestOutput | None = None
+    async with aclosing(outputs):
+        async for output in outputs:
+            last = output
+            for answer in output.outputs:
+                num_tokens += len(answer.token_ids)
+                chunk = TokensChunk(
+                    request_id=shape.label, model=shape.model, choices=[shape.choice(answer)]
+                )
+                yield data_event(chunk)
+    if shape.has_usage and last is not None:
+        usage = _usage(last, num_tokens)
+        yield data_event(
+            TokensChunk(request_id=shape.label, model=shape.model, choices=[], usage=usage)
+        )
+    yield DONE
+
+
+def _usage(output: RequestOutput, num_tokens: int) -> Usage:
+    num_prompt_tokens = len(output.prompt_token_ids)
+    return Usage(
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=num_tokens,
+        total_tokens=num_prompt_tokens + num_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=output.num_cached_tokens),
+    )

@@ -1,0 +1,89 @@
+"""/generate: a text with what follows it. Streamed, every line repeats all there is so far."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from weft.core.errors import BadRequest
+from weft.core.types import OutputKind, RequestOutput, SamplingParams
+from weft.schema.tokens import SimpleAnswer, SimpleBody
+from weft.web.http.endpoint import Answer, Call
+from weft.web.openai.sampling import to_params
+from weft.web.openai.unsupported import refuse_unsupported
+
+_DEFAULT_MAX_TOKENS = 16
+
+
+async def simple_generate(call: Call) -> Answer:
+    """The handler."""
+    body: SimpleBody = call.body
+    refuse_unsupported(body)
+    params = to_params(
+        body,
+        call.served.client.model_config.default_sampling_params,
+        max_tokens=_DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        logprobs=None,
+    )
+    check_params(call, params)
+    kind = OutputKind.CUMULATIVE if body.stream else OutputKind.FINAL_ONLY
+    params = msgspec.structs.replace(params, output_kind=kind)
+    outputs = call.served.client.generate(body.prompt, params, call.request_id)
+    first = await anext(outputs)
+    if body.stream:
+        return _Lines(body.prompt, first, outputs)
+    async with aclosing(outputs):
+        while not first.is_finished:
+            first = await anext(outputs)
+    return _whole(body.prompt, first)
+
+
+def check_params(call: Call, params: SamplingParams) -> None:
+    """Refuse what this endpoint could not show."""
+    if params.n > call.served.options.max_n:
+        raise BadRequest("n", f"n must be at most {call.served.options.max_n}, got {params.n}")
+    for name in ("prompt_logprobs", "logprob_token_ids"):
+        if getattr(params, name) is not None:
+            raise BadRequest(name, f"{name} must be absent: /generate answers with text alone")
+
+
+def _whole(prompt: str, output: RequestOutput) -> SimpleAnswer:
+    answers = sorted(output.outputs, key=lambda answer: answer.index)
+    return SimpleAnswer(text=[prompt + answer.text for answer in answers])
+
+
+class _Lines(Response):
+    """A line of JSON for each output. One that fails is cut off, so that it does not look complete."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(
+        self, prompt: str, first: RequestOutput, rest: AsyncGenerator[RequestOutput, None]
+    ) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._prompt = prompt
+        self._first = first
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all; closing `rest`, and with it the engine's request, however it ends."""
+        del scope, receive
+        texts: dict[int, str] = {}
+        async with aclosing(self._rest):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send(self._line(self._first, texts))
+            async for output in self._rest:
+                await send(self._line(output, texts))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _line(self, output: RequestOutput, texts: dict[int, str]) -> dict[str, object]:
+        texts |= {answer.index: answer.text for answer in output.outputs}
+        line = SimpleAnswer(text=[self._prompt + texts[index] for index in sorted(texts)])
+        return {
+            "type": "http.response.body",
+            "body": msgspec.json.encode(line) + b"\n",
+            "more_body": True,
+        }
