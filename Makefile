@@ -13,7 +13,7 @@ ARGS ?=
 # One process per core for the tests; empty for one process (make test WORKERS=).
 WORKERS ?= -n auto
 
-.PHONY: help setup serve test test-slow sanitize check fix bench proto docs clean
+.PHONY: help setup serve test test-slow sanitize check fix bench bench-peers proto docs clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
@@ -22,6 +22,7 @@ help:
 	@echo "make check      format, lint, types, imports, tree, generated documents"
 	@echo "make fix        let the formatter and the linter mend what they can"
 	@echo "make bench      time steps of the engine"
+	@echo "make bench-peers time whole engines beside vLLM and llama.cpp (downloads them; an hour)"
 	@echo "make proto      generate Python code from proto/"
 	@echo "make docs       generate docs/reference/"
 	@echo "make setup      everything a contributor needs, in $(VENV)"
@@ -74,6 +75,10 @@ fix: $(VENV)/dev.stamp
 
 bench: $(VENV)/core.stamp
 	$(BIN)/python benchmarks/step.py $(ARGS)
+
+bench-peers: $(VENV)/core.stamp
+	$(BIN)/python benchmarks/peers/compare.py $(ARGS)
+	$(BIN)/python benchmarks/peers/served.py
 
 proto: $(VENV)/dev.stamp
 	$(BIN)/python proto/generate.py
