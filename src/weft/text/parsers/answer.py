@@ -145,7 +145,8 @@ class _TextAndCalls:
         """Read what begins with `marker`; the white space that is undecided behind it."""
         tape, outlet = self._desk.tape, self._desk.outlet
         if marker in self._tags:
-            return space
+            yield from tape.skip_space()
+            return ""
         if marker in self._closers:
             if not outlet.num_calls:
                 outlet.content(space + marker)

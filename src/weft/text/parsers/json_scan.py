@@ -10,7 +10,7 @@ MAX_DEPTH = 128
 
 _CLOSERS = {"{": "}", "[": "]"}
 _STRUCTURE = re.compile(r'["{}\[\]]')
-_IN_STRING = re.compile(r'["\\]')
+_IN_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _AFTER_SCALAR = re.compile(r'[\s,:;\[\]{}"<`]')
 
 
@@ -78,11 +78,12 @@ class JsonScanner:
         return at + 1
 
     def _in_string(self, text: str, at: int) -> int | None:
-        found = _IN_STRING.search(text, at)
-        if found is None:
+        found = _IN_STRING.match(text, at)
+        assert found is not None, "it matches nothing too"
+        if found.end() == len(text):
             return None
-        self._inside = _Inside.ESCAPE if found.group() == "\\" else _Inside.NESTED
-        return found.end()
+        self._inside = _Inside.ESCAPE if text[found.end()] == "\\" else _Inside.NESTED
+        return found.end() + 1
 
     def _in_brackets(self, text: str, at: int) -> int | None:
         found = _STRUCTURE.search(text, at)

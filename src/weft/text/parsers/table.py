@@ -7,7 +7,7 @@ from weft.core.errors import ConfigError
 from weft.text.parsers.answer import AnswerParser, read_answer
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
 from weft.text.parsers.forms.form import Desk
-from weft.text.parsers.harmony import read_harmony
+from weft.text.parsers.forms.harmony import read_harmony
 from weft.text.parsers.outlet import Outlet
 from weft.text.parsers.parts import OutputParser
 from weft.text.parsers.reasoning_families import REASONING_PARSERS

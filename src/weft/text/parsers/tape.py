@@ -126,11 +126,17 @@ class Tape:
             yield
 
     def expect(self, markers: Markers) -> Reading[str]:
-        """Take one of `markers`, which must come next."""
+        """Take one of `markers`, which must come next; `CutOff` if the text ends before it is whole."""
         marker = yield from self.take_any(markers)
-        if marker is None:
-            raise self.unexpected()
-        return marker
+        if marker is not None:
+            return marker
+        rest = self._text[self._at : self._at + markers.longest]
+        if not (self.is_ended and markers.may_start_with(rest)):
+            raise Malformed
+        if self._at + len(rest) < len(self._text):
+            raise Malformed
+        self._take(len(self._text))
+        raise CutOff
 
     def until(self, markers: Markers, sink: Sink) -> Reading[str | None]:
         """Give `sink` the text before the next marker, and take the marker; None if none comes."""
@@ -154,10 +160,6 @@ class Tape:
             if end is not None or self.is_ended:
                 return end is not None
             yield
-
-    def unexpected(self) -> Malformed:
-        """What to raise when the next character is none of those that may come."""
-        return CutOff() if self.is_ended and self._at == len(self._text) else Malformed()
 
     def _take(self, end: int) -> str:
         taken = self._text[self._at : end]

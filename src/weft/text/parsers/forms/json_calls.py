@@ -22,19 +22,20 @@ _CLOSE = Markers("}")
 _BETWEEN = re.compile(r"[\s,;]*")
 # Models close more brackets than they opened more often than they mean something by it.
 _SPARE = re.compile(r"[\s\]}]*")
-_ARGUMENTS = frozenset({"arguments", "parameters"})
 
 
 @dataclass(frozen=True, slots=True)
 class JsonCalls:
     """`{"name": ..., "arguments": {...}}`, the keys in any order, `parameters` as good as `arguments`.
 
-    With `needs_arguments`, an object with a name alone is no call: it may be an answer in JSON.
+    With `needs_arguments`, an object that has not just a call's keys is none: answers may be JSON too.
     With `is_fenced` the calls may stand in a Markdown code block, opened or not.
     """
 
     needs_arguments: bool = False
     is_fenced: bool = False
+    name_key: str = "name"
+    argument_keys: frozenset[str] = frozenset({"arguments", "parameters"})
 
     def read(self, desk: Desk) -> Reading[None]:
         """See `Form.read`."""
@@ -62,17 +63,19 @@ class JsonCalls:
         call_id: str | None = None
         held: str | None = None
         while (key := (yield from _read_key(desk.tape))) is not None:
-            if key in _ARGUMENTS and name is not None:
+            if key in self.argument_keys and name is not None:
                 yield from read_arguments(desk, name, call_id)
                 yield from _skip_members(desk.tape)
                 return
             value = yield from _read_whole(desk.tape)
-            if key in _ARGUMENTS:
+            if key in self.argument_keys:
                 held = value
-            elif key == "name":
+            elif key == self.name_key:
                 name = decode_string(value)
             elif key == "id":
                 call_id = _to_id(value)
+            elif self.needs_arguments and key != "type":
+                raise Malformed
             if (yield from _read_separator(desk.tape)) == "}":
                 break
         if name is None or (held is None and self.needs_arguments):

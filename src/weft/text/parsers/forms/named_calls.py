@@ -37,9 +37,10 @@ class NamedCalls:
         yield from tape.skip_space()
         if (yield from tape.take_any(self.id_mark)) is not None:
             call_id = (yield from tape.take_while(_ID)) or None
-        found = yield from tape.take_any(self.after)
-        if found is None and self.after.literals and not self.is_after_optional:
-            raise tape.unexpected()
+        if self.is_after_optional or not self.after.literals:
+            yield from tape.take_any(self.after)
+        else:
+            yield from tape.expect(self.after)
         yield from tape.skip_space()
         if self.is_fenced:
             yield from skip_fence(tape)

@@ -28,9 +28,8 @@ class PythonCalls:
         """See `Form.read`."""
         tape = desk.tape
         yield from tape.skip_space()
-        is_list = (yield from tape.take_any(_LIST)) is not None
-        if self.needs_list and not is_list:
-            raise tape.unexpected()
+        take = tape.expect if self.needs_list else tape.take_any
+        is_list = (yield from take(_LIST)) is not None
         yield from tape.skip_space()
         while True:
             yield from self._read_call(desk)

@@ -32,10 +32,10 @@ class Tags:
 class TaggedCalls:
     """One call in tags. A value typed as text is passed on while it is written, others when they end."""
 
-    __slots__ = ("_key_ends", "_members", "_name_end", "_tags", "_value_ends", "_value_start")
+    __slots__ = ("_key_ends", "_members", "_name_end", "_value_ends", "_value_start", "tags")
 
     def __init__(self, tags: Tags) -> None:
-        self._tags = tags
+        self.tags = tags
         self._name_end = Markers((tags.name_end,)) if tags.name_end else None
         self._members = Markers((tags.key_start, tags.call_end))
         self._key_ends = Markers(tags.key_ends)
@@ -65,7 +65,7 @@ class TaggedCalls:
 
     def _read_members(self, desk: Desk, mark: str, properties: Mapping[str, Any]) -> Reading[None]:
         separator = ""
-        while mark != self._tags.call_end:
+        while mark != self.tags.call_end:
             yield from desk.tape.skip_space()
             key = yield from desk.tape.take_while(_KEY)
             yield from desk.tape.skip_space()
@@ -74,12 +74,12 @@ class TaggedCalls:
                 yield from desk.tape.skip_space()
                 yield from desk.tape.expect(self._value_start)
             kinds = kinds_of(properties.get(key))
-            if self._tags.kinds_by_key_end is not None:
-                kinds = self._tags.kinds_by_key_end[key_end]
+            if self.tags.kinds_by_key_end is not None:
+                kinds = self.tags.kinds_by_key_end[key_end]
             desk.outlet.arguments(f"{separator}{json_string(key)}:")
             mark = yield from self._read_value(desk, kinds)
             separator = ","
-            if mark == self._tags.value_end:
+            if mark == self.tags.value_end:
                 yield from desk.tape.skip_space()
                 mark = yield from desk.tape.expect(self._members)
 
@@ -92,7 +92,7 @@ class TaggedCalls:
         if mark is None:
             raise CutOff
         text = "".join(pieces)
-        if self._tags.is_padded:
+        if self.tags.is_padded:
             text = text.removeprefix("\n").removesuffix("\n")
         desk.outlet.arguments(typed_json(text, kinds))
         return mark
@@ -100,7 +100,7 @@ class TaggedCalls:
     def _read_text(self, desk: Desk) -> Reading[str]:
         desk.outlet.arguments('"')
         sink = _escaped(desk.outlet.arguments)
-        padding = _Padding(sink) if self._tags.is_padded else None
+        padding = _Padding(sink) if self.tags.is_padded else None
         mark = yield from desk.tape.until(self._value_ends, padding or sink)
         if mark is None:
             raise CutOff
