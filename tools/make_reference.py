@@ -17,6 +17,7 @@ from weft.core.errors import Code, WeftError
 from weft.model.families import FAMILIES
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.status import to_status
+from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -153,6 +154,38 @@ def models() -> str:
     return "\n".join(lines) + "\n"
 
 
+def parsers() -> str:
+    """Every family of tool calls and of thoughts."""
+    lines = [
+        NOTE,
+        "",
+        "# Parsers",
+        "",
+        (
+            "What takes a model's answer apart into thoughts, text and tool calls, while it is written. The "
+            "names are those that vLLM's `--tool-call-parser` and `--reasoning-parser` take."
+        ),
+        "",
+        "## Tool calls",
+        "",
+        "| name | models | reads |",
+        "| --- | --- | --- |",
+    ]
+    for name, tool in sorted(TOOL_PARSERS.items()):
+        lines.append(f"| {name} | {tool.models} | {_code(tool.example)} |")
+    lines += ["", "## Thoughts", "", "| name | models | from | to |", "| --- | --- | --- | --- |"]
+    for name, thoughts in sorted(REASONING_PARSERS.items()):
+        start = _code(thoughts.starts[0]) + (", or the start" if thoughts.may_omit_start else "")
+        lines.append(f"| {name} | {thoughts.models} | {start} | {_code(thoughts.reasoning_end)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _code(text: str) -> str:
+    """Text as code in a cell of a table: on one line, its bars escaped."""
+    fence = "``" if "`" in text else "`"
+    return fence + text.replace("\n", " ").replace("|", "\\|") + fence
+
+
 def _message_lines(message: Descriptor) -> Iterator[str]:
     if message.GetOptions().map_entry:
         return
@@ -194,6 +227,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors,
     "grpc.md": grpc,
     "models.md": models,
+    "parsers.md": parsers,
 }
 
 

@@ -50,7 +50,9 @@ def join(parts: Sequence[Part]) -> list[tuple[str, ...]]:
     return joined
 
 
-def take_apart(pieces: Iterable[str], reasoning=None, tool=None, **options) -> list[tuple[str, ...]]:
+def take_apart(
+    pieces: Iterable[str], reasoning=None, tool=None, **options
+) -> list[tuple[str, ...]]:
     """What a parser of these families makes of the pieces."""
     parser = make_output_parser(reasoning=reasoning, tool=tool, tools=[WEATHER], **options)
     return join(feed_all(parser, pieces))

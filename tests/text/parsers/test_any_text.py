@@ -1,12 +1,13 @@
 """Any text at all, cut anywhere: never an error, never another result, nothing lost."""
 
+import itertools
 import json
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.text.parsers.taking_apart import join, feed_all, take_apart
+from tests.text.parsers.taking_apart import feed_all, join, take_apart
 from weft.text.parsers.forced import forced_calls_parser, named_call_parser
 from weft.text.parsers.forms.tagged_calls import TaggedCalls
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS, make_output_parser
@@ -27,7 +28,12 @@ def _marks(family) -> list[str]:
         marks += [tags.name_end, tags.key_start, *tags.key_ends, tags.value_start, tags.value_end]
         marks.append(tags.call_end)
     words = family.example.replace("<", " <").replace(">", "> ").split()
-    return [*filter(None, marks), *words, family.example, *(mark[: len(mark) // 2] for mark in marks)]
+    return [
+        *filter(None, marks),
+        *words,
+        family.example,
+        *(mark[: len(mark) // 2] for mark in marks),
+    ]
 
 
 def _texts(marks: list[str]) -> st.SearchStrategy[str]:
@@ -37,7 +43,7 @@ def _texts(marks: list[str]) -> st.SearchStrategy[str]:
 
 def _pieces(text: str, cuts: list[int]) -> list[str]:
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    return [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [text[start:end] for start, end in itertools.pairwise(places)]
 
 
 CUTS = st.lists(st.integers(0, 400), max_size=8)
@@ -82,7 +88,9 @@ def test_cuts_change_nothing_about_forced_calls(text, cuts):
 
 @pytest.mark.parametrize("family", TOOL_PARSERS)
 @settings(max_examples=20, deadline=None)
-@given(text=st.text(st.characters(exclude_characters="<[{`|", exclude_categories=["Cs"])), cuts=CUTS)
+@given(
+    text=st.text(st.characters(exclude_characters="<[{`|", exclude_categories=["Cs"])), cuts=CUTS
+)
 def test_text_without_marks_is_the_answer(family, text, cuts):
     """Not a character is lost or moved: white space neither."""
     text = text.replace("functools", "")
@@ -95,7 +103,13 @@ def test_text_without_marks_is_the_answer(family, text, cuts):
 @given(data=st.data())
 def test_arguments_are_json_unless_they_were_cut_off_or_broken(family, data):
     """A well-formed call behind any text has arguments that can be read."""
-    text = data.draw(_texts(_SCRAPS)).replace("<", "").replace("[", "").replace("{", "").replace("`", "")
+    text = (
+        data.draw(_texts(_SCRAPS))
+        .replace("<", "")
+        .replace("[", "")
+        .replace("{", "")
+        .replace("`", "")
+    )
     parts = take_apart(["x" + text + TOOL_PARSERS[family].example], tool=family)
     for _, _, arguments, *_ in (part for part in parts if part[0] == "call"):
         assert json.loads(arguments)["city"] == "Paris"

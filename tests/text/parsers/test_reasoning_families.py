@@ -23,8 +23,10 @@ ANSWERS = {
     "calls in thoughts are thoughts": (
         "qwen3",
         "hermes",
-        '<think>I could <tool_call>{"name": "f"}</tool_call></think>\n\n'
-        '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+        (
+            '<think>I could <tool_call>{"name": "f"}</tool_call></think>\n\n'
+            '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+        ),
         [("r", 'I could <tool_call>{"name": "f"}</tool_call>'), ("call", "f", "{}")],
     ),
     "bare JSON behind thoughts": (
@@ -36,8 +38,10 @@ ANSWERS = {
     "kimi_k2: a call ends thoughts": (
         "kimi_k2",
         "kimi_k2",
-        "<think>Hm.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
-        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        (
+            "<think>Hm.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+            "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+        ),
         [("r", "Hm."), ("call", "f", "{}", "functions.f:0")],
     ),
     "hunyuan_a13b: tags around the answer": (
@@ -49,16 +53,20 @@ ANSWERS = {
     "harmony: thoughts, preamble, call, answer": (
         "openai_gptoss",
         "openai",
-        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>"
-        "I'll look.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
-        '<|constrain|>json<|message|>{"city": "Paris"}<|call|>',
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>"
+            "I'll look.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
+            '<|constrain|>json<|message|>{"city": "Paris"}<|call|>'
+        ),
         [("r", "Hm."), ("c", "I'll look."), ("call", "get_weather", '{"city": "Paris"}')],
     ),
     "harmony: recipient before the channel": (
         "openai_gptoss",
         "openai",
-        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions.f<|channel|>"
-        "commentary json<|message|><|call|><|start|>assistant<|channel|>final<|message|>Hi<|return|>",
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions.f<|channel|>"
+            "commentary json<|message|><|call|><|start|>assistant<|channel|>final<|message|>Hi<|return|>"
+        ),
         [("r", "Hm."), ("call", "f", "{}"), ("c", "Hi")],
     ),
     "harmony: no channels": ("openai_gptoss", "openai", " Hi, you", [("c", " Hi, you")]),
@@ -123,7 +131,8 @@ def test_harmony_and_other_families_do_not_mix():
 
 
 @pytest.mark.parametrize(
-    ("reasoning", "tool", "flag"), [("x", None, "reasoning_parser"), (None, "x", "tool_call_parser")]
+    ("reasoning", "tool", "flag"),
+    [("x", None, "reasoning_parser"), (None, "x", "tool_call_parser")],
 )
 def test_an_unknown_name_is_refused_with_those_that_are_known(reasoning, tool, flag):
     """The message names the setting and what it may be."""

@@ -138,7 +138,21 @@ WRITERS = {
 
 _NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
-    ['"', "\\", "\\n", "'", "\n", "</tool_call", "}]", "\\u00e9", "''' \"\"\"", "None", "7", "{", "[]"]
+    [
+        '"',
+        "\\",
+        "\\n",
+        "'",
+        "\n",
+        "</tool_call",
+        "}]",
+        "\\u00e9",
+        "''' \"\"\"",
+        "None",
+        "7",
+        "{",
+        "[]",
+    ]
 )
 _SCALARS = _TEXTS | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 _VALUES = st.recursive(
@@ -146,9 +160,18 @@ _VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
     max_leaves=6,
 )
-_CALLS = st.lists(st.tuples(_NAMES, st.dictionaries(_NAMES, _VALUES, max_size=3)), min_size=1, max_size=3)
+_CALLS = st.lists(
+    st.tuples(_NAMES, st.dictionaries(_NAMES, _VALUES, max_size=3)), min_size=1, max_size=3
+)
 
-_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
+_KINDS = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "object",
+    list: "array",
+}
 
 
 def _declare(calls: list[Call]) -> list[dict]:

@@ -15,8 +15,8 @@ DSV_END = "<｜tool▁calls▁end｜>"
 ANSWERS = {
     "hermes: text before, between and after": (
         "hermes",
-        'Let me see.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
-        '\n<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>\nDone.',
+        ('Let me see.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+        '\n<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>\nDone.'),
         [("c", "Let me see.\n"), CALL, ("call", "get_weather", "{}"), ("c", "\nDone.")],
     ),
     "hermes: arguments first": (
@@ -36,8 +36,8 @@ ANSWERS = {
     ),
     "hermes: a brace too few, one too many": (
         "hermes",
-        '<tool_call>{"name": "a", "arguments": {}\n</tool_call>\n'
-        '<tool_call>{"name": "b", "arguments": {}}}</tool_call>ok',
+        ('<tool_call>{"name": "a", "arguments": {}\n</tool_call>\n'
+        '<tool_call>{"name": "b", "arguments": {}}}</tool_call>ok'),
         [("call", "a", "{}"), ("call", "b", "{}"), ("c", "ok")],
     ),
     "hermes: not JSON": (
@@ -60,6 +60,11 @@ ANSWERS = {
         '<tool_call>{"name": "f", "arguments": {"a": [1}, "b": 2}}</tool_call>!',
         [("call", "f", '{"a": [1'), ("c", '}, "b": 2}}!')],
     ),
+    "hermes: a list with something else in it": (
+        "hermes",
+        '<tool_call>[{"name": "f", "arguments": {}}, {"a": [1]}]</tool_call>',
+        [("call", "f", "{}"), ("c", '{"a": [1]}]')],
+    ),
     "hermes: cut off before the name": ("hermes", '<tool_call>\n{"na', [("c", '<tool_call>\n{"na')]),
     "hermes: cut off in the arguments": (
         "hermes",
@@ -79,8 +84,8 @@ ANSWERS = {
     "hermes: the start of a mark alone": ("hermes", "1 <tool_ 2 <", [("c", "1 <tool_ 2 <")]),
     "mistral: a list": (
         "mistral",
-        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "abcdefghi"}, '
-        '{"name": "b", "arguments": {}}]',
+        ('[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "abcdefghi"}, '
+        '{"name": "b", "arguments": {}}]'),
         [CALL, ("call", "b", "{}")],
     ),
     "mistral: names": (
@@ -131,6 +136,17 @@ ANSWERS = {
         "[f(a=1, b 2)] hm",
         [("call", "f", '{"a":1}'), ("c", "2)] hm")],
     ),
+    "pythonic: a list with something else in it": (
+        "pythonic",
+        "[f(a=1), g and h]",
+        [("call", "f", '{"a":1}'), ("c", "g and h]")],
+    ),
+    "pythonic: cut off in the end of a call": ("pythonic", "[f(a=1", [("call", "f", "{")]),
+    "qwen3_coder: cut off in a tag": (
+        "qwen3_coder",
+        "<tool_call><function=f><parameter=a>1</parameter></func",
+        [("call", "f", '{"a":1')],
+    ),
     "pythonic: cut off": ("pythonic", "[f(a=1, b='x", [("call", "f", '{"a":1')]),
     "olmo3: lines": (
         "olmo3",
@@ -139,9 +155,9 @@ ANSWERS = {
     ),
     "qwen3_coder: lines in a value, and types": (
         "qwen3_coder",
-        "Hm.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\n a\n\"b\"\n\n</parameter>\n"
+        ("Hm.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\n a\n\"b\"\n\n</parameter>\n"
         "<parameter=days>\n3\n</parameter>\n<parameter=units>\nnull\n</parameter>\n"
-        "<parameter=where>\n{'x': [1, True]}\n</parameter>\n</function>\n</tool_call>",
+        "<parameter=where>\n{'x': [1, True]}\n</parameter>\n</function>\n</tool_call>"),
         [
             ("c", "Hm.\n\n"),
             (
@@ -153,8 +169,8 @@ ANSWERS = {
     ),
     "qwen3_coder: values of other types than the schema's": (
         "qwen3_coder",
-        "<tool_call><function=get_weather><parameter=days>many</parameter><parameter=city>7</parameter>"
-        "<parameter=units>7</parameter></function></tool_call>",
+        ("<tool_call><function=get_weather><parameter=days>many</parameter><parameter=city>7</parameter>"
+        "<parameter=units>7</parameter></function></tool_call>"),
         [("call", "get_weather", '{"days":"many","city":"7","units":"7"}')],
     ),
     "qwen3_coder: a tool nobody declared": (
@@ -184,36 +200,36 @@ ANSWERS = {
     ),
     "glm45: several in a line": (
         "glm45",
-        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>"
-        "<tool_call>b\n</tool_call>",
+        ("<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>"
+        "<tool_call>b\n</tool_call>"),
         [MADE, ("call", "b", "{}")],
     ),
     "deepseek_v3: several": (
         "deepseek_v3",
-        f"Ok{DSV}<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{PARIS}\n```"
+        (f"Ok{DSV}<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{PARIS}\n```"
         f"<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>b\n```json\n{{}}\n```"
-        f"<｜tool▁call▁end｜>{DSV_END}",
+        f"<｜tool▁call▁end｜>{DSV_END}"),
         [("c", "Ok"), CALL, ("call", "b", "{}")],
     ),
     "deepseek_v31: several": (
         "deepseek_v31",
-        f"{DSV}<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{PARIS}<｜tool▁call▁end｜>"
-        f"<｜tool▁call▁begin｜>b<｜tool▁sep｜>{{}}<｜tool▁call▁end｜>{DSV_END}",
+        (f"{DSV}<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{PARIS}<｜tool▁call▁end｜>"
+        f"<｜tool▁call▁begin｜>b<｜tool▁sep｜>{{}}<｜tool▁call▁end｜>{DSV_END}"),
         [CALL, ("call", "b", "{}")],
     ),
     "deepseek_v32: text and JSON": (
         "deepseek_v32",
-        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+        ('<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
         '<｜DSML｜parameter name="a" string="true">7</｜DSML｜parameter>\n'
         '<｜DSML｜parameter name="b" string="false">[7, 8]</｜DSML｜parameter>\n'
-        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>"),
         [("call", "f", '{"a":"7","b":[7, 8]}')],
     ),
     "kimi_k2: ids are kept": (
         "kimi_k2",
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:3"
+        ("<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:3"
         f"<|tool_call_argument_begin|>{PARIS}<|tool_call_end|><|tool_call_begin|>b"
-        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"),
         [(*CALL, "functions.get_weather:3"), ("call", "b", "{}", "functions.b:1")],
     ),
     "xlam: in a code block": (
@@ -224,14 +240,14 @@ ANSWERS = {
     "xlam: a code block of another kind": ("xlam", "```python\nx\n```", [("c", "```python\nx\n```")]),
     "granite-20b-fc: several": (
         "granite-20b-fc",
-        '<function_call> {"name": "get_weather", "arguments": {"city": "Paris"}}\n'
-        '<function_call> {"name": "b", "arguments": {}}',
+        ('<function_call> {"name": "get_weather", "arguments": {"city": "Paris"}}\n'
+        '<function_call> {"name": "b", "arguments": {}}'),
         [CALL, ("call", "b", "{}")],
     ),
     "minimax: lines": (
         "minimax",
-        '<tool_calls>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n'
-        '{"name": "b", "arguments": {}}\n</tool_calls>',
+        ('<tool_calls>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n'
+        '{"name": "b", "arguments": {}}\n</tool_calls>'),
         [CALL, ("call", "b", "{}")],
     ),
     "step3: several": (
