@@ -13,9 +13,10 @@ from weft.text.parsers.table import (
     choose_tool_parser,
     starts_in_reasoning,
 )
+from weft.text.parsers.tool_families import ALIASES
 
 TINY = Path(weft.model.embedded.__file__).parent / "tiny" / "chat_template.jinja"
-UNTOLD = {"llama4_json", "xlam"}  # written like others; a template does not say which
+UNTOLD = {"llama4_json", "xlam", *ALIASES}  # written like others; a template does not say which
 
 
 def test_the_embedded_model_is_known():

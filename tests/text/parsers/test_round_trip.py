@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.text.parsers.taking_apart import feed_all, join
 from weft.text.parsers.table import TOOL_PARSERS, make_output_parser
+from weft.text.parsers.tool_families import ALIASES
 
 Call = tuple[str, dict]
 
@@ -188,7 +189,7 @@ def _declare(calls: list[Call]) -> list[dict]:
 
 def test_every_family_is_written_here():
     """A family without a round trip is one that nobody has seen work."""
-    assert WRITERS.keys() == TOOL_PARSERS.keys()
+    assert WRITERS.keys() == TOOL_PARSERS.keys() - ALIASES.keys()
 
 
 @pytest.mark.parametrize("family", WRITERS)

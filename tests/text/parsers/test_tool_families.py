@@ -250,6 +250,23 @@ ANSWERS = {
         '{"name": "b", "arguments": {}}\n</tool_calls>'),
         [CALL, ("call", "b", "{}")],
     ),
+    "step3: other ways to begin a call": (
+        "step3",
+        (
+            '<｜tool_calls_begin｜><｜tool_call_begin｜><steptml:invoke name="b"></steptml:invoke>'
+            "<｜tool_call_end｜><｜tool_sep｜><｜tool_call_begin｜>function<｜tool_sep｜>c\n"
+            '<steptml:invoke name="c"></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>'
+        ),
+        [("call", "b", "{}"), ("call", "c", "{}")],
+    ),
+    "deepseek_v4: its own section": (
+        "deepseek_v4",
+        (
+            '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="b">\n</｜DSML｜invoke>\n'
+            "</｜DSML｜tool_calls>"
+        ),
+        [("call", "b", "{}")],
+    ),
     "step3: several": (
         "step3",
         "<｜tool_calls_begin｜>"

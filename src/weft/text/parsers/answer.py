@@ -1,9 +1,14 @@
-"""Reads one answer from its start: thoughts, then text with calls in it."""
+"""Reads one answer from its start: thoughts, then text with calls in it.
+
+What is no call after all is text, with its exact characters, as long as no call was announced. One that
+was stands: cut off, it keeps the arguments that came; broken, those that came before the break, with a
+closing brace where we make the JSON ourselves. What follows a break, up to the closing mark, is text.
+"""
 
 from collections.abc import Sequence
 
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
-from weft.text.parsers.forms.form import Desk
+from weft.text.parsers.forms.form import NAME, Desk
 from weft.text.parsers.parts import Part
 from weft.text.parsers.tape import Malformed, Markers, Reading
 
@@ -153,6 +158,9 @@ class _TextAndCalls:
             return ""
         tape.keep(space + marker)
         while marker in self._sections:
+            # Some write a word or the call's name once more between two marks.
+            yield from tape.skip_space()
+            yield from tape.take_while(NAME)
             yield from tape.skip_space()
             inner = yield from tape.take_any(self._openers)
             if inner is None:

@@ -54,7 +54,7 @@ _ARG_TAGS = Tags(
     call_end="</tool_call>",
 )
 
-TOOL_PARSERS: Mapping[str, ToolFamily] = MappingProxyType({
+_FAMILIES = {
     "openai": ToolFamily(
         form=None,
         needs_special_tokens=True,
@@ -77,12 +77,12 @@ TOOL_PARSERS: Mapping[str, ToolFamily] = MappingProxyType({
     ),
     "deepseek_v32": ToolFamily(
         form=TaggedCalls(_DSML_TAGS),
-        sections=("<｜DSML｜function_calls>",),
+        sections=("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"),
         openers=('<｜DSML｜invoke name="',),
-        closers=("</｜DSML｜function_calls>",),
+        closers=("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
         needs_special_tokens=True,
         template_marks=("｜DSML｜",),
-        models="DeepSeek V3.2",
+        models="DeepSeek V3.2, V4",
         example='<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
         '<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n'
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
@@ -114,7 +114,7 @@ TOOL_PARSERS: Mapping[str, ToolFamily] = MappingProxyType({
     ),
     "step3": ToolFamily(
         form=TaggedCalls(_STEP_TAGS),
-        sections=("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>function<｜tool_sep｜>"),
+        sections=("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>", "<｜tool_sep｜>"),
         openers=('<steptml:invoke name="',),
         closers=("<｜tool_call_end｜>", "<｜tool_calls_end｜>"),
         needs_special_tokens=True,
@@ -319,4 +319,17 @@ TOOL_PARSERS: Mapping[str, ToolFamily] = MappingProxyType({
         models="xLAM 2",
         example='[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
     ),
+}  # fmt: skip
+
+# vLLM has several names for what is one format here.
+ALIASES: Mapping[str, str] = MappingProxyType({
+    "deepseek_v4": "deepseek_v32",
+    "ernie45": "hermes",
+    "glm47": "glm45",
+    "granite4": "hermes",
+    "qwen3_xml": "qwen3_coder",
 })  # fmt: skip
+
+TOOL_PARSERS: Mapping[str, ToolFamily] = MappingProxyType(
+    _FAMILIES | {alias: _FAMILIES[name] for alias, name in ALIASES.items()}
+)
