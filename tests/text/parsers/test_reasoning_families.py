@@ -69,6 +69,13 @@ ANSWERS = {
         ),
         [("r", "Hm."), ("call", "f", "{}"), ("c", "Hi")],
     ),
+    "harmony: a recipient at once": (
+        "openai_gptoss",
+        "openai",
+        " to=functions.f<|channel|>commentary<|message|>{}<|call|>",
+        [("call", "f", "{}")],
+    ),
+    "harmony: words like a recipient's": ("openai_gptoss", "openai", "to=you", [("c", "to=you")]),
     "harmony: no channels": ("openai_gptoss", "openai", " Hi, you", [("c", " Hi, you")]),
     "harmony: cut off in a header": (
         "openai_gptoss",

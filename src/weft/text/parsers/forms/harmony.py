@@ -9,7 +9,7 @@ _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _BODY_ENDS = Markers((_START, _CHANNEL, "<|end|>", "<|call|>", "<|return|>"))
 _HEADER_MARKS = Markers((*_BODY_ENDS.literals, _MESSAGE, "<|constrain|>"))
 # The prompt ends inside a header, behind the role; an answer that goes on otherwise has no headers.
-_HEADER_STARTS = Markers((*_HEADER_MARKS.literals, "to="))
+_HEADER_STARTS = Markers((*_HEADER_MARKS.literals, "to=functions."))
 
 _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 _NAMED_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
