@@ -204,7 +204,7 @@ def _older_names(version: str | None) -> dict[str, list[str]]:
     if not found:
         last = max(older.last_version for older in OLDER_NAMES)
         raise ConfigError(
-            f'--show-hidden-metrics-for-version "{version}" hides nothing that could be shown; '
+            f'--show-hidden-metrics-for-version "{version}" shows no older name; '
             f"give a version of vLLM up to {last[0]}.{last[1]}, such as 0.10"
         )
     return found
