@@ -175,6 +175,13 @@ def test_two_registries_share_nothing():
     assert sample(second, "prompt_tokens_total") == 0
 
 
+def test_names_keep_their_colon():
+    """The library's own choice of a format would turn `vllm:` into `vllm_` for most scrapers."""
+    metrics, _ = with_engine()
+    assert b"\nvllm:generation_tokens_total{" in metrics.text()
+    assert b"\nvllm_" not in metrics.text()
+
+
 def test_the_process_itself_is_measured():
     """The usual series of a Python process are in the same registry."""
     metrics, _ = with_engine()

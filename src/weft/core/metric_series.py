@@ -190,7 +190,7 @@ ABSENT: Final = {
     ): "no speculative decoding",
     (
         "nixl_xfer_time_seconds, nixl_post_time_seconds, nixl_bytes_transferred, "
-        "nixl_num_descriptors, nixl_num_failed_transfers"
+        "nixl_num_descriptors, nixl_num_failed_transfers_total"
     ): "no KV transfer",
     "model_forward_time_milliseconds, model_execute_time_milliseconds": (
         "steps are not traced (--collect-detailed-traces)"

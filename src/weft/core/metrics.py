@@ -7,6 +7,7 @@ families only when scraped: a step or a request costs a few additions.
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -15,6 +16,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.exposition import generate_latest
 
 from weft.core.config import CacheConfig, EngineConfig
 from weft.core.errors import ConfigError
@@ -22,6 +24,8 @@ from weft.core.metric_series import ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, 
 from weft.core.stats import SequenceTimes, StepStats
 from weft.core.tally import Tally, token_bounds
 from weft.core.types import EngineLoad, FinishReason
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 # Of one series: a value for each combination of its own labels.
 Values = Iterable[tuple[tuple[str, ...], float]]
@@ -152,6 +156,14 @@ class Metrics:
         engine = EngineMetrics(config, str(len(self._engines)), self._clock)
         self._engines.append(engine)
         return engine
+
+    def text(self) -> bytes:
+        """All of the registry, as a body of `CONTENT_TYPE`, whatever the scraper would accept.
+
+        Not the library's choice of a format: its OpenMetrics turns `vllm:` into `vllm_`, for
+        Prometheus before 3.0 and every other scraper that does not ask for names as they are.
+        """
+        return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
         """Every family of every engine; called by the registry."""

@@ -21,6 +21,7 @@ class ObservedRequest:
         "_num_prompt_tokens",
         "_open",
         "_silent",
+        "has_silent",
     )
 
     def __init__(self, metrics: EngineMetrics) -> None:
@@ -30,12 +31,14 @@ class ObservedRequest:
         self._most_tokens = 0
         self._open: set[int] = set()  # answers that have not ended
         self._silent: set[int] = set()  # answers without a token
+        self.has_silent = False  # no property: it is asked at every token
 
     def accept(self, num_prompt_tokens: int, params: SamplingParams) -> None:
         """The request is on its way to the engine."""
         self._num_prompt_tokens = num_prompt_tokens
         self._open = set(range(params.n))
         self._silent = set(range(params.n))
+        self.has_silent = True
         self._metrics.params_n.add(params.n)
         if params.max_tokens is not None:
             self._metrics.params_max_tokens.add(params.max_tokens)
@@ -49,6 +52,7 @@ class ObservedRequest:
         """An answer has so many tokens by now, and has ended if there is a reason."""
         if num_tokens and index in self._silent:
             self._silent.remove(index)
+            self.has_silent = bool(self._silent)
             self._metrics.first_token.add(self._metrics.clock() - self._arrived_at)
         if reason is not None and index in self._open:
             self._end(index, num_tokens, reason)

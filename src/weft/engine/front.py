@@ -353,11 +353,17 @@ class FrontClient(EngineClient):
         if opened is None:
             return  # ended here before the engine knew
         self._open.count_prefilled(opened)
-        if opened.stream.push(output):  # a stop string, of which the engine knows nothing
+        is_matched = opened.stream.push(output)
+        if is_matched:  # a stop string, of which the engine knows nothing
             self._send(Abort([output.engine_id], output.index, is_silent=True))
         if opened.stream.error is not None:
             opened.fail(GenerationError(opened.stream.error))
-        opened.observe(output.index)
+        observed = opened.observed
+        # First tokens and ends only: an observation of every token would be a tenth of all work here.
+        if observed is not None and (
+            output.finish_reason is not None or is_matched or observed.has_silent
+        ):
+            observed.take(output.index, *opened.stream.progress(output.index))
         opened.has_news.set()
 
     def _on_reply(self, reply: Reply) -> None:

@@ -27,11 +27,6 @@ class OpenRequest:
         self.waits_for_prefill = True
         self.observed: ObservedRequest | None = None
 
-    def observe(self, index: int) -> None:
-        """Show the metrics how far an answer is."""
-        if self.observed is not None:
-            self.observed.take(index, *self.stream.progress(index))
-
     def observe_end(self) -> None:
         """Show the metrics that no answer goes on, whether it had ended or is given up."""
         if self.observed is None:
