@@ -181,7 +181,9 @@ def metrics() -> str:
     ]
     for older in OLDER_NAMES:
         version = ".".join(map(str, older.last_version))
-        lines.append(f"| `{PREFIX}{older.name}` | `{PREFIX}{older.current}` | {version} |")
+        suffix = _suffix(next(series for series in SERIES if series.name == older.current))
+        names = (f"`{PREFIX}{name}{suffix}`" for name in (older.name, older.current))
+        lines.append(f"| {' | '.join(names)} | {version} |")
     lines += ["", "## Series of vLLM that are not here", "", "| series | why |", "| --- | --- |"]
     for names, reason in ABSENT.items():
         shown = ", ".join(f"`{PREFIX}{name}`" for name in names.split(", "))
@@ -190,12 +192,15 @@ def metrics() -> str:
 
 
 def _series_row(series: Series) -> str:
-    suffix = "_total" if series.kind is Kind.COUNTER else ""
     labels = ", ".join(f"`{label}`" for label in series.labels)
     buckets = "1, 2, 5, 10 ... to the model's length" if series.kind is Kind.HISTOGRAM else ""
     if series.buckets is not None:
         buckets = ", ".join(f"{bound:g}" for bound in series.buckets)
-    return f"| `{PREFIX}{series.name}{suffix}` | {series.kind} | {labels} | {series.text} | {buckets} |"
+    return f"| `{PREFIX}{series.name}{_suffix(series)}` | {series.kind} | {labels} | {series.text} | {buckets} |"
+
+
+def _suffix(series: Series) -> str:
+    return "_total" if series.kind is Kind.COUNTER else ""
 
 
 def _message_lines(message: Descriptor) -> Iterator[str]:

@@ -28,7 +28,7 @@ class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return self.prefill_s + self.decode_s
 
 
-class StepStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The news since the last one, and counts since the engine started (`total_`).
 
     `num_computed_tokens` is the size of the step, 0 when there was none. `intervals` are the seconds

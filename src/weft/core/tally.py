@@ -9,8 +9,8 @@ from prometheus_client.utils import floatToGoString
 class Tally:
     """Written by one thread and read by any; a reader may miss what is being added.
 
-    No locks and no labels to look up: `add` takes 0.3 µs where the client library's histogram takes
-    1.5 (benchmarks/metrics.py), and takes many equal values at once.
+    No locks: `add` takes 0.16 µs where the client library's histogram takes 0.72, and takes many
+    equal values at once (benchmarks/metrics.py).
     """
 
     __slots__ = ("_bounds", "_counts", "_sum")

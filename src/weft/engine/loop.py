@@ -92,7 +92,7 @@ class EngineLoop:
             self._settle_pause()
             outputs = self._step()
             # A prompt's chunk has no outputs, nor has an abort: the counts are told all the same.
-            self._report(outputs, has_news=self._meter.has_news(self._scheduler))
+            self._report(outputs, has_news=not outputs and self._meter.has_news(self._scheduler))
         self._report(self._scheduler.abort_all())
 
     def _patience(self) -> float | None:
