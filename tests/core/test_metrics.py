@@ -8,7 +8,7 @@ from tests.doubles.stepping import make_config
 from weft.core.config import CacheConfig
 from weft.core.errors import ConfigError
 from weft.core.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
-from weft.core.metrics import Metrics
+from weft.core.metrics import Metrics, expose
 from weft.core.stats import SequenceTimes, StepStats
 from weft.core.tally import Tally, token_bounds
 from weft.core.types import EngineLoad
@@ -178,8 +178,8 @@ def test_two_registries_share_nothing():
 def test_names_keep_their_colon():
     """The library's own choice of a format would turn `vllm:` into `vllm_` for most scrapers."""
     metrics, _ = with_engine()
-    assert b"\nvllm:generation_tokens_total{" in metrics.text()
-    assert b"\nvllm_" not in metrics.text()
+    assert b"\nvllm:generation_tokens_total{" in expose(metrics.registry)
+    assert b"\nvllm_" not in expose(metrics.registry)
 
 
 def test_the_process_itself_is_measured():

@@ -7,24 +7,16 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
 import pytest
 import yaml
 
-from tests.contract.engines import GIB, MODEL, stop
-from weft.core.config import EngineOptions
+from tests.cli.running import SMALL, Server, running
 from weft.core.metric_series import PREFIX, SERIES
-from weft.core.metrics import CONTENT_TYPE, Metrics
-from weft.core.types import SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.process_client import ProcessClient
-from weft.model.open import open_model
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "weft.json").read_text(encoding="utf-8"))
@@ -96,44 +88,16 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@contextmanager
-def exposed(metrics: Metrics) -> Iterator[int]:
-    """`/metrics` of a registry; the port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        """Answers every path."""
-
-        def do_GET(self) -> None:
-            body = metrics.text()
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def configuration(port: int) -> str:
+def configuration(target: str) -> str:
     """Ours, pointed at a server of the test and in more of a hurry."""
     settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text(encoding="utf-8"))
     settings["global"]["scrape_interval"] = f"{int(SCRAPES_S * 1000)}ms"
-    settings["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{port}"]}]
+    settings["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
     return yaml.safe_dump(settings)
 
 
 @contextmanager
-def started(binary: str, directory: Path, target: int, port: int) -> Iterator[None]:
+def started(binary: str, directory: Path, target: str, port: int) -> Iterator[None]:
     """Prometheus on `port`."""
     (directory / "prometheus.yml").write_text(configuration(target), encoding="utf-8")
     with (directory / "log").open("w") as log:
@@ -155,14 +119,12 @@ def started(binary: str, directory: Path, target: int, port: int) -> Iterator[No
             process.wait()
 
 
-async def ask_for_ever(client: ProcessClient, number: int) -> None:
-    """One caller after the other, of prompts that are alike."""
+async def ask_for_ever(http: httpx2.AsyncClient, number: int) -> None:
+    """One request after the other, of prompts that are alike."""
+    body = {"prompt": [5] * (30 + number), "max_tokens": 4 + number, "n": 1 + number % 2}
     while True:
-        params = SamplingParams(max_tokens=4 + number, ignore_eos=True, n=1 + number % 2)
-        prompt = [5] * (30 + number)
-        async with aclosing(client.generate(prompt, params, f"r{number}")) as outputs:
-            async for _ in outputs:
-                pass
+        answer = await http.post("/v1/completions", json={**body, "model": SMALL})
+        assert answer.status_code == 200, answer.text
 
 
 async def values(http: httpx2.AsyncClient, expression: str) -> list[float]:
@@ -180,25 +142,29 @@ async def without_data(http: httpx2.AsyncClient, expressions: list[str]) -> list
 
 
 @pytest.mark.slow
-async def test_every_panel_has_data_while_the_engine_works(prometheus_binary: str, tmp_path: Path):
+async def test_every_panel_has_data_while_the_server_works(prometheus_binary: str, tmp_path: Path):
     """Ours, and those that dashboards made for vLLM ask for, older names included."""
-    metrics = Metrics(hidden_for="0.10")
-    settings = EngineOptions(model=MODEL, max_model_len=256, num_gpu_blocks_override=64)
-    checkpoint = open_model(MODEL)
-    client = await ProcessClient.start(checkpoint, resolve(settings, checkpoint.card, GIB), metrics)
-    callers = [asyncio.create_task(ask_for_ever(client, number)) for number in range(4)]
-    port = free_port()
-    try:
-        with exposed(metrics) as target, started(prometheus_binary, tmp_path, target, port):
-            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+    with running(SMALL, "--show-hidden-metrics-for-version=0.10") as server:
+        address = http_address(server)
+        port = free_port()
+        async with (
+            httpx2.AsyncClient(base_url=address) as weft,
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+            asyncio.TaskGroup() as group,
+        ):
+            callers = [group.create_task(ask_for_ever(weft, number)) for number in range(4)]
+            with started(prometheus_binary, tmp_path, address.removeprefix("http://"), port):
                 await until_ready(http)
                 missing = await until_there(http, EXPRESSIONS + THEIRS)
-    finally:
-        for caller in callers:
-            caller.cancel()
-        await asyncio.gather(*callers, return_exceptions=True)
-        await stop(client)
+            for caller in callers:
+                caller.cancel()
     assert missing == []
+
+
+def http_address(server: Server) -> str:
+    """Of a server, as its ready block shows it."""
+    line = next(line for line in server.banner.splitlines() if line.startswith("  HTTP"))
+    return line.split()[1]
 
 
 async def until_ready(http: httpx2.AsyncClient) -> None:

@@ -157,14 +157,6 @@ class Metrics:
         self._engines.append(engine)
         return engine
 
-    def text(self) -> bytes:
-        """All of the registry, as a body of `CONTENT_TYPE`, whatever the scraper would accept.
-
-        Not the library's choice of a format: its OpenMetrics turns `vllm:` into `vllm_`, for
-        Prometheus before 3.0 and every other scraper that does not ask for names as they are.
-        """
-        return generate_latest(self.registry)
-
     def collect(self) -> Iterator[Metric]:
         """Every family of every engine; called by the registry."""
         values = [engine.values() for engine in self._engines]
@@ -190,6 +182,15 @@ class Metrics:
             for own_labels, value in of_engine.get(series.name, ()):
                 family.add_metric((*engine.labels, *own_labels), value)
         return family
+
+
+def expose(registry: CollectorRegistry) -> bytes:
+    """All of a registry, as a body of `CONTENT_TYPE`, whatever the scraper would accept.
+
+    Not the library's choice of a format: its OpenMetrics turns `vllm:` into `vllm_`, for Prometheus
+    before 3.0 and every other scraper that does not ask for names as they are.
+    """
+    return generate_latest(registry)
 
 
 def _cache_values(cache: CacheConfig) -> tuple[str, ...]:
