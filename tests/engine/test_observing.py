@@ -165,6 +165,7 @@ async def test_the_engines_death_is_an_error_of_every_request():
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results] == [EngineDead] * 2
     assert watched.ended() == {"error": 2}
+    assert watched.value("num_requests_running") == 0
 
 
 async def test_a_refused_request_is_not_counted():

@@ -13,10 +13,11 @@ class Tally:
     equal values at once (benchmarks/metrics.py).
     """
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_counts", "_names", "_sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
+        self._names = [_to_text(bound) for bound in (*bounds, float("inf"))]
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
@@ -37,8 +38,7 @@ class Tally:
 
     def buckets(self) -> list[tuple[str, float]]:
         """Upper bounds, the last of them infinite, each with how many amounts are at most that."""
-        names = [_to_text(bound) for bound in (*self._bounds, float("inf"))]
-        return list(zip(names, map(float, accumulate(list(self._counts))), strict=True))
+        return list(zip(self._names, map(float, accumulate(list(self._counts))), strict=True))
 
 
 def _to_text(bound: float) -> str:

@@ -379,6 +379,7 @@ class FrontClient(EngineClient):
         if self._dead_error is not None:
             return
         self._dead_error = error
+        self._set_load(EngineLoad())  # nothing runs where nothing is
         self._grammars.close()
         for opened in self._open:
             if not opened.stream.is_finished:
