@@ -14,6 +14,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from weft.cli.epp_options import EppOptions, UpOptions
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.errors import Code, WeftError
+from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
 from weft.model.families import FAMILIES
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.status import to_status
@@ -186,6 +187,55 @@ def _code(text: str) -> str:
     return fence + text.replace("\n", " ").replace("|", "\\|") + fence
 
 
+def metrics() -> str:
+    """Every series of the engine, older names, and what is absent."""
+    labels = " and ".join(f"`{label}`" for label in ENGINE_LABELS)
+    lines = [
+        NOTE,
+        "",
+        "# Metrics",
+        "",
+        (
+            f"The engine's series, under the names of vLLM. Each has the labels {labels} beside its own. "
+            "An answer is one of the `n` of a request. Times between events of the engine are taken by the "
+            "engine; those that start at a request's arrival by the server."
+        ),
+        "",
+        "| series | type | labels of its own | meaning | buckets |",
+        "| --- | --- | --- | --- | --- |",
+        *map(_series_row, SERIES),
+        "",
+        "## Older names",
+        "",
+        "Shown beside the current one by `--show-hidden-metrics-for-version X.Y`, up to that version.",
+        "",
+        "| older name | current name | last version |",
+        "| --- | --- | --- |",
+    ]
+    for older in OLDER_NAMES:
+        version = ".".join(map(str, older.last_version))
+        suffix = _suffix(next(series for series in SERIES if series.name == older.current))
+        names = (f"`{PREFIX}{name}{suffix}`" for name in (older.name, older.current))
+        lines.append(f"| {' | '.join(names)} | {version} |")
+    lines += ["", "## Series of vLLM that are not here", "", "| series | why |", "| --- | --- |"]
+    for names, reason in ABSENT.items():
+        shown = ", ".join(f"`{PREFIX}{name}`" for name in names.split(", "))
+        lines.append(f"| {shown} | {reason} |")
+    return "\n".join(lines) + "\n"
+
+
+def _series_row(series: Series) -> str:
+    labels = ", ".join(f"`{label}`" for label in series.labels)
+    buckets = "1, 2, 5, 10 ... to the model's length" if series.kind is Kind.HISTOGRAM else ""
+    if series.buckets is not None:
+        buckets = ", ".join(f"{bound:g}" for bound in series.buckets)
+    return f"| `{PREFIX}{series.name}{_suffix(series)}` | {series.kind} | {labels} | {series.text} | {buckets} |"
+
+
+def _suffix(series: Series) -> str:
+    return "_total" if series.kind is Kind.COUNTER else ""
+
+
 def _message_lines(message: Descriptor) -> Iterator[str]:
     if message.GetOptions().map_entry:
         return
@@ -226,6 +276,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": command_line,
     "errors.md": errors,
     "grpc.md": grpc,
+    "metrics.md": metrics,
     "models.md": models,
     "parsers.md": parsers,
 }

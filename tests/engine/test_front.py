@@ -39,9 +39,10 @@ MODEL = "embedded:random?vocab=300"
 class HandClient(FrontClient):
     """Keeps what is sent; the test says what the engine answers."""
 
-    def __init__(self, **overrides):
+    def __init__(self, metrics=None, **overrides):
         config = make_config(vocab_size=300, **overrides)
-        super().__init__(config, Tokenizer.from_files(open_model(MODEL).tokenizer_files))
+        tokenizer = Tokenizer.from_files(open_model(MODEL).tokenizer_files)
+        super().__init__(config, tokenizer, metrics)
         self.sent = []
         self._on_event(Ready(LOAD))
 

@@ -12,6 +12,7 @@ from weft.compute.native import cpu
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
+from weft.core.metrics import Metrics
 from weft.engine.configure import resolve
 from weft.engine.memory import free_memory_bytes
 from weft.engine.process_client import ProcessClient
@@ -37,9 +38,9 @@ class Loaded:
     config: EngineConfig
     free_bytes: int
 
-    async def start_engine(self) -> ProcessClient:
+    async def start_engine(self, metrics: Metrics) -> ProcessClient:
         """Load the weights, in a process of their own."""
-        return await ProcessClient.start(self.checkpoint, self.config)
+        return await ProcessClient.start(self.checkpoint, self.config, metrics)
 
     def make_rpc_server(self, client: EngineClient) -> RpcServer:
         """The gRPC server of `client`, not started."""

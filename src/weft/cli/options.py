@@ -207,6 +207,19 @@ class ServeOptions:
         Literal["debug", "info", "warning", "error"],
         Parameter(group=SERVER, help="Least serious events to log."),
     ] = "info"
+    disable_log_stats: Annotated[
+        bool,
+        Parameter(
+            group=SERVER, negative=(), help="Log no line about a busy engine's load every 5 s."
+        ),
+    ] = False
+    show_hidden_metrics_for_version: Annotated[
+        str | None,
+        Parameter(
+            group=SERVER,
+            help="Show metrics also under the names they had up to this version of vLLM, such as 0.11.",
+        ),
+    ] = None
     config: Annotated[
         Path | None, Parameter(group=SERVER, help="File with these settings: TOML, YAML or JSON.")
     ] = None

@@ -13,15 +13,15 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
-
 from weft.cli.banner import Address, http_url
 from weft.cli.options import ServeOptions
 from weft.core.client import EngineClient
 from weft.core.errors import EngineDead
+from weft.core.metrics import Metrics
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
-from weft.web.http.server import HttpServer, make_state
+from weft.web.http.server import HttpServer
+from weft.web.http.state import ServerState
 
 if TYPE_CHECKING:
     from weft.cli.loading import Loaded
@@ -30,6 +30,7 @@ log = logging.getLogger("weft.cli")
 
 T = TypeVar("T")
 
+LOG_STATS_PERIOD_S = 5.0
 EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server was ready
 
 
@@ -65,6 +66,7 @@ class Serving:
         self._options = options
         self._http_options = http_options
         self._started = started
+        self._metrics = Metrics(hidden_for=options.show_hidden_metrics_for_version)
         self._servers: list[Server] = []
 
     async def run(self) -> int:
@@ -73,9 +75,7 @@ class Serving:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signals.put_nowait, number)
-        self._state = make_state(self._started)
-        for collect in (ProcessCollector, PlatformCollector, GCCollector):
-            collect(registry=self._state.registry)
+        self._state = ServerState(self._metrics.registry, self._started)
         self._http = HttpServer(self._state, self._http_options, probe_endpoints(self._state))
         self._servers.append(self._http)
         try:
@@ -90,7 +90,8 @@ class Serving:
         self._state.set_phase("reading the model's files", 0.1)
         loaded = await self._unless_signalled(self._on_thread(self._load))
         self._state.set_phase("loading the weights", 0.3)
-        client = await self._unless_signalled(loaded.start_engine())
+        client = await self._unless_signalled(loaded.start_engine(self._metrics))
+        stat_log = asyncio.create_task(self._log_stats(client))
         try:
             grpc_port = None
             if self._options.grpc:
@@ -108,9 +109,15 @@ class Serving:
             )
             await self._until_signalled(client)
         finally:
+            stat_log.cancel()
             client.shutdown()
             await client.wait_closed()
         return 0
+
+    async def _log_stats(self, client: EngineClient) -> None:
+        while not self._options.disable_log_stats:
+            await asyncio.sleep(LOG_STATS_PERIOD_S)
+            await client.do_log_stats()
 
     def _load(self) -> "Loaded":
         loading = import_module("weft.cli.loading")

@@ -5,8 +5,9 @@ a step spends a budget of tokens on closing the gaps. One order, (priority, arri
 served first and, read backwards, who gives way when blocks run out.
 """
 
+import time
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 
 from weft.core.config import CacheConfig, SchedulerConfig
@@ -18,6 +19,7 @@ from weft.engine.prefix import PrefixCache
 from weft.engine.repetition import RepetitionWatch
 from weft.engine.sampled import Sampled, SampledRow
 from weft.engine.sequence import Sequence, Status
+from weft.engine.stopwatch import Stopwatch
 
 
 class Admission(Enum):
@@ -32,7 +34,12 @@ class Scheduler:
     """Owner of every `Sequence` and of the prefix cache. Synchronous; one thread calls it."""
 
     def __init__(
-        self, config: SchedulerConfig, cache_config: CacheConfig, max_model_len: int
+        self,
+        config: SchedulerConfig,
+        cache_config: CacheConfig,
+        max_model_len: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         # A sequence longer than the pool could only wait for itself.
@@ -44,6 +51,9 @@ class Scheduler:
             cache_config.block_size,
             is_enabled=cache_config.enable_prefix_caching,
         )
+        self.stopwatch = Stopwatch(clock)
+        self.num_corrupted = 0
+        self.num_lookups = 0
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
         self._waiting: list[Sequence] = []  # sorted by order
@@ -111,6 +121,9 @@ class Scheduler:
             for index in range(request.params.n)
         ]
         self._num_arrivals += len(sequences)
+        self.stopwatch.tick()
+        for sequence in sequences:
+            self.stopwatch.queue(sequence)
         self._sequences[request.engine_id] = sequences
         if request.grammar is not None:
             for sequence in sequences:
@@ -170,6 +183,7 @@ class Scheduler:
         """Decide the next step; None when there is nothing to run."""
         if self.admission is Admission.CLOSED:
             return None
+        self.stopwatch.tick()
         num_preemptions = self.num_preemptions
         entries = self._plan_running(self.config.max_num_batched_tokens)
         for entry in entries.values():
@@ -181,6 +195,7 @@ class Scheduler:
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[SequenceOutput]:
         """Take in what the step computed: advance, finish, free; the news of each sequence."""
+        self.stopwatch.tick()
         outputs = []
         for entry, row in zip(plan.entries, sampled.rows, strict=True):
             sequence = entry.sequence
@@ -250,8 +265,10 @@ class Scheduler:
         sequence.num_planned_tokens = sequence.num_computed_tokens = num_cached
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = num_cached
+            self.num_lookups += 1
             self.num_queried_tokens += sequence.num_tokens
             self.num_hit_tokens += num_cached
+        self.stopwatch.schedule(sequence)
         sequence.status = Status.RUNNING
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=_by_order)
@@ -298,6 +315,7 @@ class Scheduler:
         self, sequence: Sequence, entry: PlannedRows, row: SampledRow
     ) -> SequenceOutput | None:
         if row.error is not None:
+            self.num_corrupted += row.is_corrupt
             self.cache.distrust(sequence.block_ids)
             return self._end(sequence, FinishReason.ERROR, error=row.error)
         sequence.prompt_logprobs += row.prompt_logprobs[
@@ -307,6 +325,7 @@ class Scheduler:
             return None
         assert row.token_id is not None
         sequence.token_ids.append(row.token_id)
+        self.stopwatch.count_token(sequence)
         is_first = sequence.num_output_tokens == 1
         asked = sequence.params.prompt_logprobs is not None
         try:
@@ -365,6 +384,7 @@ class Scheduler:
     def _remove(self, sequence: Sequence) -> None:
         self._list_of(sequence).remove(sequence)
         sequence.status = Status.FINISHED
+        self.stopwatch.end(sequence)
         self._give_back_blocks(sequence)
         siblings = self._sequences[sequence.request.engine_id]
         siblings.remove(sequence)

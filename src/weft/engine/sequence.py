@@ -45,6 +45,10 @@ class Sequence:
     prompt_logprobs: list[LogprobRow] = field(default_factory=list)
     grammar: GrammarState | None = None
     repetition: RepetitionWatch | None = None
+    queued_at: float | None = None  # these four are stamped by the stopwatch, on its clock
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
 
     @property
     def params(self) -> SamplingParams:

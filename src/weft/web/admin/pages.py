@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import HTMLResponse, Response
 
 from weft import __version__
+from weft.core.metrics import CONTENT_TYPE, expose
 from weft.core.types import EngineLoad
 from weft.web.admin.docs_page import POLICY, docs_page
 from weft.web.admin.openapi import describe
@@ -53,9 +53,7 @@ def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endp
     """The pages of a server that has `others` beside them, and describes them all."""
 
     async def metrics(_call: Call) -> Answer:
-        return Response(
-            generate_latest(state.registry), headers={"content-type": CONTENT_TYPE_LATEST}
-        )
+        return Response(expose(state.registry), headers={"content-type": CONTENT_TYPE})
 
     async def openapi(_call: Call) -> Answer:
         return Response(description, media_type="application/json")

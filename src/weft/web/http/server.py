@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable
 from email.utils import formatdate
 
-from prometheus_client import CollectorRegistry
 from uvicorn.config import Config
 from uvicorn.server import ServerState as UvicornState
 
@@ -113,11 +112,6 @@ class HttpServer:
         date = formatdate(time.time(), usegmt=True).encode()
         self._uvicorn.default_headers = [(b"date", date)]
         self._clock = asyncio.get_running_loop().call_later(1.0, self._tick)
-
-
-def make_state(started: float) -> ServerState:
-    """The state of a server whose process began at `started` of the monotonic clock."""
-    return ServerState(CollectorRegistry(), started)
 
 
 def _listen(options: HttpOptions) -> socket.socket:
