@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from weft.compute.load import load_runner
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.local_client import LocalClient
@@ -21,14 +22,24 @@ GIB = 1 << 30
 
 
 @asynccontextmanager
-async def serving(model: str = RANDOM, *, options=None, **settings) -> AsyncIterator[Served]:
-    """What a server of that model would hand to its handlers."""
+async def serving(
+    model: str = RANDOM, *, options=None, tokenizer_config=None, **settings
+) -> AsyncIterator[Served]:
+    """What a server of that model would hand to its handlers.
+
+    `tokenizer_config` changes the tokenizer's own configuration.
+    """
     asked = EngineOptions(
         model=model, **{"max_model_len": 1024, "num_gpu_blocks_override": 256, **settings}
     )
     checkpoint = open_model(model)
-    client = await LocalClient.start(checkpoint, resolve(asked, checkpoint.card, GIB))
-    tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
+    config = resolve(asked, checkpoint.card, GIB)
+    files = dict(checkpoint.tokenizer_files)
+    changed = json.loads(files["tokenizer_config.json"]) | (tokenizer_config or {})
+    files["tokenizer_config.json"] = json.dumps(changed).encode()
+    tokenizer = Tokenizer.from_files(files)
+    runner = load_runner(checkpoint, max_model_len=config.model_config.max_model_len)
+    client = await LocalClient.start_with(runner, tokenizer, config)
     with ChatTemplate(checkpoint.chat_template, tokenizer.special_tokens) as template:
         try:
             yield Served(
