@@ -1,6 +1,7 @@
 """A small engine and what the endpoints need around it, for the tests of the HTTP APIs."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,10 @@ from weft.engine.local_client import LocalClient
 from weft.model.open import open_model
 from weft.text.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
+from weft.web.admin.probes import probe_endpoints
+from weft.web.http.options import HttpOptions
+from weft.web.http.server import HttpServer, make_state
+from weft.web.routes import all_endpoints
 from weft.web.served import ApiOptions, Served
 
 RANDOM = (
@@ -78,3 +83,16 @@ def weather_tool(name: str = "get_weather") -> dict:
 def is_compact(text: str) -> bool:
     """Whether JSON text has no whitespace between its parts."""
     return text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+
+
+@asynccontextmanager
+async def http_serving(served: Served) -> AsyncIterator[str]:
+    """The address of a server of everything, on a port of the system's choice."""
+    state = make_state(time.monotonic())
+    server = HttpServer(state, HttpOptions(port=0), probe_endpoints(state))
+    port = await server.start()
+    server.open(served, all_endpoints(state))
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await server.stop()
