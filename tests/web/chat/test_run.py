@@ -155,6 +155,29 @@ async def test_parts_and_strings_make_the_same_prompt():
     assert one.prompt_token_ids == other.prompt_token_ids
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"content": None, "refusal": "I will not."},
+        {"content": [{"type": "refusal", "refusal": "I will not."}]},
+    ],
+)
+async def test_a_refusal_is_what_the_assistant_said(fields):
+    """Clients send earlier answers back as they got them."""
+    messages = (*HELLO, {"role": "assistant", **fields}, *HELLO)
+    async with serving() as served:
+        whole = await fold(run_turn(served, turn(messages, params={"max_tokens": 1})))
+    assert "<|im_start|>assistant\nI will not.<|im_end|>" in whole.prompt
+
+
+async def test_an_answer_that_was_cut_off_in_its_thoughts_can_be_sent_back():
+    """It has no content, and no calls either."""
+    cut = {"role": "assistant", "content": None, "reasoning": "Hm", "tool_calls": []}
+    async with serving() as served:
+        asked = turn((*HELLO, cut, *HELLO), params={"max_tokens": 1})
+        assert (await fold(run_turn(served, asked))).answers
+
+
 async def test_a_template_without_developers_reads_them_as_system():
     """The newer name must not cost an instruction its role."""
     messages = ({"role": "developer", "content": "Be brief."}, *HELLO)
