@@ -1,15 +1,21 @@
 """A small engine and what the endpoints need around it, for the tests of the HTTP APIs."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from weft.compute.load import load_runner
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.local_client import LocalClient
 from weft.model.open import open_model
 from weft.text.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
+from weft.web.admin.probes import probe_endpoints
+from weft.web.http.options import HttpOptions
+from weft.web.http.server import HttpServer, make_state
+from weft.web.routes import all_endpoints
 from weft.web.served import ApiOptions, Served
 
 RANDOM = (
@@ -21,14 +27,24 @@ GIB = 1 << 30
 
 
 @asynccontextmanager
-async def serving(model: str = RANDOM, *, options=None, **settings) -> AsyncIterator[Served]:
-    """What a server of that model would hand to its handlers."""
+async def serving(
+    model: str = RANDOM, *, options=None, tokenizer_config=None, **settings
+) -> AsyncIterator[Served]:
+    """What a server of that model would hand to its handlers.
+
+    `tokenizer_config` changes the tokenizer's own configuration.
+    """
     asked = EngineOptions(
         model=model, **{"max_model_len": 1024, "num_gpu_blocks_override": 256, **settings}
     )
     checkpoint = open_model(model)
-    client = await LocalClient.start(checkpoint, resolve(asked, checkpoint.card, GIB))
-    tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
+    config = resolve(asked, checkpoint.card, GIB)
+    files = dict(checkpoint.tokenizer_files)
+    changed = json.loads(files["tokenizer_config.json"]) | (tokenizer_config or {})
+    files["tokenizer_config.json"] = json.dumps(changed).encode()
+    tokenizer = Tokenizer.from_files(files)
+    runner = load_runner(checkpoint, max_model_len=config.model_config.max_model_len)
+    client = await LocalClient.start_with(runner, tokenizer, config)
     with ChatTemplate(checkpoint.chat_template, tokenizer.special_tokens) as template:
         try:
             yield Served(
@@ -67,3 +83,16 @@ def weather_tool(name: str = "get_weather") -> dict:
 def is_compact(text: str) -> bool:
     """Whether JSON text has no whitespace between its parts."""
     return text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+
+
+@asynccontextmanager
+async def http_serving(served: Served) -> AsyncIterator[str]:
+    """The address of a server of everything, on a port of the system's choice."""
+    state = make_state(time.monotonic())
+    server = HttpServer(state, HttpOptions(port=0), probe_endpoints(state))
+    port = await server.start()
+    server.open(served, all_endpoints(state))
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await server.stop()
