@@ -42,7 +42,6 @@ from weft.core.types import (
     StructuredOutputsParams,
 )
 from weft.engine.grammar_check import GrammarChecker
-from weft.engine.inputs import Processor
 from weft.engine.kv_feed import KvEventFeed
 from weft.engine.messages import (
     Abort,
@@ -62,6 +61,7 @@ from weft.engine.messages import (
 )
 from weft.engine.open_requests import OpenRequest, OpenRequests
 from weft.engine.stat_log import StatLog
+from weft.text.inputs import Processor
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")

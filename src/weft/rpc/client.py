@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from weft.core.client import EngineClient, InputProcessor, Renderer
+from weft.core.client import EngineClient, Renderer
 from weft.core.config import EngineConfig
 from weft.core.errors import (
     BadRequest,
@@ -48,6 +48,7 @@ from weft.rpc.convert.incoming import (
 )
 from weft.rpc.convert.outgoing import not_on_this_wire, read_prompt, to_generate_request
 from weft.rpc.tokenizer_archive import MAX_PACKED_BYTES, unpack
+from weft.text.inputs import Processor
 from weft.text.tokenizer import Tokenizer
 
 
@@ -67,6 +68,7 @@ class RpcClient(EngineClient):
         self._limits = _to_limits(config)
         self._tokenizer = tokenizer
         self._metrics = None if metrics is None else metrics.add_engine(config)
+        self.input_processor = Processor(config, tokenizer, limits=self._limits)
         self._num_active = 0
         self._closed = asyncio.Event()
 
@@ -106,9 +108,9 @@ class RpcClient(EngineClient):
         return self._required_tokenizer()
 
     @property
-    def input_processor(self) -> InputProcessor:  # type: ignore[override]  # read-only here
-        """Requests are checked by the server."""
-        raise Unsupported("input_processor is not supported over gRPC: the server checks requests")
+    def target(self) -> str:
+        """host:port of the server."""
+        return self._connection.target
 
     # -- requests -----------------------------------------------------------------------------
 
