@@ -5,6 +5,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from prometheus_client import CollectorRegistry
+
 from weft.compute.load import load_runner
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
@@ -14,7 +16,8 @@ from weft.text.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
-from weft.web.http.server import HttpServer, make_state
+from weft.web.http.server import HttpServer
+from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
 from weft.web.served import ApiOptions, Served
 
@@ -88,7 +91,7 @@ def is_compact(text: str) -> bool:
 @asynccontextmanager
 async def http_serving(served: Served) -> AsyncIterator[str]:
     """The address of a server of everything, on a port of the system's choice."""
-    state = make_state(time.monotonic())
+    state = ServerState(CollectorRegistry(), time.monotonic())
     server = HttpServer(state, HttpOptions(port=0), probe_endpoints(state))
     port = await server.start()
     server.open(served, all_endpoints(state))
