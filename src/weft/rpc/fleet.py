@@ -21,6 +21,7 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
+from weft.core.metrics import Metrics
 from weft.core.types import (
     EngineLoad,
     LoRARequest,
@@ -99,11 +100,17 @@ class Fleet(EngineClient):
         api_key: str | None = None,
         tls_ca: Path | None = None,
         timeout_s: float = 10.0,
+        metrics: Metrics | None = None,
     ) -> "Fleet":
-        """Reach every server of `targets` (host:port); they have to serve the same model."""
+        """Reach every server of `targets` (host:port); they have to serve the same model.
+
+        In `metrics` each server is an engine.
+        """
         connecting = [
             asyncio.ensure_future(
-                RpcClient.connect(target, api_key=api_key, tls_ca=tls_ca, timeout_s=timeout_s)
+                RpcClient.connect(
+                    target, api_key=api_key, tls_ca=tls_ca, timeout_s=timeout_s, metrics=metrics
+                )
             )
             for target in targets
         ]
