@@ -39,30 +39,20 @@ def check_content(headers: Mapping[str, str]) -> None:
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], options: HttpOptions) -> bytes:
-    """The whole body; 413 beyond the limit and 408 when it comes too slowly.
-
-    A body that is too large is read on and dropped for as much again: who is still sending when the
-    connection closes never sees the answer.
-    """
-    body = bytearray()
-    num_bytes = 0
+    """The whole body; 413 beyond the limit and 408 when it comes too slowly."""
     limit = options.max_body_bytes
-    is_too_large = int(headers.get("content-length", "0")) > limit
+    too_large = HttpError(413, f"the body is larger than {limit} bytes")
+    if int(headers.get("content-length", "0")) > limit:
+        raise too_large
+    body = bytearray()
     started = time.monotonic()
     more = True
-    while more and num_bytes <= 2 * limit:
-        budget_s = options.body_grace_s + num_bytes / options.min_body_rate
+    while more:
+        budget_s = options.body_grace_s + len(body) / options.min_body_rate
         chunk, more = await _next_chunk(receive, started + budget_s - time.monotonic())
-        num_bytes += len(chunk)
-        is_too_large = is_too_large or num_bytes > limit
-        if is_too_large:
-            body.clear()
-        else:
-            body += chunk
-    if is_too_large:
-        raise HttpError(
-            413, f"the body is larger than {limit} bytes", headers={"connection": "close"}
-        )
+        if len(body) + len(chunk) > limit:
+            raise too_large
+        body += chunk
     return bytes(body)
 
 

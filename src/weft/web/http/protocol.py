@@ -21,6 +21,7 @@ _REASONS = {
     503: "Service Unavailable",
 }
 _LINE_OVERHEAD = 4  # of a header: ": " and the line's end
+_LINGER_S = 10.0
 _TLS_HELLO = b"\x16\x03"
 
 
@@ -33,7 +34,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refusal: HttpError | None = None
         self._is_in_head = True
         self._num_head_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for what is to come from the client
 
     # -- connection -----------------------------------------------------------------------------
 
@@ -101,19 +102,30 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        """The next thing to come is another head, for which the connection may idle."""
+        self._stop_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Give a body that nobody reads some time to end: who still sends would not see the answer."""
+        super().on_response_complete()
+        if self.cycle.more_body and not self.transport.is_closing():
+            self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
+
     # -- refusals -------------------------------------------------------------------------------
 
     def _expect_head(self) -> None:
         self._stop_timer()
-        self._head_timer = self.loop.call_later(self._options.head_timeout_s, self._on_slow_head)
+        self._timer = self.loop.call_later(self._options.head_timeout_s, self._on_slow_head)
 
     def _on_slow_head(self) -> None:
         self._refuse(HttpError(408, "the head came too slowly"))
 
     def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _too_large(self) -> HttpError:
         return HttpError(431, f"the head is larger than {self._options.max_head_bytes} bytes")
@@ -130,11 +142,13 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
             request_id = uuid.uuid4().hex
-            body = to_problem(error, request_id).body(Dialect.OPENAI, request_id)
+            problem = to_problem(error, request_id)
+            body = problem.body(Dialect.OPENAI, request_id)
+            extra = "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
             head = (
                 f"HTTP/1.1 {error.status} {_REASONS[error.status]}\r\n"
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-                f"x-request-id: {request_id}\r\nconnection: close\r\n\r\n"
+                f"x-request-id: {request_id}\r\n{extra}connection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
         self.transport.close()
