@@ -45,9 +45,13 @@ class Server:
     def __init__(self, process: subprocess.Popen[str], banner: str) -> None:
         self.process = process
         self.banner = banner
-        self.address = next(
-            line.split()[1] for line in banner.splitlines() if line.startswith("  gRPC")
-        )
+        self.address = self._place("  gRPC")
+        self.http = self._place("  HTTP")
+
+    def _place(self, row: str) -> str:
+        """Where the block says that a server listens; "" if it says nothing of it."""
+        places = (line.split()[1] for line in self.banner.splitlines() if line.startswith(row))
+        return next(places, "")
 
     @property
     def front(self) -> psutil.Process:

@@ -31,7 +31,7 @@ from weft.web.served import ApiOptions, Served
 class Loaded:
     """A model that was found, checked and fits; its weights are not read yet."""
 
-    options: ServeOptions
+    api_options: ApiOptions
     rpc_options: RpcOptions
     checkpoint: Checkpoint
     chat_template: str | None
@@ -51,7 +51,7 @@ class Loaded:
     ) -> tuple[Served, Sequence[Endpoint]]:
         """What the HTTP server serves of `client`, and at which endpoints."""
         tokenizer = Tokenizer.from_files(self.checkpoint.tokenizer_files)
-        served = make_served(client, tokenizer, self.chat_template, self.options)
+        served = make_served(client, tokenizer, self.chat_template, self.api_options)
         return served, all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
@@ -80,12 +80,13 @@ def load(model: str, options: ServeOptions) -> Loaded:
     # The server reads these again: a bad file is to be told now, not after the model has loaded.
     server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
     template = _read_template(options.chat_template)
+    api_options = to_api_options(options)
     checkpoint = with_resident_sizes(
         open_model(model, revision=options.revision, dtype=options.dtype)
     )
     free_bytes = free_memory_bytes()
     return Loaded(
-        options=options,
+        api_options=api_options,
         rpc_options=rpc_options,
         checkpoint=checkpoint,
         chat_template=checkpoint.chat_template if template is None else template,
@@ -95,7 +96,7 @@ def load(model: str, options: ServeOptions) -> Loaded:
 
 
 def make_served(
-    client: EngineClient, tokenizer: Tokenizer, chat_template: str | None, options: ServeOptions
+    client: EngineClient, tokenizer: Tokenizer, chat_template: str | None, options: ApiOptions
 ) -> Served:
     """What the HTTP endpoints see of `client`, wherever its engine is."""
     template = None
@@ -106,7 +107,7 @@ def make_served(
         tokenizer=tokenizer,
         chat_template=template,
         started_at=int(time.time()),
-        options=to_api_options(options),
+        options=options,
     )
 
 

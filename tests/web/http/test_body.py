@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import time
 import tracemalloc
 
 import msgspec
@@ -120,14 +121,12 @@ def test_text_may_hold_anything(text: str):
 def test_a_body_of_many_numbers_is_read_in_no_time():
     """Looking for repeated keys costs nothing where there are none."""
 
-    async def read() -> None:
-        async with asyncio.timeout(2):
-            decode_body(b'{"zzz":[' + b"1," * 2_000_000 + b"1]}", Body)
-
-    asyncio.run(read())
+    started = time.process_time()
+    decode_body(b'{"zzz":[' + b"1," * 2_000_000 + b"1]}", Body)
+    assert time.process_time() - started < 1
 
 
-async def test_a_body_of_too_many_objects_is_refused():
+def test_a_body_of_too_many_objects_is_refused():
     """It would hold up everybody else."""
     with pytest.raises(BadRequest, match="more than"):
         decode_body(b'{"zzz":[' + b"{}," * 1_500_000 + b"{}]}", Body)

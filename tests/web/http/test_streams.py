@@ -171,28 +171,21 @@ async def test_no_comment_comes_between_quick_events():
         assert ": ping" not in (await stream(site, max_tokens=50)).text
 
 
-async def endless(_call: Call) -> Answer:
-    """Events for ever, whether anybody reads them or not."""
-    closed = asyncio.Event()
-
-    async def source():
-        try:
-            while True:
-                yield named_event("x", "y" * 10_000)
-                await asyncio.sleep(0)
-        finally:
-            closed.set()
-            CLOSED.append(closed)
-
-    return Events(source())
-
-
-CLOSED: list[asyncio.Event] = []
-
-
 async def test_a_reader_who_takes_nothing_is_hung_up_on():
     """After its time, whatever is still unsent; its source is closed."""
-    CLOSED.clear()
+    closed = asyncio.Event()
+
+    async def endless(_call: Call) -> Answer:
+        async def source():
+            try:
+                while True:
+                    yield named_event("x", "y" * 10_000)
+                    await asyncio.sleep(0)
+            finally:
+                closed.set()
+
+        return Events(source())
+
     async with serving(post("/endless", endless), write_timeout_s=0.2) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port, limit=1000)
         writer.write(
@@ -201,8 +194,7 @@ async def test_a_reader_who_takes_nothing_is_hung_up_on():
         )
         await reader.readline()
         async with asyncio.timeout(10):
-            while not CLOSED:
-                await asyncio.sleep(0.02)
+            await closed.wait()
         writer.close()
         await site.check_canary()
 
