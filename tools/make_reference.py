@@ -19,6 +19,7 @@ from weft.model.families import FAMILIES
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.status import to_status
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
+from weft.web.http.problem import to_http_status
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -85,25 +86,27 @@ def _value(hint: Any) -> str:
 
 
 def errors() -> str:
-    """The code of each error class, and its gRPC status."""
+    """The code of each error class, and its HTTP and gRPC status."""
     lines = [
         NOTE,
         "",
         "# Errors",
         "",
         (
-            "Every failure of a call is a gRPC status with a sentence that says what was wrong and what is "
-            "allowed. From Python the same failures are exceptions of `weft.core.errors`."
+            "Every failure of a call is an HTTP or gRPC status with a sentence that says what was wrong and "
+            "what is allowed; over HTTP in the error object of the API that was called. From Python the same "
+            "failures are exceptions of `weft.core.errors`. Anthropic's API has 529 in place of 503."
         ),
         "",
-        "| code | gRPC status | raised as | when |",
-        "| --- | --- | --- | --- |",
+        "| code | HTTP | gRPC status | raised as | when |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for code in Code:
         classes = [error for error in _subclasses(WeftError) if error.code is code]
         for error in sorted(classes, key=lambda error: error.__name__):
             when = (error.__doc__ or "").strip().splitlines()[0]
-            lines.append(f"| {code.value} | {to_status(code).name} | `{error.__name__}` | {when} |")
+            statuses = f"{to_http_status(code)} | {to_status(code).name}"
+            lines.append(f"| {code.value} | {statuses} | `{error.__name__}` | {when} |")
     return "\n".join(lines) + "\n"
 
 

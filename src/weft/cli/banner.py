@@ -4,12 +4,15 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weft import __version__
 from weft.cli.sizes import format_bytes
-from weft.compute.native import Cpu
 from weft.core.config import EngineConfig
 from weft.model.card import ModelCard
+
+if TYPE_CHECKING:  # it brings numpy along, and the first probe would wait for that
+    from weft.compute.native import Cpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class Ready:
 
     card: ModelCard
     config: EngineConfig
-    cpu: Cpu
+    cpu: "Cpu"
     computed: str
     free_bytes: int
     http: Address | None

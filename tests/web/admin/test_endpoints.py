@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.web.http.serving import GENERATE, post, serving
+from tests.web.http.serving import generate, post, serving
 from weft import __version__
 from weft.web.admin.invocations import invocations_endpoint
 from weft.web.http.endpoint import Answer, Call
@@ -251,7 +251,7 @@ async def echo(call: Call) -> Answer:
 async def test_invocations_lead_where_the_body_belongs():
     """SageMaker has one path for all of it."""
 
-    endpoints = (GENERATE[0], post("/v1/completions", echo))
+    endpoints = (post("/v1/chat/completions", generate), post("/v1/completions", echo))
     handler = invocations_endpoint(endpoints).handler
     async with serving(post("/sage", handler, body=invocations_endpoint(()).body)) as site:
         chat = await site.http.post("/sage", json={"messages": [], "max_tokens": 2})

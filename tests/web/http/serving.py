@@ -86,8 +86,8 @@ def post(path: str, handler: Callable[[Call], Any], **fields: Any) -> Endpoint:
 
 
 GENERATE = (
-    post("/v1/chat/completions", generate),
-    post("/v1/messages", generate, dialect=Dialect.ANTHROPIC),
+    post("/test/chat/completions", generate),
+    post("/v1/messages/test", generate, dialect=Dialect.ANTHROPIC),
     post("/strict", generate, is_strict=True),
     post("/control", generate, access=Access.CONTROL),
 )
@@ -121,7 +121,7 @@ class Site:
 
     async def check_canary(self) -> None:
         """Somebody else is served as if nothing had been."""
-        answer = await self.http.post("/v1/chat/completions", json={})
+        answer = await self.http.post("/test/chat/completions", json={})
         assert answer.status_code == 200
         assert len(answer.json()["token_ids"]) == 3
         assert (await self.http.get("/health")).status_code == 200

@@ -143,7 +143,7 @@ async def test_pages_of_allowed_origins_may_read():
             "access-control-request-method": "POST",
             "access-control-request-headers": "authorization, content-type",
         }
-        asked = await site.http.options("/v1/chat/completions", headers=headers)
+        asked = await site.http.options("/test/chat/completions", headers=headers)
         refused = await site.http.get("/v1/models", headers={"origin": "https://a.example"})
         other = await site.http.options(
             "/v1/models", headers={**headers, "origin": "https://b.example"}

@@ -149,7 +149,7 @@ async def test_a_body_of_another_kind_is_refused(headers):
     """Rows 6 and 10: a page of another origin can send the first ones without asking."""
     async with serving() as site:
         body = gzip.compress(b"{}")
-        answer = await site.http.post("/v1/chat/completions", content=body, headers=headers)
+        answer = await site.http.post("/test/chat/completions", content=body, headers=headers)
         await site.check_canary()
     assert answer.status_code == 415
     assert answer.json()["error"]["code"] == "unsupported_media_type"
@@ -160,7 +160,7 @@ async def test_json_is_json_in_any_spelling(kind: str):
     """Parameters and capitals mean nothing."""
     async with serving() as site:
         answer = await site.http.post(
-            "/v1/chat/completions", content=b"{}", headers={"content-type": kind}
+            "/test/chat/completions", content=b"{}", headers={"content-type": kind}
         )
     assert answer.status_code == 200
 
@@ -175,11 +175,11 @@ async def test_a_body_over_the_limit_is_refused():
     """Row 5: by its length and by what has come; one byte less is read."""
     limit = 100_000
     async with serving(max_body_bytes=limit) as site:
-        url = "/v1/chat/completions"
+        url = "/test/chat/completions"
         fits = await site.http.post(url, content=b"{}".ljust(limit), headers=JSON)
         declared = await site.http.post(url, content=b"{}".ljust(limit + 1), headers=JSON)
         streamed = await site.http.post(url, content=chunks(101, 1000), headers=JSON)
-        other = await site.http.post("/v1/messages", content=chunks(101, 1000), headers=JSON)
+        other = await site.http.post("/v1/messages/test", content=chunks(101, 1000), headers=JSON)
         await site.check_canary()
     assert fits.status_code == 200
     assert (declared.status_code, streamed.status_code) == (413, 413)
@@ -192,7 +192,7 @@ async def test_a_body_over_the_limit_is_never_held():
     async with serving(max_body_bytes=2**20) as site:
         tracemalloc.start()
         answer = await site.http.post(
-            "/v1/chat/completions", content=chunks(3000, 10_000), headers=JSON
+            "/test/chat/completions", content=chunks(3000, 10_000), headers=JSON
         )
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -205,7 +205,7 @@ async def test_a_slow_body_is_not_waited_for():
     async with serving(body_grace_s=0.3) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+            b"POST /test/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
             b"Content-Type: application/json\r\n\r\n"
         )
 
@@ -229,7 +229,7 @@ async def test_a_body_that_is_cut_short_leaves_nothing():
     async with serving() as site:
         _, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+            b"POST /test/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
             b"Content-Type: application/json\r\n\r\n{"
         )
         await writer.drain()
@@ -243,7 +243,7 @@ async def test_a_body_of_single_bytes_is_read():
     """However it is cut into pieces."""
     async with serving() as site:
         answer = await site.http.post(
-            "/v1/chat/completions", content=chunks_of(b'{"max_tokens": 2}'), headers=JSON
+            "/test/chat/completions", content=chunks_of(b'{"max_tokens": 2}'), headers=JSON
         )
     assert len(answer.json()["token_ids"]) == 2
 
@@ -257,8 +257,8 @@ async def chunks_of(body: bytes):
 async def test_the_error_is_in_the_callers_own_form():
     """The same mistake, as each API writes it."""
     async with serving() as site:
-        ours = await site.http.post("/v1/chat/completions", json={"max_tokens": "3"})
-        theirs = await site.http.post("/v1/messages", json={"max_tokens": "3"})
+        ours = await site.http.post("/test/chat/completions", json={"max_tokens": "3"})
+        theirs = await site.http.post("/v1/messages/test", json={"max_tokens": "3"})
         strict = await site.http.post("/strict", json={"zzz": 1})
     assert ours.status_code == theirs.status_code == strict.status_code == 400
     assert ours.json()["error"] == {

@@ -68,8 +68,8 @@ MESSAGES = [{"role": "user", "content": "x"}]
 @pytest.mark.parametrize(("error", "status", "kind", "code", "name"), ROWS, ids=IDS)
 async def test_openais_client_raises_its_own_error(error, status, kind, code, name):
     """Its class goes by the status, and its fields are the error object's."""
-    async with serving(post("/v1/completions", raising(error))) as site:
-        client = openai.AsyncOpenAI(base_url=f"{site.url}/v1", api_key="x", max_retries=0)
+    async with serving(post("/test/completions", raising(error))) as site:
+        client = openai.AsyncOpenAI(base_url=f"{site.url}/test", api_key="x", max_retries=0)
         with pytest.raises(getattr(openai, name)) as caught:
             await client.completions.create(model="m", prompt="x")
         await client.close()
@@ -93,10 +93,12 @@ ANTHROPIC_NAMES = {
 async def test_anthropics_client_raises_its_own_error(error, status, kind, _code, name):
     """503 is 529 there, and every error object has the request's id."""
     name, kind = ANTHROPIC_NAMES.get(status, (name, kind))
-    async with serving(post("/v1/messages/x", raising(error), dialect=Dialect.ANTHROPIC)) as site:
+    async with serving(
+        post("/v1/messages/test-x", raising(error), dialect=Dialect.ANTHROPIC)
+    ) as site:
         client = anthropic.AsyncAnthropic(base_url=site.url, api_key="x", max_retries=0)
         with pytest.raises(anthropic.APIStatusError) as caught:
-            await client.post("/v1/messages/x", body={}, cast_to=object)
+            await client.post("/v1/messages/test-x", body={}, cast_to=object)
         await client.close()
     raised = caught.value
     assert type(raised).__name__ == name
@@ -115,8 +117,8 @@ async def test_what_cannot_succeed_is_not_tried_again():
         calls.append(1)
         raise Unsupported("never")
 
-    async with serving(post("/v1/completions", count)) as site:
-        client = openai.AsyncOpenAI(base_url=f"{site.url}/v1", api_key="x", max_retries=2)
+    async with serving(post("/test/completions", count)) as site:
+        client = openai.AsyncOpenAI(base_url=f"{site.url}/test", api_key="x", max_retries=2)
         with pytest.raises(openai.InternalServerError):
             await client.completions.create(model="m", prompt="x")
         await client.close()

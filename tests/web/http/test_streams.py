@@ -13,7 +13,7 @@ from weft.core.errors import GenerationError, Overloaded
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.sse import named_event
 
-URL = "/v1/chat/completions"
+URL = "/test/chat/completions"
 
 
 async def stream(site: Site, **body) -> httpx2.Response:
@@ -74,7 +74,7 @@ async def begun(site: Site, url: str = URL) -> tuple[httpx2.Response, "asyncio.T
 
 @pytest.mark.parametrize(
     ("url", "start"),
-    [(URL, 'data: {"error":'), ("/v1/messages", 'event: error\ndata: {"type":"error"')],
+    [(URL, 'data: {"error":'), ("/v1/messages/test", 'event: error\ndata: {"type":"error"')],
 )
 async def test_a_stream_that_fails_ends_in_an_error_event(url: str, start: str):
     """And does not say that it is done."""
@@ -109,7 +109,7 @@ async def test_openais_client_raises_what_a_stream_ends_in():
     """An error event is an error there as well."""
     async with serving() as site:
         site.engine.hold()
-        client = openai.AsyncOpenAI(base_url=f"{site.url}/v1", api_key="x", max_retries=0)
+        client = openai.AsyncOpenAI(base_url=f"{site.url}/test", api_key="x", max_retries=0)
         asking = asyncio.create_task(
             client.chat.completions.create(model="m", messages=[], stream=True)
         )
@@ -219,7 +219,7 @@ async def test_a_drain_lets_streams_finish_and_refuses_the_rest():
     assert datas(text)[-1] == "[DONE]"
 
 
-@pytest.mark.parametrize("url", [URL, "/v1/messages"])
+@pytest.mark.parametrize("url", [URL, "/v1/messages/test"])
 async def test_a_stream_beyond_the_drain_ends_in_an_error_event(url: str):
     """It does not just stop, and never looks complete."""
     async with serving() as site:
@@ -250,8 +250,8 @@ async def test_before_the_start_is_over_probes_alone_are_answered():
             (await site.http.get(f"/{path}")).status_code for path in ("livez", "readyz", "health")
         ]
         startup = (await site.http.get("/startupz")).json()
-        ours = await site.http.post("/v1/chat/completions", json={}, headers=key)
-        theirs = await site.http.post("/v1/messages", json={}, headers=key)
+        ours = await site.http.post("/test/chat/completions", json={}, headers=key)
+        theirs = await site.http.post("/v1/messages/test", json={}, headers=key)
         nobody = await site.http.get("/v1/models")
     assert statuses == [200, 503, 503]
     assert startup.keys() == {"phase", "fraction", "elapsed"}

@@ -8,7 +8,7 @@ import pytest
 from tests.web.http.serving import serving
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n"
-POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+POST = b"POST /test/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 SMUGGLED = {
     "both": POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "both the other way": POST
@@ -116,9 +116,9 @@ async def test_one_connection_too_many_is_refused():
         ("GET", "/nowhere", 404, None),
         ("GET", "/", 404, None),
         ("GET", "/v1/models/", 404, None),
-        ("POST", "/v1/messages/nowhere", 404, None),
-        ("GET", "/v1/chat/completions", 405, "POST"),
-        ("GET", "/v1/messages", 405, "POST"),
+        ("POST", "/v1/messages/x/nowhere", 404, None),
+        ("GET", "/test/chat/completions", 405, "POST"),
+        ("GET", "/v1/messages/test", 405, "POST"),
         ("DELETE", "/v1/models", 405, "GET, HEAD"),
         ("BREW", "/v1/models", 400, None),
         ("TRACE", "/v1/models", 405, "GET, HEAD"),
@@ -160,13 +160,13 @@ async def test_the_callers_id_is_a_label(given: str, is_kept: bool):
     """Echoed when it is short and printable; the engine never hears of it."""
     async with serving() as site:
         answer = await site.http.post(
-            "/v1/chat/completions", json={}, headers={"x-request-id": given.encode()}
+            "/test/chat/completions", json={}, headers={"x-request-id": given.encode()}
         )
         assert (answer.headers["x-request-id"] == given) == is_kept
         assert answer.headers["x-request-id"]
         twice = await asyncio.gather(
             *(
-                site.http.post("/v1/chat/completions", json={}, headers={"x-request-id": "same"})
+                site.http.post("/test/chat/completions", json={}, headers={"x-request-id": "same"})
                 for _ in range(5)
             )
         )
