@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -28,9 +29,16 @@ _TLS_HELLO = b"\x16\x03"
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. A head that is refused is answered in JSON, and the connection closed."""
 
-    def __init__(self, config: Config, state: UvicornState, options: HttpOptions) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: UvicornState,
+        options: HttpOptions,
+        on_lost: Callable[[], None],
+    ) -> None:
         super().__init__(config=config, server_state=state, app_state={})
         self._options = options
+        self._on_lost = on_lost
         self._refusal: HttpError | None = None
         self._is_in_head = True
         self._num_head_bytes = 0
@@ -51,6 +59,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self._on_lost()
 
     def data_received(self, data: bytes) -> None:
         """Parse; what does not end its head within the limit is refused."""
@@ -74,9 +83,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start to count; requests that follow on a connection have their own limits."""
         super().on_message_begin()
-        # With a part of the head before them in the same packet this counts from that packet on.
         if not self._is_in_head:
-            self._is_in_head, self._num_head_bytes = True, 0
+            # What is in this packet already is counted when the head is complete.
+            self._is_in_head, self._num_head_bytes = True, 1
             self._expect_head()
         extensions: dict[str, Any] = {ABORT: self.transport.abort}
         self.scope["extensions"] = extensions
@@ -110,7 +119,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Give a body that nobody reads some time to end: who still sends would not see the answer."""
         super().on_response_complete()
-        if self.cycle.more_body and not self.transport.is_closing():
+        # Not so where the next request, already under way on this connection, is the one that goes on.
+        is_unread = self.cycle.response_complete and self.cycle.more_body
+        if is_unread and not self.transport.is_closing():
             self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
 
     # -- refusals -------------------------------------------------------------------------------
@@ -120,7 +131,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(self._options.head_timeout_s, self._on_slow_head)
 
     def _on_slow_head(self) -> None:
-        self._refuse(HttpError(408, "the head came too slowly"))
+        if self._num_head_bytes:
+            self._refuse(HttpError(408, "the head came too slowly"))
+        else:  # opened in case it is needed, as proxies do: no request, so no answer
+            self.transport.close()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
