@@ -7,11 +7,10 @@ import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.web.http.serving import generate, post, serving
+from tests.web.http.serving import generate, make_state, post, serving
 from weft import __version__
 from weft.web.admin.invocations import invocations_endpoint
 from weft.web.http.endpoint import Answer, Call
-from weft.web.http.server import make_state
 from weft.web.routes import all_endpoints
 
 CONTROL = {"control_api_keys": ("c",), "headers": {"x-api-key": "c"}}
@@ -192,9 +191,7 @@ async def test_aborting(body: dict, status: int):
 
 
 REFUSED = [
-    endpoint
-    for endpoint in all_endpoints(make_state(0.0))
-    if endpoint.summary.startswith("Refused")
+    endpoint for endpoint in all_endpoints(make_state()) if endpoint.summary.startswith("Refused")
 ]
 
 
@@ -220,7 +217,7 @@ async def test_the_description_names_every_endpoint():
         for path, operations in description["paths"].items()
         for method in operations
     }
-    endpoints = all_endpoints(make_state(0.0))
+    endpoints = all_endpoints(make_state())
     assert described == {(e.method, e.path.replace(":path", "")) for e in endpoints}
     schemas = description["components"]["schemas"]
     references = re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(description))

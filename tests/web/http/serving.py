@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from tests.doubles.fake_engine import FakeEngine
 from weft.core.types import OutputKind, SamplingParams
@@ -18,8 +19,9 @@ from weft.text.tokenizer import Tokenizer
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events
 from weft.web.http.options import HttpOptions
-from weft.web.http.server import HttpServer, make_state
+from weft.web.http.server import HttpServer
 from weft.web.http.sse import DONE, data_event
+from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
 from weft.web.served import Served
 
@@ -85,6 +87,11 @@ def post(path: str, handler: Callable[[Call], Any], **fields: Any) -> Endpoint:
     )
 
 
+def make_state() -> ServerState:
+    """The state of a server that starts now, with no series but its own."""
+    return ServerState(CollectorRegistry(), time.monotonic())
+
+
 GENERATE = (
     post("/test/chat/completions", generate),
     post("/v1/messages/test", generate, dialect=Dialect.ANTHROPIC),
@@ -139,7 +146,7 @@ async def serving(
     tokenizer = Tokenizer.from_files(tokenizer_files(512, "<|endoftext|>"))
     template = ChatTemplate("{% for m in messages %}{{ m.content }};{% endfor %}", {})
     served = Served(client=engine, tokenizer=tokenizer, chat_template=template, started_at=1)
-    state = make_state(time.monotonic())
+    state = make_state()
     server = HttpServer(state, HttpOptions(port=0, **options), probe_endpoints(state))
     port = await server.start()
     if is_open:

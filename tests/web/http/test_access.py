@@ -2,15 +2,14 @@
 
 import pytest
 
-from tests.web.http.serving import GENERATE, serving
+from tests.web.http.serving import GENERATE, make_state, serving
 from weft.web.http.endpoint import Access
-from weft.web.http.server import make_state
 from weft.web.routes import all_endpoints
 
 KEYS = {"api_keys": ("first", "sécond"), "control_api_keys": ("control",)}
 GUARDED = [
     endpoint
-    for endpoint in (*all_endpoints(make_state(0.0)), *GENERATE)
+    for endpoint in (*all_endpoints(make_state()), *GENERATE)
     if endpoint.access is not Access.OPEN
 ]
 WAYS = {
