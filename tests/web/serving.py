@@ -26,16 +26,18 @@ RANDOM = (
 )
 ECHO = "embedded:echo"
 TINY = "embedded:tiny"
+SCRIPT = "{{ messages[0]['content'] }}"
 GIB = 1 << 30
 
 
 @asynccontextmanager
 async def serving(
-    model: str = RANDOM, *, options=None, tokenizer_config=None, **settings
+    model: str = RANDOM, *, options=None, template=None, tokenizer_config=None, **settings
 ) -> AsyncIterator[Served]:
     """What a server of that model would hand to its handlers.
 
-    `tokenizer_config` changes the tokenizer's own configuration.
+    `template` takes the place of the model's; `tokenizer_config` changes the tokenizer's own
+    configuration. embedded:echo with the template `SCRIPT` says what the first message says.
     """
     asked = EngineOptions(
         model=model, **{"max_model_len": 1024, "num_gpu_blocks_override": 256, **settings}
@@ -48,12 +50,13 @@ async def serving(
     tokenizer = Tokenizer.from_files(files)
     runner = load_runner(checkpoint, max_model_len=config.model_config.max_model_len)
     client = await LocalClient.start_with(runner, tokenizer, config)
-    with ChatTemplate(checkpoint.chat_template, tokenizer.special_tokens) as template:
+    source = template or checkpoint.chat_template
+    with ChatTemplate(source, tokenizer.special_tokens) as chat_template:
         try:
             yield Served(
                 client=client,
                 tokenizer=tokenizer,
-                chat_template=template,
+                chat_template=chat_template,
                 started_at=1_700_000_000,
                 options=options or ApiOptions(),
             )

@@ -8,7 +8,10 @@ import openai
 import pytest
 
 from tests.web.openai.calls import HELLO
-from tests.web.serving import ECHO, RANDOM, http_serving, is_compact, serving, weather_tool
+from tests.web.serving import ECHO, RANDOM, TINY, http_serving, is_compact, serving, weather_tool
+from weft.cli.loading import to_api_options
+from weft.cli.options import ServeOptions
+from weft.model.open import open_model
 
 
 @asynccontextmanager
@@ -140,3 +143,26 @@ async def test_a_client_that_leaves_ends_its_request():
         async with asyncio.timeout(5):
             while served.client.num_active_requests:  # noqa: ASYNC110 - nobody is told of it
                 await asyncio.sleep(0.01)
+
+
+async def test_a_small_model_is_served_as_from_the_command_line():
+    """With the parsers that its template asks for: forced calls are valid, with thoughts on or off."""
+    options = to_api_options(ServeOptions(), open_model(TINY).chat_template)
+    async with client_of(TINY, options=options, max_model_len=2048) as (client, _):
+        for thinking in (False, True):
+            made = await client.chat.completions.create(
+                model=TINY,
+                messages=HELLO,
+                tools=[weather_tool()],
+                tool_choice="required",
+                parallel_tool_calls=False,
+                max_tokens=300,
+                seed=1,
+                extra_body={
+                    "chat_template_kwargs": {"enable_thinking": thinking},
+                },
+            )
+            (choice,) = made.choices
+            assert choice.finish_reason == "tool_calls"
+            (call,) = choice.message.tool_calls
+            assert is_compact(call.function.arguments)
