@@ -114,9 +114,11 @@ async def test_a_message_that_is_continued_tells_whether_it_thinks(text, is_thou
 async def test_special_tokens_are_text_where_the_parser_reads_them():
     """They are asked of the engine, and those that end a turn are left out again."""
     options = ApiOptions(tool_call_parser="mistral")
-    said = '[TOOL_CALLS]get_weather[ARGS]{"unit": "c"}'
-    one = await answer(turn(said, tools=TOOLS), options=options)
+    said = 'Sure.[TOOL_CALLS]get_weather[ARGS]{"unit": "c"}<|endoftext|>'
+    ignoring = {"ignore_eos": True, "max_tokens": len(said)}
+    one = await answer(turn(said, tools=TOOLS, params=ignoring), options=options)
     assert [call.name for call in one.calls] == ["get_weather"]
+    assert one.content == "Sure."
 
 
 async def test_ids_of_forced_calls_are_counted_where_the_model_counts_them():

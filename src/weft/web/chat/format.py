@@ -84,7 +84,7 @@ def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParam
     is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
     if params.structured_outputs is not None:
         is_open = False  # the constraint rules from the first token
-    has_markers = needs_special_tokens(served, turn) and params.skip_special_tokens
+    has_markers = needs_special_tokens(served, turn) and turn.params.skip_special_tokens
     return AnswerFormat(
         turn=turn,
         reasoning=reasoning,
