@@ -6,12 +6,14 @@ import pytest
 from tests.web.openai.calls import CHAT, COMPLETIONS, HELLO, make_call
 from tests.web.serving import ECHO, serving, weather_tool
 from weft.core.errors import BadRequest
-from weft.schema.chat import ChatBody
+from weft.schema.chat import ChatBody, FunctionBody, ToolBody
 from weft.schema.completion import CompletionBody
+from weft.schema.sampling import JsonSchemaFormat, ResponseFormat, StreamOptions
+from weft.web.chat.tools import forced_calls
 from weft.web.openai.calling import heading
 from weft.web.openai.chat import to_shape, to_turn
 from weft.web.openai.completions import to_job
-from weft.web.openai.unsupported import LABELS, REFUSED
+from weft.web.openai.unsupported import INNER_LABELS, LABELS, REFUSED
 
 TAG = '{"type":"structural_tag","format":{"type":"any_text"}}'
 
@@ -169,6 +171,38 @@ async def test_every_field_of_completions_has_a_fate(name):
     """A field that changes nothing is in the table of labels, and no other is."""
     expected = {"label"} if name in LABELS else {"used", "refused"}
     assert await fate(name, "completions") in expected
+
+
+def inner(name, value):
+    """A body in which that inner field has that value; None leaves it out."""
+    field, *_, last = name.split(".")
+    changed = {} if value is None else {last: value}
+    if field == "tools":
+        function = {"name": "f", "parameters": {"type": "object"}, **changed}
+        return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    schema = {"schema": {"type": "object"}, **changed}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+@pytest.mark.parametrize("name", sorted(INNER_LABELS))
+async def test_inner_labels_change_nothing(name):
+    """Of what the engine is asked: the same parameters with and without."""
+    value = True if name.endswith("strict") else "x"
+    async with serving(ECHO) as served:
+        bare, _ = await chat_outcome(served, inner(name, None))
+        labelled, _ = await chat_outcome(served, inner(name, value))
+    assert labelled.params == bare.params
+    assert forced_calls(labelled) == forced_calls(bare)
+
+
+def test_inner_fields_are_all_known_here():
+    """A new one is either a label or has to be used: this test asks which."""
+    used = {"type", "json_schema", "structures", "triggers", "format", "schema"}
+    used |= {"function", "name", "description", "parameters"}
+    used |= {"include_usage", "continuous_usage_stats", "include_obfuscation"}
+    structs = (ResponseFormat, JsonSchemaFormat, ToolBody, FunctionBody, StreamOptions)
+    inner_fields = {name for struct in structs for name in fields_of(struct)}
+    assert inner_fields == used | {name.rpartition(".")[2] for name in INNER_LABELS}
 
 
 def test_the_tables_name_fields_that_exist():
