@@ -86,7 +86,7 @@ class Server:
 def running(*argv: str, **environment: str) -> Iterator[Server]:
     """`weft serve ARGV` on a free port, from its ready block until the end of the block."""
     process = subprocess.Popen(
-        [*WEFT, "serve", *argv, "--grpc-port", "0", "--port", "0"],
+        [*WEFT, "serve", *argv, *_free_ports(argv)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -107,6 +107,11 @@ def running(*argv: str, **environment: str) -> Iterator[Server]:
         for child in family:
             if child.is_running():
                 child.kill()
+
+
+def _free_ports(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Ports for the servers that will listen."""
+    return ("--port", "0") if "--remote" in argv else ("--grpc-port", "0", "--port", "0")
 
 
 @contextmanager

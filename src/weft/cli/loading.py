@@ -85,7 +85,7 @@ def load(model: str, options: ServeOptions) -> Loaded:
     rpc_options = to_rpc_options(options)
     # The server reads these again: a bad file is to be told now, not after the model has loaded.
     server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
-    template = _read_template(options.chat_template)
+    template = read_template(options.chat_template)
     check_parsers(options)
     checkpoint = with_resident_sizes(
         open_model(model, revision=options.revision, dtype=options.dtype)
@@ -166,7 +166,8 @@ def _named(name: str) -> str | None:
     return None if name == "none" else name
 
 
-def _read_template(path: Path | None) -> str | None:
+def read_template(path: Path | None) -> str | None:
+    """The template that --chat-template names, checked."""
     if path is None:
         return None
     try:

@@ -25,12 +25,14 @@ from weft.web.http.state import ServerState
 
 if TYPE_CHECKING:
     from weft.cli.loading import Loaded
+    from weft.cli.remote import Remote
 
 log = logging.getLogger("weft.cli")
 
 T = TypeVar("T")
 
 LOG_STATS_PERIOD_S = 5.0
+DEFAULT_MODEL = "embedded:tiny"
 EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server was ready
 
 
@@ -59,7 +61,7 @@ class Serving:
     """Made before the event loop is; `run` is called once."""
 
     def __init__(
-        self, model: str, options: ServeOptions, http_options: HttpOptions, started: float
+        self, model: str | None, options: ServeOptions, http_options: HttpOptions, started: float
     ) -> None:
         self.is_loading = False
         self._model = model
@@ -87,15 +89,16 @@ class Serving:
             await self._http.stop()
 
     async def _serve(self, http_port: int | None) -> int:
-        self._state.set_phase("reading the model's files", 0.1)
+        is_remote = self._options.remote is not None
+        self._state.set_phase("importing" if is_remote else "reading the model's files", 0.1)
         loaded = await self._unless_signalled(self._on_thread(self._load))
-        self._state.set_phase("loading the weights", 0.3)
+        self._state.set_phase("reaching the servers" if is_remote else "loading the weights", 0.3)
         client = await self._unless_signalled(loaded.start_engine(self._metrics))
         stat_log = asyncio.create_task(self._log_stats(client))
         try:
             grpc_port = None
-            if self._options.grpc:
-                grpc = loaded.make_rpc_server(client)
+            grpc = loaded.make_rpc_server(client) if self._options.grpc else None
+            if grpc is not None:
                 self._servers.append(grpc)
                 grpc_port = await grpc.start()
             if http_port is not None:
@@ -119,9 +122,13 @@ class Serving:
             await asyncio.sleep(LOG_STATS_PERIOD_S)
             await client.do_log_stats()
 
-    def _load(self) -> "Loaded":
-        loading = import_module("weft.cli.loading")
-        loaded: Loaded = loading.load(self._model, self._options)
+    def _load(self) -> "Loaded | Remote":
+        loaded: Loaded | Remote
+        if self._options.remote is not None:
+            loaded = import_module("weft.cli.remote").reach(self._model, self._options)
+        else:
+            loading = import_module("weft.cli.loading")
+            loaded = loading.load(self._model or DEFAULT_MODEL, self._options)
         return loaded
 
     def _address(self, port: int) -> Address:

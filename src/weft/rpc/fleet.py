@@ -252,6 +252,10 @@ class Fleet(EngineClient):
         """What all servers can be asked for: they have one model."""
         return await self._choose().client.get_supported_tasks()
 
+    async def get_tokenizer_files(self) -> dict[str, bytes]:
+        """The files of the model's tokenizer, by name."""
+        return await self._choose().client.get_tokenizer_files()
+
     # -- control ------------------------------------------------------------------------------
 
     async def pause_generation(
