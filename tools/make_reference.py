@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from weft.cli.epp_options import EppOptions, UpOptions
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.errors import Code, WeftError
 from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
+from weft.epp.metrics import PREFIX as PICKER_PREFIX
+from weft.epp.metrics import Declared, PickerMetrics
+from weft.epp.metrics_older import OLDER_NAMES as PICKER_OLDER_NAMES
 from weft.model.families import FAMILIES
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.status import to_status
@@ -137,6 +140,54 @@ def grpc() -> str:
         for message in module.DESCRIPTOR.message_types_by_name.values():
             lines += _message_lines(message)
     return "\n".join(lines) + "\n"
+
+
+def picker_metrics() -> str:
+    """Every series of the endpoint picker."""
+    metrics = PickerMetrics()
+    num_common = len(metrics.declared)
+    metrics.make_stream_series()
+    num_common_and_streams = len(metrics.declared)
+    metrics.make_index_series()
+    declared = metrics.declared
+    lines = [
+        NOTE,
+        "",
+        "# Metrics of the endpoint picker",
+        "",
+        (
+            "`weft epp` shows these at `/metrics` of its metrics port. Series of responses (`request_duration`, "
+            "`response_size`, `request_ttft`, `request_ntpot`, `request_streaming`, output and cached tokens, "
+            "`request_running`) count followed responses: all of them with `--track-responses`, otherwise those of "
+            "configurations that need it. Model names and fairness ids are capped at 1000 values each; the rest "
+            "is `other`. The older name has the same values, and more labels than it once had."
+        ),
+        "",
+        *_metric_rows(declared[:num_common]),
+        "",
+        "With `--enable-grpc-stream-metrics`:",
+        "",
+        *_metric_rows(declared[num_common:num_common_and_streams]),
+        "",
+        "With `enableMetrics` of a precise prefix index:",
+        "",
+        *_metric_rows(declared[num_common_and_streams:]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_rows(declared: Sequence[Declared]) -> Iterator[str]:
+    yield from (
+        "| name | type | labels | meaning | older name |",
+        "| --- | --- | --- | --- | --- |",
+    )
+    for series in declared:
+        bare = series.name.removeprefix(PICKER_PREFIX).removesuffix("_total")
+        suffix = "_total" if series.kind == "counter" else ""
+        earlier = PICKER_OLDER_NAMES.get(bare)
+        older = "" if earlier is None else f"`{earlier.name}{suffix}`"
+        labels = ", ".join(series.labels)
+        yield f"| `{series.name}` | {series.kind} | {labels} | {series.text} | {older} |"
 
 
 def models() -> str:
@@ -282,6 +333,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics,
     "models.md": models,
     "parsers.md": parsers,
+    "picker-metrics.md": picker_metrics,
 }
 
 

@@ -26,6 +26,8 @@ class FakeDirector:
         self.subsets: list[tuple[str, ...] | None] = []
         self.statuses: list[int] = []
         self.num_first_tokens = 0
+        self.num_pieces = 0
+        self.sizes: list[int] = []
         self.usages: list[Usage] = []
         self.endings: list[Ending] = []
         self.num_any = 0
@@ -65,6 +67,14 @@ class FakeDirector:
     def on_first_token(self, decision: Decision) -> None:
         """Count."""
         self.num_first_tokens += 1
+
+    def on_piece(self, decision: Decision) -> None:
+        """Count."""
+        self.num_pieces += 1
+
+    def on_size(self, decision: Decision, num_bytes: int) -> None:
+        """Remember."""
+        self.sizes.append(num_bytes)
 
     def on_usage(self, decision: Decision, usage: Usage) -> None:
         """Remember."""

@@ -8,6 +8,7 @@ from tests.epp.pools import Bench, bench, make_pool, pool_of, profile, request, 
 from weft.epp.config import BUILT_IN
 from weft.epp.endpoint import Load
 from weft.epp.objects import ModelRewrite, Objects, RewriteRule, Target
+from weft.epp.pool import Pool
 from weft.epp.request import Drop, Ending, Refused, Usage
 
 DEFAULT = BUILT_IN.partition("kind: EndpointPickerConfig\n")[2]
@@ -312,7 +313,7 @@ def test_scores_are_in_the_metadata_if_wanted():
 
 
 def sample(made: Bench, series: str, /, **labels: str) -> float | None:
-    made.director.update_gauges()
+    made.assembly.metrics.text()  # which brings gauges up to date
     return made.assembly.metrics.registry.get_sample_value(series, labels)
 
 
@@ -328,14 +329,25 @@ def test_followed_requests_are_measured():
     made.clock.advance(0.5)
     made.director.on_response_headers(decision, 200)
     made.director.on_first_token(decision)
-    made.clock.advance(1.0)
-    made.director.on_usage(decision, Usage(num_completion_tokens=11, num_cached_tokens=4))
+    made.clock.advance(0.3)
+    made.director.on_piece(decision)
+    made.clock.advance(0.7)
+    made.director.on_piece(decision)
+    made.director.on_size(decision, 900)
+    made.director.on_usage(
+        decision,
+        Usage(num_prompt_tokens=7, num_completion_tokens=11, num_cached_tokens=4),
+    )
     made.director.on_end(decision, Ending.NATURAL)
 
     assert sample(made, "llm_d_epp_request_running", **REQUEST) == 0
     assert sample(made, "llm_d_epp_request_duration_seconds_sum", **REQUEST) == 1.5
     assert sample(made, "llm_d_epp_request_ttft_seconds_sum", **REQUEST, streaming="true") == 0.5
     assert sample(made, "llm_d_epp_request_streaming_tpot_seconds_sum", **REQUEST) == 0.1
+    assert sample(made, "llm_d_epp_request_streaming_itl_seconds_sum", **REQUEST) == 1.0
+    assert sample(made, "llm_d_epp_request_streaming_itl_seconds_count", **REQUEST) == 2
+    assert sample(made, "llm_d_epp_response_size_bytes_sum", **REQUEST) == 900
+    assert sample(made, "llm_d_epp_request_input_tokens_sum", **REQUEST) == 7
     assert sample(made, "llm_d_epp_request_output_tokens_sum", **REQUEST) == 11
     assert sample(made, "llm_d_epp_request_cached_tokens_sum", **REQUEST) == 4
     assert sample(made, "llm_d_epp_request_total", **REQUEST) == 1
@@ -354,14 +366,14 @@ def test_failed_responses_are_errors():
         for code in ("ModelServerError", "client-disconnected")
     ]
     assert errors == [1, 1]
-    assert sample(made, "llm_d_epp_request_duration_seconds_count", **REQUEST) is None
+    assert sample(made, "llm_d_epp_request_duration_seconds_count", **REQUEST) == 0
 
 
 def test_older_names_carry_the_same_values():
     """Dashboards of former versions still work."""
     made = bench(DEFAULT, pool_of(2))
     made.pick(request(1, model="m"))
-    made.director.update_gauges()
+    next(iter(made.pool)).observe(Load(num_waiting=3), asked_at=made.clock.now)
     lines = made.assembly.metrics.text().decode().splitlines()
     values = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines}
     assert values['llm_d_epp_ready_endpoints{name="default"}'] == "2.0"
@@ -370,6 +382,30 @@ def test_older_names_carry_the_same_values():
     assert values[f"llm_d_epp_request_total{{{labels}}}"] == "1.0"
     assert values[f"inference_objective_request_total{{{labels}}}"] == "1.0"
     assert values["inference_extension_scheduler_e2e_duration_seconds_count"] == "1.0"
+    queue = 'inference_pool_per_pod_queue_size{model_server_pod="e1",name="default"}'
+    assert values[queue] == "3.0"
+
+
+def test_refusals_are_errors_by_name():
+    """Under the words that their bodies begin with."""
+    made = bench(DEFAULT, Pool())
+    with pytest.raises(Refused):
+        made.pick(request(1, model="m"))
+    labels = REQUEST | {"fairness_id": "default-flow", "error_code": "ServiceUnavailable"}
+    assert sample(made, "llm_d_epp_request_error_total", **labels) == 1
+
+
+def test_estimated_prompts_count_once():
+    """At the decision if nobody follows the response, else at its end."""
+    for follows, before in ((False, 1), (True, 0)):
+        made = bench(DEFAULT, pool_of(1), tracks_responses=follows)
+        decision = made.pick(request(1, 2, 3, model="m"))
+        labels = REQUEST | {"fairness_id": "default-flow"}
+        series = "llm_d_epp_request_input_tokens_"
+        assert sample(made, series + "count", **labels) == before
+        made.director.on_end(decision, Ending.NATURAL)
+        assert sample(made, series + "count", **labels) == 1
+        assert sample(made, series + "sum", **labels) == 3
 
 
 def test_staleness_is_visible():
@@ -377,7 +413,9 @@ def test_staleness_is_visible():
     pool = pool_of(2)
     made = bench(DEFAULT, pool)
     next(iter(pool)).observe(Load(), asked_at=made.clock.now)
-    assert sample(made, "llm_d_epp_flow_control_stale_endpoints", detector="load") == 1
+    assert (
+        sample(made, "llm_d_epp_flow_control_stale_endpoints", detector="utilization-detector") == 1
+    )
 
 
 def test_model_names_are_capped():

@@ -57,6 +57,7 @@ async def _serve(options: EppOptions) -> int:
         picker.parsers,
         server_options,
         explain if options.explain_header else None,
+        picker.metrics,
     )
     admin = AdminServer(pages(picker, server))
     try:

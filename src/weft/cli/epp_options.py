@@ -131,6 +131,10 @@ class EppOptions:
         bool,
         Parameter(group=SERVER, help="Follow every response, for the metrics of tokens and times."),
     ] = False
+    enable_grpc_stream_metrics: Annotated[
+        bool,
+        Parameter(group=SERVER, negative=(), help="Measure ext_proc streams: extproc_ series."),
+    ] = False
     emit_endpoint_scores: Annotated[
         bool, Parameter(group=SERVER, help="Send each endpoint's score in dynamic metadata.")
     ] = False
@@ -177,6 +181,7 @@ class EppOptions:
             grpc_port=_port("--grpc-port", self.grpc_port),
             grpc_health_port=_port("--grpc-health-port", self.grpc_health_port),
             cert_path=self.cert_path if is_secure else None,
+            measures_streams=self.enable_grpc_stream_metrics,
             max_receive_bytes=_positive("--grpc-max-recv-msg-size", self.grpc_max_recv_msg_size),
             max_send_bytes=_positive("--grpc-max-send-msg-size", self.grpc_max_send_msg_size),
             limits=Limits(

@@ -43,6 +43,7 @@ class Assembly:
             profiles={profile.name: self._profile(profile) for profile in self.config.profiles},
             handler=self.plugins[self.config.handler],
             detector=self.plugins[self.config.detector],
+            detector_name=self.config.detector,
             metrics=self.metrics,
             preparers=[plugin for plugin in self.plugins.values() if isinstance(plugin, Preparer)],
             learners=[plugin for plugin in self.plugins.values() if isinstance(plugin, Learner)],

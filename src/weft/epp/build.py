@@ -80,7 +80,6 @@ class Picker:
 
     def metrics_text(self) -> bytes:
         """All series in Prometheus's text format."""
-        self.director.update_gauges()
         return self.metrics.text()
 
     async def close(self) -> None:

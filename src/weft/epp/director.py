@@ -42,6 +42,7 @@ class Parts:
     profiles: Mapping[str, Profile]
     handler: Handler
     detector: Detector
+    detector_name: str
     metrics: PickerMetrics
     preparers: Sequence[Preparer]  # producers that wait for something
     learners: Sequence[Learner]  # plugins that hear of every decision
@@ -75,8 +76,9 @@ class Director:
         self.objects = Objects()
         self.decisions = DecisionRing(settings.num_kept_decisions)
         self._tickets = OpenTickets(settings.ticket_ttl_s)
-        self._telemetry = RequestMetrics(parts.metrics)
         self._follows = settings.tracks_responses or bool(parts.followers)
+        self._telemetry = RequestMetrics(parts.metrics, follows=self._follows)
+        parts.metrics.before_text(self._update_gauges)
         self._num_picks = 0
         self._is_closed = False
 
@@ -128,11 +130,26 @@ class Director:
         assert isinstance(ticket, Ticket)
         if ticket.first_token_at is not None or ticket.is_over:
             return
-        ticket.first_token_at = self._clock()
+        ticket.first_token_at = ticket.last_piece_at = self._clock()
         self._give_back(ticket)
         if ticket.is_streaming:
             for plugin in self._parts.followers:
                 plugin.first_token(ticket.id)
+
+    def on_piece(self, decision: Decision) -> None:
+        """Another piece of the answer came."""
+        ticket = decision.ticket
+        assert isinstance(ticket, Ticket)
+        if ticket.is_streaming and ticket.last_piece_at is not None:
+            now = self._clock()
+            self._telemetry.next_piece(ticket, now - ticket.last_piece_at)
+            ticket.last_piece_at = now
+
+    def on_size(self, decision: Decision, num_bytes: int) -> None:
+        """How long the response's body was."""
+        ticket = decision.ticket
+        assert isinstance(ticket, Ticket)
+        ticket.num_body_bytes = num_bytes
 
     def on_usage(self, decision: Decision, usage: Usage) -> None:
         """The response told its token counts; a later report replaces an earlier one."""
@@ -154,12 +171,6 @@ class Director:
             self._end(ticket, Ending.ERROR)
         for endpoint in self._pool:
             endpoint.forget_unseen(now - self._settings.unseen_ttl_s)
-
-    def update_gauges(self) -> None:
-        """Bring the pool's gauges up to date, before somebody reads them."""
-        self._telemetry.pool(
-            self._settings.pool_name, self._pool.ready, len(self._stale(self._pool.ready))
-        )
 
     # -- before the decision ------------------------------------------------------------------
 
@@ -227,7 +238,7 @@ class Director:
         ticket = Ticket(
             id=cycle.ticket_id, endpoints=tuple(endpoints), started=cycle.now,
             labels=self._telemetry.labels(cycle), is_streaming=cycle.request.is_streaming,
-            is_followed=self._follows,
+            is_followed=self._follows, num_prompt_tokens=cycle.num_prompt_tokens,
         )  # fmt: skip
         if self._follows:
             self._tickets.add(ticket)
@@ -255,6 +266,15 @@ class Director:
         self._telemetry.decided(cycle, outcome, duration_s)
         stale = self._stale(cycle.candidates)
         self.decisions.keep(cycle, outcome, duration_s=duration_s, stale=stale)
+
+    def _update_gauges(self) -> None:
+        """Bring the pool's gauges up to date, before somebody reads them."""
+        self._telemetry.pool(
+            self._settings.pool_name,
+            self._pool.ready,
+            num_stale=len(self._stale(self._pool.ready)),
+            detector=self._parts.detector_name,
+        )
 
     def _stale(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
         now, max_age_s = self._clock(), self._settings.max_load_age_s

@@ -1,55 +1,39 @@
-"""Prometheus series of the picker, under their exact names and the older names dashboards still ask for."""
+"""Prometheus series of the picker, under the names that the reference's dashboards ask for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.samples import Sample
+
+from weft.epp.metrics_older import WithOlderNames
 
 PREFIX: Final = "llm_d_epp_"
 MAX_LABEL_VALUES = 1000  # model names, and fairness ids, per process; the rest is "other"
 OTHER = "other"
 REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
+# The reference's buckets, so that pickers of both kinds add up; where it ends or begins too early
+# for what is measured here there are more.
 _SECONDS = (0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15,
             20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)  # fmt: skip
 _SHORT_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
-_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.075, 0.1, 0.15, 0.2,
-                  0.3, 0.5, 1, 2, 5, 10)  # fmt: skip
-_BYTES = tuple(64 * 4**power for power in range(15))
-_TOKENS = tuple(2**power for power in range(21))
+_OWN_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5,
+                5, 10)  # fmt: skip
+_STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
+_NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_TPOT_SECONDS = (0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3,
+                 0.4, 0.5, 0.6, 0.8, 1, 2)  # fmt: skip
+_ITL_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
+_REQUEST_BYTES = tuple(64 * 2**power for power in range(25))
+_SMALL = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_32778 = 32778  # where 32768 was meant; a boundary must be the same everywhere to add up
+_RESPONSE_BYTES = (*_SMALL, 16384, _32778, 65536, 262144, 1048576, 4194304)
+_INPUT_TOKENS = (*_SMALL, 16384, _32778, 65536, 131072, 262144, 524288, 1048576)
+_OUTPUT_TOKENS = (*_SMALL, 16384, 32768, 65536)
 _RATIOS = tuple(step / 10 for step in range(11))
-
-# Current name to older ones, all without the type's suffix.
-_OLDER_NAMES: Final = {
-    "request": ("inference_objective_request",),
-    "request_error": ("inference_objective_request_error",),
-    "request_duration_seconds": ("inference_objective_request_duration_seconds",),
-    "request_size_bytes": ("inference_objective_request_sizes",),
-    "response_size_bytes": ("inference_objective_response_sizes",),
-    "request_input_tokens": ("inference_objective_input_tokens",),
-    "request_output_tokens": ("inference_objective_output_tokens",),
-    "request_cached_tokens": ("inference_objective_prompt_cached_tokens",),
-    "request_ntpot_seconds": ("inference_objective_normalized_time_per_output_token_seconds",),
-    "request_ttft_seconds": ("inference_objective_request_ttft_seconds",),
-    "request_running": ("inference_objective_running_requests",),
-    "average_kv_cache_utilization": ("inference_pool_average_kv_cache_utilization",),
-    "average_queue_size": ("inference_pool_average_queue_size",),
-    "average_running_requests": ("inference_pool_average_running_requests",),
-    "per_endpoint_queue_size": ("inference_pool_per_pod_queue_size",),
-    "ready_endpoints": ("inference_pool_ready_pods",),
-    "scheduler_e2e_duration_seconds": ("inference_extension_scheduler_e2e_duration_seconds",),
-    "scheduler_attempts": ("inference_extension_scheduler_attempts",),
-    "plugin_duration_seconds": ("inference_extension_plugin_duration_seconds",),
-    "prefix_indexer_size": ("inference_extension_prefix_indexer_size",),
-    "prefix_indexer_hit_ratio": ("inference_extension_prefix_indexer_hit_ratio",),
-    "prefix_indexer_hit_bytes": ("inference_extension_prefix_indexer_hit_bytes",),
-    "model_rewrite_decisions": ("inference_extension_model_rewrite_decisions",),
-    "info": ("inference_extension_info",),
-    "disagg_decision": ("llm_d_inference_scheduler_pd_decision",),
-}
+_HIT_BYTES = (0, *(16 * 2**power for power in range(13)), 262144, 1048576, 4194304)
 
 
 class Timer(Protocol):
@@ -77,18 +61,14 @@ class NameCap:
         return value
 
 
-class _WithOlderNames:
-    """Collects a registry, and each family once more under every older name."""
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A series there is, for the reference."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        """Every family under every name."""
-        for family in self._registry.collect():
-            yield family
-            for older in _OLDER_NAMES.get(family.name.removeprefix(PREFIX), ()):
-                yield _renamed(family, older)
+    name: str  # as it is exposed
+    kind: str
+    labels: tuple[str, ...]
+    text: str
 
 
 class PickerMetrics:
@@ -96,34 +76,67 @@ class PickerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.declared: list[Declared] = []
         self.model_names = NameCap()
         self.fairness_ids = NameCap()
+        self._index: IndexSeries | None = None
+        self._refreshers: list[Callable[[], None]] = []
         self._make_request_series()
+        self._make_token_series()
         self._make_pool_series()
         self._make_scheduling_series()
-        self._make_inflight_series()
+        self._make_prefix_series()
+        self._make_load_series()
+
+    def before_text(self, refresh: Callable[[], None]) -> None:
+        """Call `refresh` before the series are read: what only readers need costs no request."""
+        self._refreshers.append(refresh)
 
     def text(self) -> bytes:
         """All series in Prometheus's text format."""
+        for refresh in self._refreshers:
+            refresh()
         exposed = CollectorRegistry()
-        exposed.register(_WithOlderNames(self.registry))
+        exposed.register(WithOlderNames(self.registry, PREFIX))
         return generate_latest(exposed)
 
     def counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
         """A new counter; `_total` is added."""
+        self._declare(f"{name}_total", "counter", text, labels)
         return Counter(PREFIX + name, text, tuple(labels), registry=self.registry)
 
     def gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
         """A new gauge."""
+        self._declare(name, "gauge", text, labels)
         return Gauge(PREFIX + name, text, tuple(labels), registry=self.registry)
 
     def histogram(
         self, name: str, text: str, labels: Iterable[str], buckets: Iterable[float]
     ) -> Histogram:
         """A new histogram."""
+        self._declare(name, "histogram", text, labels)
         return Histogram(
             PREFIX + name, text, tuple(labels), buckets=tuple(buckets), registry=self.registry
         )
+
+    def _declare(self, name: str, kind: str, text: str, labels: Iterable[str]) -> None:
+        self.declared.append(Declared(PREFIX + name, kind, tuple(labels), text))
+
+    def make_stream_series(self) -> None:
+        """Series of ext_proc streams; only if somebody wants them."""
+        self.streams_inflight = self.gauge("extproc_streams_inflight", "Open ext_proc streams.")
+        self.stream_duration = self.histogram(
+            "extproc_stream_duration_seconds", "Life of an ext_proc stream.", (), _STREAM_SECONDS
+        )
+        self.streams = self.counter(
+            "extproc_streams", "Ended ext_proc streams, by gRPC status.", ("code",)
+        )
+
+    def make_index_series(self) -> "IndexSeries":
+        """Series of the precise prefix indexes; only if one of them is to be measured."""
+        if self._index is None:
+            self._index = IndexSeries(self)
+        return self._index
 
     def _make_request_series(self) -> None:
         labels = REQUEST_LABELS
@@ -134,32 +147,46 @@ class PickerMetrics:
         self.request_duration = self.histogram(
             "request_duration_seconds", "From request to end of response.", labels, _SECONDS
         )
-        self.request_size = self.histogram("request_size_bytes", "Request bodies.", labels, _BYTES)
+        self.request_size = self.histogram(
+            "request_size_bytes", "Request bodies.", labels, _REQUEST_BYTES
+        )
         self.response_size = self.histogram(
-            "response_size_bytes", "Response bodies.", labels, _BYTES
-        )
-        self.input_tokens = self.histogram(
-            "request_input_tokens", "Prompt tokens.", labels, _TOKENS
-        )
-        self.output_tokens = self.histogram(
-            "request_output_tokens", "Generated tokens.", labels, _TOKENS
-        )
-        self.cached_tokens = self.histogram(
-            "request_cached_tokens", "Prompt tokens the server had cached.", labels, _TOKENS
-        )
-        self.ntpot = self.histogram(
-            "request_ntpot_seconds", "Duration per generated token.", labels, _TOKEN_SECONDS
-        )
-        self.streaming_tpot = self.histogram(
-            "request_streaming_tpot_seconds",
-            "Time per token after the first, streamed responses.",
-            labels,
-            _TOKEN_SECONDS,
+            "response_size_bytes", "Response bodies.", labels, _RESPONSE_BYTES
         )
         self.ttft = self.histogram(
             "request_ttft_seconds", "Time to the first token.", (*labels, "streaming"), _SECONDS
         )
         self.running = self.gauge("request_running", "Requests under way.", labels)
+
+    def _make_token_series(self) -> None:
+        labels = REQUEST_LABELS
+        self.input_tokens = self.histogram(
+            "request_input_tokens",
+            "Prompt tokens, as the server told or else as estimated.",
+            labels,
+            _INPUT_TOKENS,
+        )
+        self.output_tokens = self.histogram(
+            "request_output_tokens", "Generated tokens.", labels, _OUTPUT_TOKENS
+        )
+        self.cached_tokens = self.histogram(
+            "request_cached_tokens", "Prompt tokens the server had cached.", labels, _INPUT_TOKENS
+        )
+        self.ntpot = self.histogram(
+            "request_ntpot_seconds", "Duration per generated token.", labels, _NTPOT_SECONDS
+        )
+        self.streaming_tpot = self.histogram(
+            "request_streaming_tpot_seconds",
+            "Time per token after the first, streamed responses.",
+            labels,
+            _TPOT_SECONDS,
+        )
+        self.streaming_itl = self.histogram(
+            "request_streaming_itl_seconds",
+            "Time between two pieces of a streamed response.",
+            labels,
+            _ITL_SECONDS,
+        )
 
     def _make_pool_series(self) -> None:
         self.kv_usage = self._spread("kv_cache_utilization")
@@ -208,10 +235,16 @@ class PickerMetrics:
             _SHORT_SECONDS,
         )
         self.request_processing = self.histogram(
-            "request_processing_duration_seconds", "The picker's own time.", (), _SHORT_SECONDS
+            "request_processing_duration_seconds",
+            "From a request's headers to the answer to its whole body.",
+            (),
+            _OWN_SECONDS,
         )
         self.response_processing = self.histogram(
-            "response_processing_duration_seconds", "The picker's own time.", (), _SHORT_SECONDS
+            "response_processing_duration_seconds",
+            "Time spent on the messages of a response, all together.",
+            (),
+            _OWN_SECONDS,
         )
         self.rewrites = self.counter(
             "model_rewrite_decisions",
@@ -224,7 +257,7 @@ class PickerMetrics:
             ("plugin_name", "plugin_type", "model_name", "decision_type"),
         )
 
-    def _make_inflight_series(self) -> None:
+    def _make_prefix_series(self) -> None:
         labels = ("plugin_name", "plugin_type")
         self.prefix_size = self.gauge("prefix_indexer_size", "Blocks in a prefix index.", labels)
         self.prefix_hit_ratio = self.histogram(
@@ -237,29 +270,38 @@ class PickerMetrics:
             "prefix_indexer_hit_bytes",
             "Bytes of a prompt the chosen endpoint holds.",
             labels,
-            _BYTES,
-        )
-        self._make_load_series()
-
-    def _make_load_series(self) -> None:
-        labels = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
-        self.inflight_requests = self.gauge("inflight_requests", "Requests under way.", labels)
-        self.inflight_tokens = self.gauge("inflight_tokens", "Prompt tokens under way.", labels)
-        self.index_lookups = self.counter(
-            "kv_cache_index_lookup_requests", "Prompts looked up in a precise prefix index."
-        )
-        self.index_hits = self.counter(
-            "kv_cache_index_lookup_hits", "Blocks the best endpoint held, over all look-ups."
+            _HIT_BYTES,
         )
         self.kv_events = self.counter(
             "kv_cache_events", "Events of the endpoints' prefix caches.", ("outcome",)
         )
 
+    def _make_load_series(self) -> None:
+        labels = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
+        self.inflight_requests = self.gauge("inflight_requests", "Requests under way.", labels)
+        self.inflight_tokens = self.gauge("inflight_tokens", "Prompt tokens under way.", labels)
 
-def _renamed(family: Metric, name: str) -> Metric:
-    copy = Metric(name, family.documentation, family.type, family.unit)
-    copy.samples = [
-        Sample(name + sample.name.removeprefix(family.name), *sample[1:])
-        for sample in family.samples
-    ]
-    return copy
+
+class IndexSeries:
+    """Series of the precise prefix indexes, all of one picker together."""
+
+    def __init__(self, metrics: PickerMetrics) -> None:
+        index, dedup = "kv_cache_index_", "kv_cache_events_dedup_removed_hashes_"
+        self.admissions = metrics.counter(index + "admissions", "Blocks that endpoints stored.")
+        self.evictions = metrics.counter(index + "evictions", "Blocks that endpoints dropped.")
+        self.lookups = metrics.counter(index + "lookup_requests", "Prompts looked up.")
+        self.hits = metrics.counter(
+            index + "lookup_hits", "Blocks the best endpoint held, over all look-ups."
+        )
+        self.best_runs = metrics.counter(
+            index + "max_pod_hit_count", "The longest run of blocks at one endpoint, likewise."
+        )
+        self.latency = metrics.histogram(
+            index + "lookup_latency_seconds", "Time of one look-up.", (), _SHORT_SECONDS
+        )
+        self.suppressed = metrics.counter(
+            dedup + "suppressed", "Removals of blocks that the endpoint holds elsewhere still."
+        )
+        self.forwarded = metrics.counter(
+            dedup + "forwarded", "Removals of blocks that the endpoint then holds nowhere."
+        )

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,20 @@ class Drop(StrEnum):
     CANCELLED = "rejected-context-cancelled"
 
 
+# HTTP status to the word for it, in bodies and metrics.
+_WORDS: Final = MappingProxyType({
+    400: "BadRequest",
+    404: "NotFound",
+    412: "PreconditionFailed",
+    413: "PayloadTooLarge",
+    429: "ResourceExhausted",
+    431: "BadRequest",
+    500: "Internal",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+})  # fmt: skip
+
+
 class Refused(Exception):
     """A request that is answered here: the HTTP status, a message, and the dropped reason if any."""
 
@@ -69,6 +84,11 @@ class Refused(Exception):
         self.status = status
         self.message = message
         self.reason = reason
+
+    @property
+    def word(self) -> str:
+        """The status in one word."""
+        return _WORDS.get(self.status, "Unknown")
 
 
 class Ending(StrEnum):

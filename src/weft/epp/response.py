@@ -22,6 +22,12 @@ class Listener(Protocol):
     def on_first_token(self, decision: Decision) -> None:
         """The answer has begun."""
 
+    def on_piece(self, decision: Decision) -> None:
+        """The answer goes on."""
+
+    def on_size(self, decision: Decision, num_bytes: int) -> None:
+        """What the body came to; once, before the end."""
+
     def on_usage(self, decision: Decision, usage: Usage) -> None:
         """What the response told of its tokens; once, before the end, if at all."""
 
@@ -56,6 +62,7 @@ class ResponsePhase:
         self._reader: Reader = NoReader()
         self._rename: Rename | None = None
         self._has_begun = False
+        self._num_bytes = 0
         self._ending = Ending.NATURAL
         self.is_finished = False
 
@@ -80,8 +87,12 @@ class ResponsePhase:
         body, is_last = message.response_body.body, message.response_body.end_of_stream
         followed = self._followed
         if followed is not None:
+            self._num_bytes += len(body)
             self._reader.feed(body)
-            if not self._has_begun and self._reader.has_output:
+            if self._has_begun:
+                if body:
+                    self._listener.on_piece(followed.decision)
+            elif self._reader.has_output:
                 self._has_begun = True
                 self._listener.on_first_token(followed.decision)
         if self._rename is not None:
@@ -126,6 +137,7 @@ class ResponsePhase:
         followed, self._followed = self._followed, None
         if followed is None:
             return None
+        self._listener.on_size(followed.decision, self._num_bytes)
         usage = self._reader.usage()
         if usage is not None:
             self._listener.on_usage(followed.decision, usage)

@@ -13,10 +13,12 @@ import grpc
 
 from weft.core.errors import ConfigError
 from weft.epp import wire
+from weft.epp.metrics import PickerMetrics
 from weft.epp.parsers.table import ParserTable
 from weft.epp.request import Refused
 from weft.epp.server_health import Health
 from weft.epp.server_limits import Held, Limits
+from weft.epp.server_metrics import WireMetrics
 from weft.epp.server_stream import Director, Exchange, Explain, ProtocolError, Services
 from weft.epp.wire import ProcessingRequest, ProcessingResponse
 
@@ -49,6 +51,7 @@ class ServerOptions:
     cert_path: Path | None = None  # a directory with tls.crt and tls.key; turns TLS on
     max_receive_bytes: int = 4 * 2**20
     max_send_bytes: int = 4 * 2**20
+    measures_streams: bool = False
     limits: Limits = field(default_factory=Limits)
 
 
@@ -66,8 +69,20 @@ class _Stream:
 
     exchange: Exchange
     task: asyncio.Task[Any]
+    started: float
     is_waiting: bool = False  # for a message or a pick: it can be told to end at once
     is_stopped: bool = False
+    was_answered: bool = False
+    response_s: float = 0.0  # spent on the response's messages
+
+    def account(self, metrics: WireMetrics, message_at: float) -> None:
+        """A message that came at that time is dealt with."""
+        now = time.monotonic()
+        if self.was_answered:
+            self.response_s += now - message_at
+        elif self.exchange.is_answered:
+            self.was_answered = True
+            metrics.answered(now - self.started)
 
 
 class PickerServer:
@@ -79,11 +94,20 @@ class PickerServer:
         parsers: tuple[str, ...],
         options: ServerOptions,
         explain: Explain | None = None,
+        metrics: PickerMetrics | None = None,
     ) -> None:
         self._options = options
         limits = options.limits
+        self._metrics = WireMetrics(
+            metrics or PickerMetrics(), measures_streams=options.measures_streams
+        )
         self._services = Services(
-            director, ParserTable(parsers), limits, Held(limits.max_held_bytes), explain
+            director,
+            ParserTable(parsers),
+            limits,
+            Held(limits.max_held_bytes),
+            self._metrics,
+            explain,
         )
         self.health = Health(lambda: director.is_ready)
         self._streams: set[_Stream] = set()
@@ -165,28 +189,40 @@ class PickerServer:
         task = asyncio.current_task()
         assert task is not None
         is_full = len(self._streams) >= self._options.limits.max_streams
-        stream = _Stream(Exchange(self._services, is_one_too_many=is_full), task)
+        self._last_start = started = time.monotonic()
+        stream = _Stream(Exchange(self._services, is_one_too_many=is_full), task, started)
         self._streams.add(stream)
-        self._last_start = time.monotonic()
+        self._metrics.opened()
+        code = grpc.StatusCode.OK
         try:
             return wire.encode(await self._run(stream, context))
         except asyncio.CancelledError:
             if not stream.is_stopped:
+                code = grpc.StatusCode.CANCELLED
                 raise
             task.uncancel()
             return wire.encode(stream.exchange.shut_down())
         except ProtocolError as error:
-            return await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            return await _abort(context, code, str(error))
         except grpc.aio.AbortError:
+            code = grpc.StatusCode.CANCELLED  # `_run` aborts with no other
             raise
         except Exception:
             log.exception("a request failed inside the picker")
             if stream.exchange.is_answered:
-                return await _abort(context, grpc.StatusCode.INTERNAL, "the picker failed")
+                code = grpc.StatusCode.INTERNAL
+                return await _abort(context, code, "the picker failed")
             return wire.encode(stream.exchange.refuse(Refused(500, "the picker failed")))
         finally:
             stream.exchange.close()
             self._streams.discard(stream)
+            self._measure(stream, code)
+
+    def _measure(self, stream: _Stream, code: grpc.StatusCode) -> None:
+        if stream.response_s:
+            self._metrics.followed(stream.response_s)
+        self._metrics.ended(time.monotonic() - stream.started, code)
 
     async def _run(self, stream: _Stream, context: Context) -> ProcessingResponse:
         """Answer each message; the result is the last answer."""
@@ -199,6 +235,7 @@ class PickerServer:
             if not isinstance(message, ProcessingRequest):  # the end of the stream
                 # Not cleanly: to a gateway that still waits that would mean "carry on".
                 return await _abort(context, grpc.StatusCode.CANCELLED, "the request ended early")
+            message_at = time.monotonic()
             answers = await exchange.receive(message)
             stream.is_waiting = False
             last = None
@@ -206,6 +243,7 @@ class PickerServer:
                 if last is not None:
                     await context.write(wire.encode(last))
                 last = answer
+            stream.account(self._metrics, message_at)
             if last is not None:
                 if exchange.is_done:
                     return last

@@ -20,6 +20,7 @@ from weft.epp.parsers.table import ParserTable
 from weft.epp.request import Decision, Drop, Ending, InferenceRequest, Refused
 from weft.epp.response import Followed, Listener, ResponsePhase, has_reason_to_follow
 from weft.epp.server_limits import Held, Limits
+from weft.epp.server_metrics import WireMetrics
 from weft.epp.server_refusal import to_answer
 from weft.epp.wire import ProcessingRequest, ProcessingResponse
 from weft.epp.wire_headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
@@ -51,6 +52,7 @@ class Services:
     parsers: ParserTable
     limits: Limits
     held: Held
+    metrics: WireMetrics
     explain: Explain | None = None  # a kept decision in a few words, for the client to see
 
 
@@ -85,6 +87,7 @@ class Exchange:
         self._chunks: list[bytes] = []
         self._num_bytes = 0
         self._can_follow = True
+        self._is_counted = False  # by the director, which counts what it refuses
         self._response: ResponsePhase | None = None
 
     @property
@@ -118,6 +121,8 @@ class Exchange:
         """End this stream with a refusal."""
         self._release()
         self._phase = Phase.DONE
+        if not self._is_counted:
+            self._services.metrics.refused(refused)
         return to_answer(refused, is_grpc=self._call.is_grpc)
 
     def shut_down(self) -> ProcessingResponse:
@@ -241,6 +246,9 @@ class Exchange:
         try:
             async with asyncio.timeout(limit_s):
                 return await self._services.director.pick(request, self._subset)
+        except Refused:
+            self._is_counted = True
+            raise
         except TimeoutError as error:
             raise Refused(503, f"no endpoint was chosen within {limit_s:g} s") from error
 

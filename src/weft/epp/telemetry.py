@@ -26,12 +26,34 @@ class _Series:
         self.input_tokens = metrics.input_tokens.labels(*labels)
 
 
-class RequestMetrics:
-    """Observes requests; labels are capped here."""
+class _ResponseSeries:
+    """The same of followed responses, which without following would all read zero."""
 
-    def __init__(self, metrics: PickerMetrics) -> None:
+    __slots__ = ("cached", "duration", "itl", "ntpot", "output", "running", "size", "tpot", "ttft")
+
+    def __init__(self, metrics: PickerMetrics, labels: _Labels) -> None:
+        self.running = metrics.running.labels(*labels)
+        self.duration = metrics.request_duration.labels(*labels)
+        self.size = metrics.response_size.labels(*labels)
+        self.cached = metrics.cached_tokens.labels(*labels)
+        self.output = metrics.output_tokens.labels(*labels)
+        self.ntpot = metrics.ntpot.labels(*labels)
+        self.tpot = metrics.streaming_tpot.labels(*labels)
+        self.itl = metrics.streaming_itl.labels(*labels)
+        self.ttft = {
+            is_streaming: metrics.ttft.labels(*labels, str(is_streaming).lower())
+            for is_streaming in (False, True)
+        }
+
+
+class RequestMetrics:
+    """Observes requests; labels are capped here. `follows` says whether all ends will be told."""
+
+    def __init__(self, metrics: PickerMetrics, *, follows: bool) -> None:
         self._metrics = metrics
+        self._follows = follows
         self._series: dict[_Labels, _Series] = {}
+        self._responses: dict[_Labels, _ResponseSeries] = {}
         self._attempts: dict[tuple[str, Endpoint], Counter] = {}
 
     def _of(self, labels: _Labels) -> _Series:
@@ -40,6 +62,14 @@ class RequestMetrics:
             if len(self._series) >= _MAX_KEPT_SERIES:
                 self._series.clear()
             found = self._series[labels] = _Series(self._metrics, labels)
+        return found
+
+    def _response(self, labels: _Labels) -> _ResponseSeries:
+        found = self._responses.get(labels)
+        if found is None:
+            if len(self._responses) >= _MAX_KEPT_SERIES:
+                self._responses.clear()
+            found = self._responses[labels] = _ResponseSeries(self._metrics, labels)
         return found
 
     def labels(self, cycle: Cycle) -> _Labels:
@@ -65,10 +95,10 @@ class RequestMetrics:
         series.size.observe(cycle.request.num_body_bytes)
         metrics.scheduler_duration.observe(duration_s)
         if isinstance(outcome, Refused):
-            metrics.request_error.labels(*labels, str(outcome.status)).inc()
+            metrics.request_error.labels(*labels, outcome.word).inc()
             metrics.scheduler_attempts.labels("failure", labels[1], "", "", "").inc()
             return
-        if cycle.num_prompt_tokens:
+        if cycle.num_prompt_tokens and not self._follows:
             series.input_tokens.observe(cycle.num_prompt_tokens)
         self._attempt(labels[1], outcome.target).inc()
 
@@ -86,42 +116,45 @@ class RequestMetrics:
 
     def opened(self, ticket: Ticket) -> None:
         """A followed request was sent on."""
-        self._metrics.running.labels(*ticket.labels).inc()
+        self._response(ticket.labels).running.inc()
+
+    def next_piece(self, ticket: Ticket, gap_s: float) -> None:
+        """A streamed response went on."""
+        self._response(ticket.labels).itl.observe(gap_s)
 
     def ended(self, ticket: Ticket, ending: Ending, now: float) -> None:
         """A followed request is over."""
-        metrics, labels, usage = self._metrics, ticket.labels, ticket.usage
-        metrics.running.labels(*labels).dec()
+        series, usage = self._response(ticket.labels), ticket.usage
+        series.running.dec()
         duration_s = now - ticket.started
+        if num_input := usage.num_prompt_tokens or ticket.num_prompt_tokens:
+            self._of(ticket.labels).input_tokens.observe(num_input)
         if ending is not Ending.NATURAL or ticket.status != 200:
             code = "ModelServerError" if ticket.status != 200 else str(ending)
-            metrics.request_error.labels(*labels, code).inc()
+            self._metrics.request_error.labels(*ticket.labels, code).inc()
             return
-        metrics.request_duration.labels(*labels).observe(duration_s)
+        series.duration.observe(duration_s)
+        series.size.observe(ticket.num_body_bytes)
         if usage.num_cached_tokens is not None:
-            metrics.cached_tokens.labels(*labels).observe(usage.num_cached_tokens)
+            series.cached.observe(usage.num_cached_tokens)
         num_output = usage.num_completion_tokens or 0
         if num_output:
-            metrics.output_tokens.labels(*labels).observe(num_output)
-            metrics.ntpot.labels(*labels).observe(duration_s / num_output)
-        self._first_token(ticket, now, num_output)
-
-    def _first_token(self, ticket: Ticket, now: float, num_output: int) -> None:
+            series.output.observe(num_output)
+            series.ntpot.observe(duration_s / num_output)
         if ticket.first_token_at is None:
             return
-        ttft_s = ticket.first_token_at - ticket.started
-        streaming = "true" if ticket.is_streaming else "false"
-        self._metrics.ttft.labels(*ticket.labels, streaming).observe(ttft_s)
+        series.ttft[ticket.is_streaming].observe(ticket.first_token_at - ticket.started)
         if ticket.is_streaming and num_output > 1:
-            tpot_s = (now - ticket.first_token_at) / (num_output - 1)
-            self._metrics.streaming_tpot.labels(*ticket.labels).observe(tpot_s)
+            series.tpot.observe((now - ticket.first_token_at) / (num_output - 1))
 
-    def pool(self, name: str, endpoints: Sequence[Endpoint], num_stale: int) -> None:
+    def pool(
+        self, name: str, endpoints: Sequence[Endpoint], *, num_stale: int, detector: str
+    ) -> None:
         """What the pool looks like now."""
         metrics = self._metrics
         num_ready = sum(not endpoint.is_refusing for endpoint in endpoints)
         metrics.ready_endpoints.labels(name).set(num_ready)
-        metrics.stale_endpoints.labels("load").set(num_stale)
+        metrics.stale_endpoints.labels(detector).set(num_stale)
         loads = [endpoint.load for endpoint in endpoints]
         spreads: list[tuple[tuple[Gauge, Gauge], list[float]]] = [
             (metrics.kv_usage, [load.kv_usage for load in loads]),

@@ -18,8 +18,11 @@ class Ticket:
     labels: tuple[str, str, str, str]  # the request labels of the metrics
     is_streaming: bool
     is_followed: bool
+    num_prompt_tokens: int = 0  # as far as the picker knows
+    num_body_bytes: int = 0  # of the response
     status: int = 200
     first_token_at: float | None = None
+    last_piece_at: float | None = None
     usage: Usage = field(default_factory=Usage)
     is_over: bool = False
 

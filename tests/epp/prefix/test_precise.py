@@ -227,6 +227,36 @@ def test_salted_requests_match_salted_blocks_only():
     assert produce(producer, pool, tokens=(7, 8, 9, 9))[1].held == {}
 
 
+def test_a_measured_index_counts_what_comes_and_goes():
+    """Blocks stored, removed, and removed while others stand for the same tokens."""
+    pool = pool_of(1)
+    (endpoint,) = pool
+    around_ = around(pool)
+    settings = {"indexerConfig": {"kvBlockIndexConfig": {"enableMetrics": True}}}
+    producer = PrecisePrefixProducer(parameters(PreciseParameters, **settings), around_)
+    tokens = pack_tokens(range(32))
+    first = Stored(hashes=[1, 2], parent=None, tokens=tokens, block_size=16)
+    twin = Stored(hashes=[3], parent=None, tokens=tokens[:64], block_size=16)
+    for event in (first, twin, Removed(hashes=[3]), Removed(hashes=[2])):
+        producer.index.apply(endpoint, event, model="")
+    wanted = cycle([endpoint])
+    wanted.prompts, wanted.has_real_tokens = [tokens], True
+    producer.produce(wanted)
+    around_.metrics.text()
+    prefix = "llm_d_epp_kv_cache_"
+    told = {
+        name: around_.metrics.registry.get_sample_value(prefix + name)
+        for name in (
+            "index_admissions_total", "index_evictions_total", "index_lookup_requests_total",
+            "index_lookup_hits_total", "index_max_pod_hit_count_total",
+            "index_lookup_latency_seconds_count",
+            "events_dedup_removed_hashes_suppressed_total",
+            "events_dedup_removed_hashes_forwarded_total",
+        )
+    }  # fmt: skip
+    assert list(told.values()) == [2, 1, 1, 1, 1, 1, 1, 1]
+
+
 def test_guesses_bridge_the_time_until_events_come():
     """They expire, and events outlive them."""
     pool = pool_of(1)

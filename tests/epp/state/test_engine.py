@@ -110,7 +110,7 @@ async def test_load_of_workers_is_asked_for(picker: Picker):
     assert absent.loaded_at is None
     assert list(reachable(picker.pool.ready)) == [worker]
     text = picker.metrics_text().decode()
-    assert 'llm_d_epp_flow_control_stale_endpoints{detector="load"} 1.0' in text
+    assert 'llm_d_epp_flow_control_stale_endpoints{detector="utilization-detector"} 1.0' in text
 
 
 async def test_picker_closes_twice_without_a_trace(picker: Picker):

@@ -5,8 +5,10 @@ from itertools import pairwise
 from typing import Any
 
 from tests.doubles.fake_director import FakeDirector
+from weft.epp.metrics import PickerMetrics
 from weft.epp.parsers.table import ParserTable
 from weft.epp.server_limits import Held, Limits
+from weft.epp.server_metrics import WireMetrics
 from weft.epp.server_stream import Exchange, Services
 from weft.epp.wire import FULL_DUPLEX
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
@@ -118,8 +120,16 @@ class Stream:
         self.director = director or FakeDirector()
         limits = limits or Limits()
         self.held = Held(limits.max_held_bytes)
+        self.metrics = PickerMetrics()
         self.exchange = Exchange(
-            Services(self.director, ParserTable(parsers), limits, self.held, **services)
+            Services(
+                self.director,
+                ParserTable(parsers),
+                limits,
+                self.held,
+                WireMetrics(self.metrics),
+                **services,
+            )  # fmt: skip
         )
         self.answers: list[ProcessingResponse] = []
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -17,7 +18,8 @@ from tests.epp.wire.messages import (
     response_headers,
 )
 from weft.core.errors import ConfigError
-from weft.epp.request import Ending
+from weft.epp.metrics import PickerMetrics
+from weft.epp.request import Ending, Refused
 from weft.epp.server import PickerServer, Ports, ServerOptions
 from weft.epp.server_limits import Limits
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
@@ -223,3 +225,69 @@ async def test_a_taken_port_is_refused(ports: Ports):
     with pytest.raises(ConfigError, match="choose another with --grpc-port"):
         await other.start()
     await other.stop()
+
+
+async def measured(director: FakeDirector, *messages: ProcessingRequest) -> PickerMetrics:
+    """The series of a server that these were sent to."""
+    metrics = PickerMetrics()
+    options = ServerOptions(grpc_port=0, grpc_health_port=0, measures_streams=True)
+    server = PickerServer(director, ALL_PARSERS, options, None, metrics)
+    ports = await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports.grpc}") as channel:
+            call = await opened(channel, *messages)
+            await call.done_writing()
+            with suppress(grpc.aio.AioRpcError):
+                await answers(call)
+    finally:
+        await server.stop()
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("messages", "code"),
+    [
+        ((request_headers(), request_body()), "OK"),
+        ((request_headers(),), "Canceled"),
+        ((request_body(),), "InvalidArgument"),
+    ],
+)
+async def test_streams_are_measured_by_how_they_end(
+    director: FakeDirector, messages: Sequence[ProcessingRequest], code: str
+):
+    """Under gRPC's names for it, as Go spells them."""
+    read = (await measured(director, *messages)).registry.get_sample_value
+    assert read("llm_d_epp_extproc_streams_total", {"code": code}) == 1
+    assert read("llm_d_epp_extproc_stream_duration_seconds_count") == 1
+    assert read("llm_d_epp_extproc_streams_inflight") == 0
+
+
+async def test_streams_are_measured_only_on_demand():
+    """Their series are not there otherwise."""
+    text = PickerMetrics().text()
+    assert b"extproc" not in text
+
+
+async def test_the_pickers_own_time_is_measured(director: FakeDirector):
+    """To the answer for the request; for a response that is followed, message by message."""
+    director.decision = {"tracks_response": True}
+    messages = (request_headers(), request_body(), response_headers(), response_body(b"", end=True))
+    read = (await measured(director, *messages)).registry.get_sample_value
+    assert read("llm_d_epp_request_processing_duration_seconds_count") == 1
+    assert read("llm_d_epp_response_processing_duration_seconds_count") == 1
+
+
+async def test_requests_that_nobody_can_read_are_counted(director: FakeDirector):
+    """The director never hears of them."""
+    metrics = await measured(director, request_headers(), request_body(b"x"))
+    labels = dict.fromkeys(("model_name", "target_model_name", "fairness_id", "priority"), "")
+    read = metrics.registry.get_sample_value
+    assert read("llm_d_epp_request_total", labels) == 1
+    assert read("llm_d_epp_request_error_total", labels | {"error_code": "BadRequest"}) == 1
+
+
+async def test_refusals_of_the_director_are_left_to_its_own_count(director: FakeDirector):
+    """Twice would be wrong."""
+    director.refusal = Refused(429, "full")
+    metrics = await measured(director, request_headers(), request_body())
+    assert b"request_error_total{" not in metrics.text()

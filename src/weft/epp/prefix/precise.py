@@ -39,6 +39,10 @@ class PreciseIndex:
         self.block_size = block_size
         self.num_orphans = 0  # blocks whose parent was never told
         self.num_evictions = 0
+        self.num_stored = 0  # keys of endpoints, over all time; each tier counts
+        self.num_dropped = 0
+        self.num_kept = 0  # of keys that were removed, but stand for other blocks too
+        self.num_removed = 0
         self.adapters: set[str] = set()  # named by events
         self._max_keys = max_keys
         tiers = sorted({**weights, SPECULATIVE: 1.0}.items(), key=lambda item: -item[1])
@@ -172,6 +176,10 @@ class PreciseIndex:
             for tier, _ in gone:
                 for key in block.keys:
                     self._count(endpoint, holding, tier, key, -1)
+                    if (tier, key) in holding.counts:
+                        self.num_kept += 1
+                    else:
+                        self.num_removed += 1
             block.places -= gone
             if not block.places:
                 del holding.blocks[name]
@@ -183,6 +191,7 @@ class PreciseIndex:
         if count > 0:
             holding.counts[tier, key] = count
             if count == change:
+                self.num_stored += 1
                 holders = self._holders[tier]
                 holders[key] = holders.get(key, 0) | 1 << endpoint.slot
                 if len(holders) > self._max_keys:
@@ -191,6 +200,7 @@ class PreciseIndex:
             self._unset(tier, key, endpoint)
 
     def _unset(self, tier: str, key: int, endpoint: Endpoint) -> None:
+        self.num_dropped += 1
         holders = self._holders[tier]
         left = holders.get(key, 0) & ~(1 << endpoint.slot)
         if left:
@@ -204,4 +214,5 @@ class PreciseIndex:
         del self._holders[tier][key]
         self.num_evictions += 1
         for holding in self._holdings.values():
-            holding.counts.pop((tier, key), None)
+            if holding.counts.pop((tier, key), None) is not None:
+                self.num_dropped += 1

@@ -41,11 +41,11 @@ class ApproximatePrefixProducer:
         self._parameters = parameters
         self._name = surroundings.name
         self._index = ApproximateIndex()
-        self._metrics = surroundings.metrics
         self._size = surroundings.metrics.prefix_size.labels(self._name, TYPE)
         self._hit_ratio = surroundings.metrics.prefix_hit_ratio.labels(self._name, TYPE)
         self._hit_bytes = surroundings.metrics.prefix_hit_bytes.labels(self._name, TYPE)
         surroundings.pool.on_left(self._index.remove)
+        surroundings.metrics.before_text(lambda: self._size.set(len(self._index)))
 
     def produce(self, cycle: Cycle) -> None:
         """Fill in the match."""
@@ -74,7 +74,6 @@ class ApproximatePrefixProducer:
         for endpoint in targets:
             for chain in cycle.chains[self._name]:
                 self._index.add(endpoint, chain, capacity=self._capacity(endpoint))
-        self._size.set(len(self._index))
         if match.num_blocks:
             held = match.held.get(target, 0)
             self._hit_ratio.observe(held / match.num_blocks)

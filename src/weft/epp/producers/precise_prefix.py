@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from time import perf_counter
 from typing import Annotated, Literal
 
 import msgspec
@@ -141,9 +142,14 @@ class PrecisePrefixProducer:
         self._ttl_s = parse_duration_s(parameters.speculative_ttl)
         self._is_speculative = parameters.speculative_indexing
         self._guesses: deque[tuple[float, Endpoint, Sequence[int]]] = deque()
-        self._is_measured = indexer.kv_block_index_config.enable_metrics
-        self._metrics = around.metrics
+        self._series = (
+            around.metrics.make_index_series()
+            if indexer.kv_block_index_config.enable_metrics
+            else None
+        )
+        self._told = (0, 0, 0, 0)  # what the series have of the index's counts
         self._size = around.metrics.prefix_size.labels(self._name, TYPE)
+        around.metrics.before_text(self._publish)
         self._hit_ratio = around.metrics.prefix_hit_ratio.labels(self._name, TYPE)
         around.pool.on_left(self._forget)
 
@@ -162,17 +168,20 @@ class PrecisePrefixProducer:
             for prompt in cycle.prompts
         ]  # fmt: skip
         cycle.chains[self._name] = chains
+        started = perf_counter()
         cycle.prefixes[self._name] = match = self._match(cycle, chains)
-        if self._is_measured:
-            self._metrics.index_lookups.inc()
-            self._metrics.index_hits.inc(max(match.held.values(), default=0))
+        if self._series is not None:
+            best = max(match.held.values(), default=0)
+            self._series.latency.observe(perf_counter() - started)
+            self._series.lookups.inc()
+            self._series.hits.inc(best)
+            self._series.best_runs.inc(best)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Measure the hit, and hold the blocks there until events confirm them, if wanted."""
         match = cycle.prefixes.get(self._name)
         if match is None or not match.num_blocks:
             return
-        self._size.set(len(self.index))
         self._hit_ratio.observe(match.held.get(schedule.target, 0) / match.num_blocks)
         if self._is_speculative:
             for picks in schedule.picks.values():
@@ -190,6 +199,16 @@ class PrecisePrefixProducer:
                         held[endpoint] = held.get(endpoint, 0) + count
                         weight[endpoint] = weight.get(endpoint, 0.0) + total
         return PrefixMatch(sum(map(len, chains)), self.index.block_size, held, weight)
+
+    def _publish(self) -> None:
+        self._size.set(len(self.index))
+        if self._series is None:
+            return
+        index, series, told = self.index, self._series, self._told
+        self._told = (index.num_stored, index.num_dropped, index.num_kept, index.num_removed)
+        counters = (series.admissions, series.evictions, series.suppressed, series.forwarded)
+        for counter, now, before in zip(counters, self._told, told, strict=True):
+            counter.inc(now - before)
 
     def _model(self, model: str) -> str:
         """The name in the keys: an adapter's or a base model's, as events name it.
