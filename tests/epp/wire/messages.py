@@ -129,7 +129,7 @@ class Stream:
                 self.held,
                 WireMetrics(self.metrics),
                 **services,
-            )  # fmt: skip
+            )
         )
         self.answers: list[ProcessingResponse] = []
 
