@@ -31,10 +31,10 @@ class Epp:
         self.address, self.health = words["ext_proc"], words["health"]
         self.metrics_port = words["metrics"].removesuffix("/metrics").rsplit(":", 1)[1]
 
-    def get(self, path: str) -> tuple[int, bytes]:
+    def get(self, path: str, **headers: str) -> tuple[int, bytes]:
         """A page of the metrics port."""
         connection = HTTPConnection("127.0.0.1", int(self.metrics_port), timeout=10)
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
 
@@ -156,6 +156,30 @@ def test_the_metrics_port_answers_anything(request_line: bytes, status: bytes):
             assert client.recv(12) == b"HTTP/1.1 " + status
 
 
+def test_pages_can_want_a_token(tmp_path: Path):
+    """All but those of health; the command that reads them can bring it."""
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    with epp("--endpoint=127.0.0.1:1", f"--metrics-token-file={file}") as picker:
+        picker.route("r-1")
+        paths = ("/metrics", "/debug/decisions", "/nothing", "/livez", "/readyz")
+        assert [picker.get(path)[0] for path in paths] == [401, 401, 401, 200, 200]
+        assert picker.get("/metrics", authorization="Bearer wrong")[0] == 401
+        assert picker.get("/metrics", authorization="bearer s3cret")[0] == 200
+        where = ("--metrics-port", picker.metrics_port)
+        told = weft("epp", "explain", "r-1", *where)
+        assert (told.returncode, "--metrics-token-file" in told.stderr) == (2, True)
+        told = weft("epp", "explain", "r-1", *where, f"--metrics-token-file={file}")
+        assert told.stdout.startswith("request r-1: ")
+
+
+def test_flags_that_switch_off_what_is_not_there_are_taken():
+    """Deployments of the reference carry them."""
+    off = ("--tracing=false", "--enable-pprof=false", "--metrics-endpoint-auth=false")
+    with epp(*off) as picker:
+        assert picker.get("/livez")[0] == 200
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_status_0(number: signal.Signals):
     """After a moment in which gateways can notice."""
@@ -205,7 +229,14 @@ def test_a_second_signal_does_not_wait():
         (("--secure-serving",), "--secure-serving needs --cert-path"),
         (("--cert-path=/no/such",), "--cert-path /no/such: must be a directory"),
         (("--max-body-bytes=0",), "--max-body-bytes must be between 1"),
-        (("--tracing",), "--tracing"),
+        (("--metrics-endpoint-auth",), "--metrics-endpoint-auth needs --metrics-token-file"),
+        (("--metrics-token-file=/no/such",), "--metrics-token-file /no/such: cannot be read"),
+        (("--tracing",), "--tracing is refused: no traces"),
+        (("--enable-pprof=true",), "--enable-pprof is refused"),
+        (("--ha-enable-leader-election",), "--ha-enable-leader-election is refused"),
+        (("--endpoint-selector=app=m",), "--endpoint-selector is refused: Kubernetes"),
+        (("--endpoint-target-ports=8000",), "--endpoint-target-ports is refused: Kubernetes"),
+        (("--refresh-prometheus-metrics-interval=5s",), "-metrics-interval is refused: gauges"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):

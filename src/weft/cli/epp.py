@@ -7,13 +7,15 @@ import math
 import signal
 import time
 from contextlib import suppress
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from weft.cli.epp_options import EppOptions
+from weft.cli.epp_options import EppOptions, read_token
 from weft.cli.limits import raise_open_files
 from weft.core.errors import ConfigError, NotFound, Unavailable
 from weft.core.log import configure_logging
@@ -21,7 +23,7 @@ from weft.epp.build import open_picker
 from weft.epp.server import PickerServer
 from weft.epp.server_admin import AdminServer
 from weft.epp.server_explain import lines, summary
-from weft.epp.server_pages import pages
+from weft.epp.server_pages import PUBLIC, pages
 
 log = logging.getLogger("weft.cli")
 
@@ -33,6 +35,7 @@ def epp(*, options: EppOptions = EppOptions()) -> int:
     WEFT_GRPC_PORT) or in a file (--config).
     """
     configure_logging(options.log_level)
+    options.refuse_what_is_not_offered()
     if not (math.isfinite(options.drain_timeout) and options.drain_timeout >= 0):
         raise ConfigError("--drain-timeout must be 0 or more seconds")
     raise_open_files()
@@ -59,7 +62,7 @@ async def _serve(options: EppOptions) -> int:
         explain if options.explain_header else None,
         picker.metrics,
     )
-    admin = AdminServer(pages(picker, server))
+    admin = AdminServer(pages(picker, server), options.metrics_token(), PUBLIC)
     try:
         ports = await server.start()
         metrics_port = await admin.start(options.host, options.metrics_port)
@@ -99,6 +102,9 @@ def explain(
     *,
     host: Annotated[str, Parameter(help="Where the picker listens.")] = "127.0.0.1",
     metrics_port: Annotated[int, Parameter(help="Its metrics port.")] = 9090,
+    metrics_token_file: Annotated[
+        Path | None, Parameter(help="File with the token that its pages want, if they do.")
+    ] = None,
     raw: Annotated[bool, Parameter(negative=(), help="Print the JSON as it is.")] = False,
 ) -> int:
     """Say why a request went where it went: candidates, filters, scores, runner-up.
@@ -108,18 +114,25 @@ def explain(
     request_id
         The request's x-request-id. The picker keeps the last thousand.
     """
-    record = _fetch(host, metrics_port, f"/debug/decisions?request_id={quote(request_id)}")
+    token = None if metrics_token_file is None else read_token(metrics_token_file)
+    path = f"/debug/decisions?request_id={quote(request_id)}"
+    record = _fetch(host, metrics_port, path, token)
     if "error" in record:
         raise NotFound(record["error"])
     print(json.dumps(record, indent=2) if raw else "\n".join(lines(record)))
     return 0
 
 
-def _fetch(host: str, port: int, path: str) -> Any:
+def _fetch(host: str, port: int, path: str, token: str | None) -> Any:
     connection = HTTPConnection(host.strip("[]"), port, timeout=10)
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
     try:
-        connection.request("GET", path)
-        return json.loads(connection.getresponse().read())
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            raise ConfigError("the picker wants its token; name the file: --metrics-token-file")
+        return json.loads(body)
     except (OSError, HTTPException, ValueError) as error:
         raise Unavailable(
             f"no picker answers at {host}:{port} ({error}); --host and --metrics-port say where"

@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter, Token
 
 from weft.cli.sizes import count_converter, size_converter
 from weft.core.errors import ConfigError
-from weft.epp.options import PickerOptions
+from weft.epp.options import DEFAULT_POOL_GROUP, PickerOptions
 from weft.epp.quantity import parse_duration_s
 from weft.epp.server import ServerOptions
 from weft.epp.server_limits import Limits
@@ -22,6 +22,13 @@ CONFIGURATION = Group("Configuration", sort_key=1)
 POOL = Group("Pool", sort_key=2)
 SERVER = Group("Server", sort_key=3)
 WORKERS = Group("Workers", sort_key=1)
+ABSENT = Group("Not offered", sort_key=4)
+
+_TRACING = "no traces are sent"
+_PPROF = "there is no Go runtime to profile; py-spy can, from outside"
+_LEADER = "pickers do not elect a leader; each serves"
+_KUBERNETES = "Kubernetes discovery is not offered yet; use --endpoint or file-discovery"
+_GAUGES = "gauges are brought up to date whenever somebody reads them"
 
 
 def duration_converter(type_: Any, tokens: Sequence[Token]) -> float:
@@ -83,6 +90,9 @@ class EppOptions:
         "default"
     )
     pool_namespace: Annotated[str, Parameter(group=POOL, help="Namespace of the pool.")] = "default"
+    pool_group: Annotated[
+        str, Parameter(group=POOL, help="API group by which objects refer to the pool.")
+    ] = DEFAULT_POOL_GROUP
     refresh_metrics_interval: Annotated[
         Seconds, Parameter(group=POOL, help="How often each endpoint is asked for its load.")
     ] = 1.0
@@ -127,6 +137,16 @@ class EppOptions:
         Path | None,
         Parameter(group=SERVER, help="Directory with tls.crt and tls.key."),
     ] = None
+    metrics_endpoint_auth: Annotated[
+        bool | None,
+        Parameter(
+            group=SERVER,
+            help="Want a token for the pages of the metrics port; on if --metrics-token-file is given.",
+        ),
+    ] = None
+    metrics_token_file: Annotated[
+        Path | None, Parameter(group=SERVER, help="File with that token, on one line.")
+    ] = None
     track_responses: Annotated[
         bool,
         Parameter(group=SERVER, help="Follow every response, for the metrics of tokens and times."),
@@ -153,6 +173,47 @@ class EppOptions:
         Parameter(group=SERVER, help="File with these settings: TOML, YAML or JSON."),
     ] = None
 
+    # Flags of the reference picker that a deployment may still carry. Switched off is what they are.
+    tracing: Annotated[bool, Parameter(group=ABSENT, help=f"Refused: {_TRACING}.")] = False
+    enable_pprof: Annotated[bool, Parameter(group=ABSENT, help=f"Refused: {_PPROF}.")] = False
+    ha_enable_leader_election: Annotated[
+        bool, Parameter(group=ABSENT, help=f"Refused: {_LEADER}.")
+    ] = False
+    endpoint_selector: Annotated[
+        str | None, Parameter(group=ABSENT, help=f"Refused: {_KUBERNETES}.")
+    ] = None
+    endpoint_target_ports: Annotated[
+        str | None, Parameter(group=ABSENT, help=f"Refused: {_KUBERNETES}.")
+    ] = None
+    refresh_prometheus_metrics_interval: Annotated[
+        str | None, Parameter(group=ABSENT, help=f"Refused: {_GAUGES}.")
+    ] = None
+
+    def refuse_what_is_not_offered(self) -> None:
+        """No flag is taken and ignored; `ConfigError` says why there is no such thing."""
+        for flag, value, reason in (
+            ("--tracing", self.tracing, _TRACING),
+            ("--enable-pprof", self.enable_pprof, _PPROF),
+            ("--ha-enable-leader-election", self.ha_enable_leader_election, _LEADER),
+            ("--endpoint-selector", self.endpoint_selector, _KUBERNETES),
+            ("--endpoint-target-ports", self.endpoint_target_ports, _KUBERNETES),
+            (
+                "--refresh-prometheus-metrics-interval",
+                self.refresh_prometheus_metrics_interval,
+                _GAUGES,
+            ),
+        ):
+            if value not in {False, None}:
+                raise ConfigError(f"{flag} is refused: {reason}")
+
+    def metrics_token(self) -> str | None:
+        """What pages of the metrics port want to see; None: nothing."""
+        if self.metrics_token_file is None:
+            if self.metrics_endpoint_auth:
+                raise ConfigError("--metrics-endpoint-auth needs --metrics-token-file")
+            return None
+        return None if self.metrics_endpoint_auth is False else read_token(self.metrics_token_file)
+
     def picker_options(self) -> PickerOptions:
         """The part that concerns decisions."""
         return PickerOptions(
@@ -162,6 +223,7 @@ class EppOptions:
             objects=tuple(self.objects or ()),
             pool_name=self.pool_name,
             pool_namespace=self.pool_namespace,
+            pool_group=self.pool_group,
             refresh_metrics_interval_s=self.refresh_metrics_interval,
             metrics_staleness_threshold_s=self.metrics_staleness_threshold,
             default_engine=self.default_engine,
@@ -234,6 +296,17 @@ class UpOptions:
         Path | None,
         Parameter(group=SERVER, help="File with these settings: TOML, YAML or JSON."),
     ] = None
+
+
+def read_token(path: Path) -> str:
+    """The token in a file; `ConfigError` if there is none that a header could carry."""
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--metrics-token-file {path}: cannot be read: {error}") from error
+    if not token or any(char.isspace() or not char.isprintable() for char in token):
+        raise ConfigError(f"--metrics-token-file {path}: must hold one word")
+    return token
 
 
 def _port(flag: str, port: int) -> int:

@@ -142,6 +142,7 @@ async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
     files = ObjectFiles(
         options.objects,
         pool_name=None if options.pool_name == DEFAULT_NAME else options.pool_name,
+        pool_group=options.pool_group,
         namespace=None if options.pool_namespace == DEFAULT_NAME else options.pool_namespace,
     )
     seen = mark(files.list_files())

@@ -94,10 +94,16 @@ class ObjectFiles:
     """The files and directories that hold manifests."""
 
     def __init__(
-        self, paths: Sequence[Path], *, pool_name: str | None, namespace: str | None
+        self,
+        paths: Sequence[Path],
+        *,
+        pool_name: str | None,
+        namespace: str | None,
+        pool_group: str | None = None,
     ) -> None:
         self._paths = tuple(paths)
         self._pool_name = pool_name  # None: objects of any pool count
+        self._pool_group = pool_group  # of that name; None, there or in an object: any
         self._namespace = namespace  # None: objects of any namespace count
 
     def list_files(self) -> list[Path]:
@@ -143,7 +149,10 @@ class ObjectFiles:
                 rewrites.append(ModelRewrite(head.name, head.created, rules))
 
     def _is_ours(self, ref: PoolRef | None, name: str, where: str) -> bool:
-        if ref is None or self._pool_name is None or ref.name == self._pool_name:
+        if ref is None or self._pool_name is None:
+            return True
+        is_group_ours = ref.group is None or self._pool_group in {None, ref.group}
+        if ref.name == self._pool_name and is_group_ours:
             return True
         _log.info("%s: %s is for pool %s, not ours", where, name, ref.name)
         return False

@@ -7,6 +7,7 @@ from weft.core.errors import ConfigError
 from weft.epp.endpoint import EndpointSpec, split_host_port
 
 DEFAULT_NAME = "default"
+DEFAULT_POOL_GROUP = "inference.networking.k8s.io"
 GRPC_ENGINE = (
     "vllm-grpc"  # load and prefix-cache events over VllmEngine instead of /metrics and ZMQ
 )
@@ -24,6 +25,7 @@ class PickerOptions:
     ] = ()  # files or directories of InferenceObjective, InferenceModelRewrite
     pool_name: str = DEFAULT_NAME
     pool_namespace: str = DEFAULT_NAME
+    pool_group: str = DEFAULT_POOL_GROUP
     refresh_metrics_interval_s: float = 1.0
     metrics_staleness_threshold_s: float = 2.0
     default_engine: str | None = (

@@ -1,8 +1,9 @@
-"""The page behind the metrics port: HTTP/1.1, GET only, one request a connection, nothing that grows."""
+"""The pages behind the metrics port: HTTP/1.1, GET only, one request a connection, nothing that grows."""
 
 import asyncio
+import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -31,10 +32,17 @@ Render = Callable[[Mapping[str, str]], Page | Awaitable[Page]]
 
 
 class AdminServer:
-    """Pages by path; each gets the query, one value a name."""
+    """Pages by path; each gets the query, one value a name.
 
-    def __init__(self, pages: Mapping[str, Render]) -> None:
+    With a token, pages want it as a bearer's, but for those in `public`: supervisors have none.
+    """
+
+    def __init__(
+        self, pages: Mapping[str, Render], token: str | None = None, public: Collection[str] = ()
+    ) -> None:
         self._pages = pages
+        self._token = None if token is None else token.encode()
+        self._public = frozenset(public)
         self._server: asyncio.Server | None = None
         self._num_open = 0
 
@@ -88,11 +96,23 @@ class AdminServer:
             target = urlsplit(words[1])
         except ValueError:
             return _text(400, "not a path")
+        if not self._may_see(target.path, head):
+            return _text(401, "this page wants the metrics token: authorization: Bearer TOKEN")
         render = self._pages.get(target.path)
         if render is None:
             return _text(404, f"pages: {', '.join(self._pages)}")
         query = {name: values[-1] for name, values in parse_qs(target.query).items()}
         return await _render(render, query)
+
+    def _may_see(self, path: str, head: bytes) -> bool:
+        if self._token is None or path in self._public:
+            return True
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            scheme, _, token = value.strip().partition(b" ")
+            if name.strip().lower() == b"authorization" and scheme.lower() == b"bearer":
+                return hmac.compare_digest(token.strip(), self._token)
+        return False
 
 
 async def _render(render: Render, query: Mapping[str, str]) -> Page:

@@ -10,6 +10,7 @@ from weft.epp.server import PickerServer
 from weft.epp.server_admin import Page, Render
 
 _MAX_ROWS: Final = 100
+PUBLIC: Final = ("/healthz", "/livez", "/readyz")
 
 
 def pages(picker: Picker, server: PickerServer) -> Mapping[str, Render]:

@@ -165,6 +165,22 @@ def test_named_pool_takes_its_own_objects(tmp_path: Path, pool_name, namespace, 
     assert objects.priority("batch") == priority
 
 
+@pytest.mark.parametrize(
+    ("group", "priority"), [("inference.networking.k8s.io", 3), ("example.com", 0)]
+)
+def test_another_group_is_another_pool(tmp_path: Path, group: str, priority: int):
+    """Though it has the same name."""
+    ref = f"{{name: mine, group: {group}}}"
+    (tmp_path / "o.yaml").write_text(
+        "apiVersion: llm-d.ai/v1alpha2\nkind: InferenceObjective\nmetadata: {name: gold}\n"
+        f"spec: {{priority: 3, poolRef: {ref}}}\n"
+    )
+    files = ObjectFiles(
+        [tmp_path], pool_name="mine", namespace=None, pool_group="inference.networking.k8s.io"
+    )
+    assert files.read().priority("gold") == priority
+
+
 def test_exact_rewrites_beat_generic_and_older_beat_newer(tmp_path: Path):
     """Then the order of the rules."""
     objects = read(
