@@ -9,6 +9,7 @@ from weft.epp.plugin import Parameters
 from weft.epp.quantity import parse_duration_s
 
 _SPEC = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^{}]*)\})?", re.ASCII)
+_PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
 _PORT = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 _BASE_TICK_S = 0.05
 
@@ -17,7 +18,7 @@ class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
     """How endpoints' metrics are fetched."""
 
     scheme: str = "http"
-    path: str = "/metrics"
+    path: str | None = None  # None: where the engine has them, mostly /metrics
     port: _PORT | None = None  # None: the endpoint's metrics port
     interval: str | None = None  # None: the picker's
     insecure_skip_verify: bool = True
@@ -28,7 +29,7 @@ class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.scheme not in {"http", "https"}:
             raise ValueError(f"scheme must be http or https, got {self.scheme!r}")
-        if not self.path.startswith("/") or re.search(r"[\s\x00-\x1f\x7f]", self.path):
+        if self.path is not None and not _PATH.fullmatch(self.path):
             raise ValueError(f"path must begin with / and hold no blanks, got {self.path!r}")
         if (self.client_cert_path is None) != (self.client_key_path is None):
             raise ValueError("clientCertPath and clientKeyPath go together")

@@ -15,8 +15,8 @@ from weft.epp.pool import Pool, reachable
 from weft.epp.scrape.engines import ENGINES, LoadReader, configured
 from weft.epp.scrape.exposition import Sample, SeriesReader, select
 from weft.epp.scrape.http_get import GetFailed, KeepAliveGet
-from weft.epp.scrape.poller import HttpLoadSource, Poller
-from weft.epp.settings import EngineConfig, parse_series_spec
+from weft.epp.scrape.poller import HttpLoadSource, Poller, http_sources
+from weft.epp.settings import EngineConfig, MetricsSourceParameters, parse_series_spec
 
 VLLM = """\
 # HELP vllm:num_requests_waiting Number of requests waiting.
@@ -47,6 +47,10 @@ def test_vllm_load_is_read():
         ("sglang", ('sglang:num_queue_reqs 3\nsglang:num_running_reqs{a="b"} 4\n'
          'sglang:token_usage 0.5\nsglang:cache_config_info{page_size="64",num_pages="10"} 1'),
          Load(num_waiting=3, num_running=4, kv_usage=0.5, block_size=64, num_blocks=10)),
+        ("sglang", ('sglang:num_queue_reqs{priority=""} 3\nsglang:num_queue_reqs{priority="1"} 3\n'
+         'sglang:page_size{dp_rank="0"} 64\nsglang:page_size{dp_rank="1"} 64\n'
+         'sglang:num_pages{dp_rank="0"} 10\nsglang:num_pages{dp_rank="1"} 10\n'),
+         Load(num_waiting=3, block_size=64, num_blocks=20)),
         ("trtllm-serve", ("trtllm_num_requests_waiting 1\ntrtllm_num_requests_running 2\n"
          "trtllm_kv_cache_utilization 0.1\ntrtllm_kv_cache_tokens_per_block 32\n"
          "trtllm_kv_cache_max_blocks 77\n"),
@@ -65,6 +69,15 @@ def test_vllm_load_is_read():
 def test_each_server_is_read_by_its_own_names(engine: str, text: str, load: Load):
     """The names of the model-server protocol."""
     assert LoadReader(ENGINES[engine]).read(text) == load
+
+
+def test_metrics_are_where_the_engine_has_them():
+    """Unless a path was configured."""
+    (endpoint,) = make_pool(EndpointSpec(name="e", address="127.0.0.1", port=1))
+    reader = LoadReader(ENGINES["trtllm-serve"])
+    for path, asked in ((None, b"GET /prometheus/metrics "), ("/m", b"GET /m ")):
+        make = http_sources(MetricsSourceParameters(path=path), lambda _: reader)
+        assert make(endpoint)._get._request.startswith(asked)
 
 
 def test_page_without_any_expected_series_is_not_an_idle_server():

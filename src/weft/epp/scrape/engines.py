@@ -26,6 +26,7 @@ class EngineSeries:
     block_size: tuple[SeriesSpec, ...] = ()  # with the size as its value
     num_blocks: tuple[SeriesSpec, ...] = ()
     custom: tuple[tuple[str, SeriesSpec], ...] = ()
+    path: str = "/metrics"
 
 
 def _specs(*texts: str) -> tuple[SeriesSpec, ...]:
@@ -48,6 +49,8 @@ ENGINES: Final[Mapping[str, EngineSeries]] = MappingProxyType(
             cache_info=_specs("sglang:cache_config_info"),
             block_size_label="page_size",
             num_blocks_label="num_pages",
+            block_size=_specs("sglang:page_size"),  # in place of the labels, from 0.5.11 on
+            num_blocks=_specs("sglang:num_pages"),
         ),
         "trtllm-serve": EngineSeries(
             queued=_specs("trtllm_num_requests_waiting"),
@@ -55,6 +58,7 @@ ENGINES: Final[Mapping[str, EngineSeries]] = MappingProxyType(
             kv_usage=_specs("trtllm_kv_cache_utilization"),
             block_size=_specs("trtllm_kv_cache_tokens_per_block"),
             num_blocks=_specs("trtllm_kv_cache_max_blocks"),
+            path="/prometheus/metrics",  # at /metrics it has JSON
         ),
         "triton-tensorrt-llm": EngineSeries(
             queued=_specs("nv_trt_llm_request_metrics{request_type=waiting}"),
@@ -104,6 +108,7 @@ class LoadReader:
 
     def __init__(self, series: EngineSeries) -> None:
         self._series = series
+        self.path = series.path
         groups = (
             series.queued, series.running, series.kv_usage, series.lora, series.cache_info,
             series.block_size, series.num_blocks, tuple(spec for _, spec in series.custom),
@@ -122,7 +127,7 @@ class LoadReader:
             num_running=_total(_first(found, series.running)),
             kv_usage=_mean(_first(found, series.kv_usage)),
             block_size=_label(info, series.block_size_label)
-            or _total(_first(found, series.block_size)),
+            or _largest(_first(found, series.block_size)),
             num_blocks=_label(info, series.num_blocks_label)
             or _total(_first(found, series.num_blocks)),
             adapters=_adapters(_first(found, series.lora)),
@@ -148,8 +153,14 @@ def _finite(samples: Sequence[Sample]) -> list[float]:
 
 
 def _total(samples: Sequence[Sample]) -> int:
-    """Over the ranks of a server."""
-    return max(0, int(sum(_finite(samples))))
+    """Over the ranks of a server. One without a priority is the total of those with one."""
+    whole = [sample for sample in samples if not sample.labels.get("priority")]
+    return max(0, int(sum(_finite(whole or samples))))
+
+
+def _largest(samples: Sequence[Sample]) -> int:
+    """What all ranks have alike."""
+    return max(0, int(max(_finite(samples), default=0)))
 
 
 def _mean(samples: Sequence[Sample]) -> float:

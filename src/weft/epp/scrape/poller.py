@@ -145,8 +145,9 @@ def http_sources(
 
     def make(endpoint: Endpoint) -> LoadSource:
         port = parameters.port or endpoint.metrics_port
-        get = KeepAliveGet(endpoint.host, port, parameters.path, tls=tls)
-        return HttpLoadSource(get, reader_of(endpoint))
+        reader = reader_of(endpoint)
+        get = KeepAliveGet(endpoint.host, port, parameters.path or reader.path, tls=tls)
+        return HttpLoadSource(get, reader)
 
     return make
 
