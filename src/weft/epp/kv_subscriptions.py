@@ -40,6 +40,8 @@ class KvSubscriptions:
         self._context = zmq.asyncio.Context()
         self._selector = parse_selector(producer.events.pod_discovery_config.pod_label_selector)
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
+        # Each may bring the whole history of an engine: not all of a large pool's at once.
+        self._replays = asyncio.Semaphore(producer.events.concurrency)
         self._hub: asyncio.Task[None] | None = None
         self._hub_feeds: dict[Endpoint, EventFeed] = {}
         if producer.events.zmq_endpoint:
@@ -94,9 +96,14 @@ class KvSubscriptions:
             endpoint.labels.get(key) == value for key, value in self._selector.items()
         )
 
-    def _feed(self, endpoint: Endpoint, model: str = "") -> EventFeed:
+    def _feed(self, endpoint: Endpoint) -> EventFeed:
+        producer = self._producer
         return EventFeed(
-            self._producer.index, endpoint, self._metrics, self._producer.base_models, model
+            producer.index,
+            endpoint,
+            self._metrics,
+            producer.base_models,
+            producer.events.engine_type,
         )
 
     # -- ZeroMQ -------------------------------------------------------------------------------
@@ -105,7 +112,7 @@ class KvSubscriptions:
         config = self._producer.events
         ports = config.pod_discovery_config
         subscriber = ZmqSubscriber(
-            self._context, self._feed(endpoint), endpoint, config.topic_filter
+            self._context, self._feed(endpoint), endpoint, config.topic_filter, self._replays
         )
         await subscriber.run(ports.socket_port, ports.replay_socket_port)
 
@@ -147,7 +154,8 @@ class KvSubscriptions:
             await connection.aclose()
 
     async def _subscribe(self, endpoint: Endpoint, connection: EngineConnection) -> None:
-        feed = self._feed(endpoint, await connection.model_name())
+        feed = self._feed(endpoint)
+        feed.name_model(await connection.model_name())
         async with aclosing(connection.batches()) as batches:
             async for batch in batches:
                 if batch.load is not None:

@@ -90,7 +90,9 @@ def test_any_message_is_read_or_malformed(batch: object):
 
 def make_feed(endpoint: Endpoint):
     metrics, index = PickerMetrics(), make_index()
-    return EventFeed(index, endpoint, metrics, {}, "m"), index, metrics
+    feed = EventFeed(index, endpoint, metrics, {})
+    feed.name_model("m")
+    return feed, index, metrics
 
 
 def noted(metrics: PickerMetrics, outcome: str) -> float:
@@ -111,6 +113,14 @@ def held(index, endpoint: Endpoint) -> int:
     tokens = pack_tokens([token for i in range(20) for token in (i, i)])
     chain = chain_keys(KEYS, tokens, block_size=2, parent=KEYS.root("m"), first_extra=None)
     return sum(n for bits, (n, _) in index.match(chain).items() if bits >> endpoint.slot & 1)
+
+
+def test_places_in_an_array_mean_what_the_engine_says():
+    """Behind the medium one engine names an adapter, and another may come to say anything."""
+    event = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", "x"]
+    payload = msgspec.msgpack.encode([0.0, [event]])
+    names = [decode_batch(payload, engine)[0].lora_name for engine in ("vllm", "sglang")]
+    assert names == ["x", None]
 
 
 def test_feed_tells_gaps_repeats_and_restarts():
@@ -184,7 +194,7 @@ async def test_lost_messages_are_replayed_or_the_endpoint_is_cleared(context, ha
     (endpoint,) = make_pool(EndpointSpec(name="e", address="127.0.0.1", port=1))
     feed, index, metrics = make_feed(endpoint)
     engine = Publisher(context)
-    subscriber = ZmqSubscriber(context, feed, endpoint, "kv@")
+    subscriber = ZmqSubscriber(context, feed, endpoint, "kv@", asyncio.Semaphore(1))
     replay_port = engine.replay_port if has_replay else None
     await engine.send(0, one_block(0), is_lost=True)
     async with asyncio.TaskGroup() as group:
@@ -217,7 +227,7 @@ async def test_restarted_engine_starts_with_nothing(context):
     """Its numbers begin anew, and its cache is empty."""
     (endpoint,) = make_pool(EndpointSpec(name="e", address="127.0.0.1", port=1))
     feed, index, metrics = make_feed(endpoint)
-    subscriber = ZmqSubscriber(context, feed, endpoint, "kv@")
+    subscriber = ZmqSubscriber(context, feed, endpoint, "kv@", asyncio.Semaphore(1))
     frames = [(i, one_block(i)) for i in range(3)] + [(0, encode())]
     for sequence, payload in frames:
         await subscriber._take([b"kv@e@m", sequence.to_bytes(8, "big"), payload], None)

@@ -1,7 +1,7 @@
 """Events of an engine's prefix cache as values, and their msgpack form, map- or array-shaped."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,11 @@ _STORED_FIELDS: Final = (
     "lora_name", "extra_keys", "group_idx",
 )  # fmt: skip
 _REMOVED_FIELDS: Final = ("block_hashes", "medium", "group_idx")
+# Events may be arrays, in which a place means what the engine says it does.
+_PLACES: Final = {
+    "vllm": {"BlockStored": _STORED_FIELDS, "BlockRemoved": _REMOVED_FIELDS},
+    "sglang": {"BlockStored": _STORED_FIELDS[:6], "BlockRemoved": _REMOVED_FIELDS[:2]},
+}
 
 
 class Malformed(Exception):
@@ -54,12 +59,13 @@ class Cleared:
 Event = Stored | Removed | Cleared
 
 
-def decode_batch(payload: bytes) -> list[Event]:
-    """The events of one message; raises `Malformed`."""
+def decode_batch(payload: bytes, engine: str = "vllm") -> list[Event]:
+    """The events of one message of such an engine; raises `Malformed`."""
+    places = _PLACES[engine]
     try:
         batch = msgspec.msgpack.decode(payload)
         events = batch["events"] if isinstance(batch, dict) else batch[1]
-        return [event for item in events if (event := _decode(item)) is not None]
+        return [event for item in events if (event := _decode(item, places)) is not None]
     except (
         msgspec.DecodeError,
         ValueError,
@@ -85,14 +91,13 @@ def tier_of(medium: object) -> str:
     return medium.lower() if isinstance(medium, str) and medium else DEFAULT_TIER
 
 
-def _decode(item: Any) -> Event | None:
+def _decode(item: Any, places: Mapping[str, tuple[str, ...]]) -> Event | None:
     if isinstance(item, dict):
         kind, fields = item.get("type"), item
     else:
         kind = item[0]
-        names = _STORED_FIELDS if kind == "BlockStored" else _REMOVED_FIELDS
         # Newer engines append fields, older ones leave the last ones out.
-        fields = dict(zip(names, item[1:], strict=False))
+        fields = dict(zip(places.get(kind, ()), item[1:], strict=False))
     match kind:
         case "BlockStored":
             return _stored(fields)

@@ -29,14 +29,14 @@ class EventFeed:
         endpoint: Endpoint,
         metrics: PickerMetrics,
         base_models: dict[Endpoint, str],
-        model: str = "",
+        engine: str = "vllm",
     ) -> None:
         self._index = index
         self._endpoint = endpoint
         self._events = metrics.kv_events
         self._base_models = base_models
+        self._engine = engine
         self._model = ""
-        self.name_model(model)
         self.last: int | None = None  # sequence number
         self._is_after_replay = False
 
@@ -58,7 +58,7 @@ class EventFeed:
     def apply_payload(self, sequence: int, payload: bytes) -> None:
         """Apply a msgpack batch; one that cannot be read is counted and dropped."""
         try:
-            events = decode_batch(payload)
+            events = decode_batch(payload, self._engine)
         except Malformed:
             self.note("malformed")
             events = []

@@ -22,12 +22,18 @@ class ZmqSubscriber:
     """Follows one endpoint's publisher."""
 
     def __init__(
-        self, context: "zmq.asyncio.Context", feed: EventFeed, endpoint: Endpoint, topic: str
+        self,
+        context: "zmq.asyncio.Context",
+        feed: EventFeed,
+        endpoint: Endpoint,
+        topic: str,
+        replays: asyncio.Semaphore,
     ) -> None:
         self._context = context
         self._feed = feed
         self._host = endpoint.host
         self._topic = topic.encode()
+        self._replays = replays  # a turn for each; meanwhile live messages wait in the socket
 
     async def run(self, port: int, replay_port: int | None) -> None:
         """Follow until cancelled."""
@@ -66,6 +72,15 @@ class ZmqSubscriber:
 
     async def _replay(self, start: int, until: int | None, port: int) -> bool:
         """Ask for batches from `start`; whether they came, at least up to before `until`."""
+        async with self._replays:
+            has_ended = await self._ask(start, port)
+        if has_ended:
+            self._feed.replayed()
+        last = self._feed.last
+        return has_ended and (until is None or (last is not None and last + 1 >= until))
+
+    async def _ask(self, start: int, port: int) -> bool:
+        """Whether the replay came to its end."""
         # A DEALER, since a REQ socket would take only the first of the batches.
         socket = self._context.socket(zmq.DEALER)
         try:
@@ -80,9 +95,7 @@ class ZmqSubscriber:
             return False
         finally:
             socket.close(linger=0)
-        self._feed.replayed()
-        last = self._feed.last
-        return until is None or (last is not None and last + 1 >= until)
+        return True
 
     def _take_replayed(self, frames: Sequence[bytes]) -> bool:
         """Whether more is to come."""
