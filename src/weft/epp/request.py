@@ -35,6 +35,7 @@ class InferenceRequest:
     num_body_bytes: int = 0
     num_media: int = 0  # images, videos and sounds among the prompts
     is_grpc: bool = False
+    has_adapter: bool = False  # `model` is a LoRA adapter, and no other name for the base model
     is_schedulable: bool = True  # False: any ready endpoint will do (GET, HealthCheck, ...)
 
 
@@ -68,6 +69,7 @@ _WORDS: Final = MappingProxyType({
     404: "NotFound",
     412: "PreconditionFailed",
     413: "PayloadTooLarge",
+    415: "UnsupportedMediaType",
     429: "ResourceExhausted",
     431: "BadRequest",
     500: "Internal",

@@ -10,7 +10,7 @@ from weft.epp.wire_headers import DROPPED_REASON
 
 # HTTP status to gRPC's number, for callers that speak it.
 _GRPC: Final = MappingProxyType(
-    {400: 3, 404: 5, 412: 9, 413: 8, 429: 8, 431: 8, 500: 13, 503: 14, 504: 4}
+    {400: 3, 404: 5, 412: 9, 413: 8, 415: 12, 429: 8, 431: 8, 500: 13, 503: 14, 504: 4}
 )
 _MAX_MESSAGE: Final = 2000  # a gRPC status message travels in a header
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from weft.epp import wire
+from weft.epp.parsers.inflate import ENCODINGS, can_inflate, inflate
 from weft.epp.parsers.parser import Call, Dialect, Parser, Reads
 from weft.epp.parsers.table import ParserTable
 from weft.epp.request import Decision, Drop, Ending, InferenceRequest, Refused
@@ -86,6 +87,7 @@ class Exchange:
         self._parser: Parser | None = None
         self._chunks: list[bytes] = []
         self._num_bytes = 0
+        self._dropped: list[str] = []  # headers that no longer hold
         self._can_follow = True
         self._is_counted = False  # by the director, which counts what it refuses
         self._response: ResponsePhase | None = None
@@ -227,7 +229,7 @@ class Exchange:
         """The request is whole: read it, pick, send it on."""
         assert self._parser is not None
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        call = self._call = replace(self._call, body=body)
+        call = self._call = replace(self._call, body=self._plain(body))
         request = self._parser.parse(call)
         if not request.is_schedulable:
             endpoint = self._services.director.pick_any(self._subset)
@@ -236,10 +238,27 @@ class Exchange:
             decision = await self._pick(request)
         if decision.rewritten_model is not None and decision.rewritten_model != request.model:
             body = self._parser.rename(call, decision.rewritten_model)
+            if not self._call.is_grpc:
+                self._dropped.append("content-encoding")  # what was unpacked goes on as it is
+            elif (name := self._parser.model_header) is not None:
+                decision = _with_header(decision, name, decision.rewritten_model)
         head = self._route(request, decision, self._parser.dialect, Phase.RESPONSE)
         self._release()
         self._end_request()
         return _in_order(head, body, is_last=is_last)
+
+    def _plain(self, body: bytes) -> bytes:
+        """The body as parsers read it. gRPC compresses each message instead, which is theirs."""
+        encoding = self._headers.get("content-encoding", "identity").strip().lower()
+        if self._call.is_grpc or encoding in {"", "identity"}:
+            return body
+        if not can_inflate(encoding):
+            allowed = ", ".join(ENCODINGS)
+            raise Refused(415, f"content-encoding must be one of {allowed}, not {encoding!r}")
+        plain = inflate(body, encoding, self._services.limits.max_body_bytes)
+        self._services.held.take(len(plain))
+        self._num_bytes += len(plain)
+        return plain
 
     async def _pick(self, request: InferenceRequest) -> Decision:
         limit_s = self._services.limits.max_pick_s
@@ -279,6 +298,7 @@ class Exchange:
         if REQUEST_ID not in self._headers:
             added[REQUEST_ID] = self._call.request_id
         removed = control_headers(name for name in self._headers if name not in added)
+        removed += [name for name in self._dropped if name in self._headers]
         if is_followed and not self._call.is_grpc and "accept-encoding" in self._headers:
             # A compressed response could neither be read nor have its model renamed.
             removed.append("accept-encoding")
@@ -328,6 +348,10 @@ def _explained(decision: Decision, told: Mapping[str, Any] | None) -> Decision:
         response_headers={**decision.response_headers, DECISION: text},
         metadata={**decision.metadata, DECISION: told},
     )
+
+
+def _with_header(decision: Decision, name: str, value: str) -> Decision:
+    return replace(decision, set_headers={**decision.set_headers, name: value})
 
 
 def _announced(headers: Mapping[str, str]) -> int:

@@ -216,6 +216,20 @@ def test_unknown_model_means_the_only_base_model(model: str, bases: list[str], f
     assert made.prefixes["it"].held == ({one: 1} if finds else {})
 
 
+def test_an_adapter_that_no_event_named_yet_is_not_the_base_model():
+    """Its blocks hold other values, so a match would be a lie."""
+    pool = pool_of(1)
+    (one,) = pool
+    producer = make_producer(pool)
+    producer.index.apply(one, stored(1, tokens=[7, 8]), model="base")
+    producer.base_models[one] = "base"
+    made = cycle([one], model="a")
+    made.request = request(7, 8, model="a", has_adapter=True)
+    TokenProducer(TokenParameters(), around()).produce(made)
+    producer.produce(made)
+    assert made.prefixes["it"].held == {}
+
+
 def test_salted_requests_match_salted_blocks_only():
     """The salt is the first block's extra."""
     pool = pool_of(1)

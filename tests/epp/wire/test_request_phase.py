@@ -1,6 +1,7 @@
 """The request phase as lists of messages: every order and cut that a gateway may send."""
 
 import gzip
+import zlib
 
 import pytest
 from google.protobuf.json_format import MessageToDict
@@ -235,6 +236,76 @@ async def test_compressed_frames_are_read_and_go_on_as_they_came(encoding: str):
     await stream.send(grpc_headers(grpc_encoding=encoding), request_body(body))
     assert stream.director.requests[0].prompts[0].token_ids == tuple(range(1000))
     assert stream.body == body
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
+async def test_compressed_bodies_are_read_and_go_on_as_they_came(encoding: str, pack):
+    """The parser sees what is inside; the model server gets the very bytes."""
+    body = pack(CHAT)
+    stream = Stream()
+    await stream.send(request_headers(content_encoding=encoding), request_body(body))
+    assert stream.director.requests[0].prompts[0].text == "userHello"
+    assert stream.body == body
+    assert "content-encoding" not in stream.removed
+    assert stream.held.num_bytes == 0
+
+
+async def test_a_compressed_body_with_another_model_goes_on_unpacked():
+    """It was changed, and says so: the encoding no longer holds."""
+    stream = Stream(FakeDirector(rewritten_model="other"))
+    await stream.send(request_headers(content_encoding="gzip"), request_body(gzip.compress(CHAT)))
+    assert stream.body == CHAT.replace(b'"m"', b'"other"')
+    assert "content-encoding" in stream.removed
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status"),
+    [
+        ("br", CHAT, 415),
+        ("gzip", CHAT, 400),
+        ("gzip", gzip.compress(CHAT)[:-9], 400),
+        ("gzip", gzip.compress(b" " * 200_000), 413),
+        ("gzip", gzip.compress(b" " * 60_000) * 2, 413),
+    ],
+)
+async def test_a_compressed_body_that_cannot_be_read_is_refused(
+    encoding: str, body: bytes, status: int
+):
+    """Another encoding, garbage, an early end, and more than a body may be."""
+    stream = Stream(limits=Limits(max_body_bytes=100_000))
+    await stream.send(request_headers(content_encoding=encoding), request_body(body))
+    assert stream.refusal.status.code == status
+    assert stream.held.num_bytes == 0
+
+
+async def test_a_body_nobody_reads_may_be_encoded_in_any_way():
+    """It is the model server's to read."""
+    stream = Stream()
+    await stream.send(request_headers("/other", content_encoding="br"), request_body(b"x"))
+    assert stream.body == b"x"
+
+
+GENERATE = GenerateRequest(tokenized=TokenizedInput(input_ids=[1])).SerializeToString()
+FRAME = b"\0" + len(GENERATE).to_bytes(4, "big") + GENERATE
+
+
+async def test_metadata_names_the_adapter_of_a_grpc_request():
+    """Under the name that events and metrics know it by; the worker is told it too."""
+    stream = Stream()
+    await stream.send(grpc_headers(x_weft_lora_name="a"), request_body(FRAME))
+    (asked,) = stream.director.requests
+    assert (asked.model, asked.has_adapter) == ("a", True)
+    assert "x-weft-lora-name" not in stream.removed
+
+
+async def test_a_rewritten_adapter_is_written_into_the_metadata():
+    """Where a body has no place for it."""
+    stream = Stream(FakeDirector(rewritten_model="b"))
+    await stream.send(grpc_headers(x_weft_lora_name="a"), request_body(FRAME))
+    assert stream.head["x-weft-lora-name"] == "b"
+    assert stream.body == FRAME
 
 
 @pytest.mark.parametrize("announced", ["1000", ""])

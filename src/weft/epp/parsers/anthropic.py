@@ -44,6 +44,7 @@ class AnthropicParser:
 
     type = "anthropic-parser"
     suffixes = ("messages", "messages/count_tokens")
+    model_header = None
     dialect = Dialect.ANTHROPIC
 
     def reads(self, path: str) -> Reads:

@@ -1,14 +1,12 @@
 """gRPC's frames: five bytes of head (is it compressed, how long), then the message."""
 
-import zlib
 from typing import Final
 
+from weft.epp.parsers.inflate import ENCODINGS, can_inflate, inflate
 from weft.epp.parsers.parser import Call, malformed
 from weft.epp.request import Refused
 
 HEAD_BYTES: Final = 5
-# zlib's window bits: 31 reads gzip, 15 its own format.
-_WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 
 
 def first_message(call: Call) -> bytes:
@@ -31,19 +29,12 @@ def unpack(message: bytes, encoding: str, max_bytes: int) -> bytes:
     """A compressed message in full; `Refused` if that is impossible or grows too large."""
     if encoding == "identity":
         return message
-    bits = _WINDOW_BITS.get(encoding)
-    if bits is None:
-        raise malformed(f"grpc-encoding must be one of gzip, deflate, identity, not {encoding!r}")
-    unpacker = zlib.decompressobj(bits)
+    if not can_inflate(encoding):
+        raise malformed(f"grpc-encoding must be one of {', '.join(ENCODINGS)}, not {encoding!r}")
     try:
-        unpacked = unpacker.decompress(message, max_bytes)
-    except zlib.error as err:
-        raise malformed(f"invalid gRPC payload: not {encoding}: {err}") from err
-    if unpacker.unconsumed_tail or (not unpacker.eof and len(unpacked) >= max_bytes):
-        raise Refused(413, f"the message unpacks to more than {max_bytes} bytes")
-    if not unpacker.eof:
-        raise malformed(f"invalid gRPC payload: the {encoding} stream ends early")
-    return unpacked
+        return inflate(message, encoding, max_bytes)
+    except Refused as refused:
+        raise Refused(refused.status, f"invalid gRPC payload: {refused.message}") from refused
 
 
 def frame(message: bytes) -> bytes:

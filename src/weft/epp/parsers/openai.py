@@ -87,6 +87,7 @@ class OpenAiParser:
         f"{CHAT}/render",
         f"{COMPLETIONS}/render",
     )
+    model_header = None
     dialect = Dialect.OPENAI
 
     def reads(self, path: str) -> Reads:

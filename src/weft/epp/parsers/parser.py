@@ -67,6 +67,10 @@ class Parser(Protocol):
     def dialect(self) -> Dialect:
         """How responses tell usage."""
 
+    @property
+    def model_header(self) -> str | None:
+        """The header that names the model, where bodies do not."""
+
     def reads(self, path: str) -> Reads:
         """What it needs to see of a request to this path, which it claims."""
 

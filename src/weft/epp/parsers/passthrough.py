@@ -9,6 +9,7 @@ class PassthroughParser:
 
     type = "passthrough-parser"
     suffixes = ()
+    model_header = None
     dialect = Dialect.NONE
 
     def reads(self, path: str) -> Reads:

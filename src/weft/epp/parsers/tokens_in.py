@@ -57,6 +57,7 @@ class VllmHttpParser:
 
     type = "vllmhttp-parser"
     suffixes = ("inference/v1/generate",)
+    model_header = None
     dialect = Dialect.OPENAI
 
     def reads(self, path: str) -> Reads:
@@ -89,6 +90,7 @@ class SglangHttpParser:
 
     type = "sglanghttp-parser"
     suffixes = ("/generate",)
+    model_header = None
     dialect = Dialect.SGLANG
 
     def reads(self, path: str) -> Reads:

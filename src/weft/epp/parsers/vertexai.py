@@ -27,6 +27,7 @@ class VertexAiParser:
 
     type = "vertexai-parser"
     suffixes = (_CHAT, *_RAW, f"{SERVICE}/*")
+    model_header = None
     dialect = Dialect.VERTEX
 
     def reads(self, path: str) -> Reads:

@@ -10,13 +10,15 @@ from weft.epp.wire_vllm import SERVICE, read_embed, read_generate
 
 GENERATE: Final = f"{SERVICE}/Generate"
 EMBED: Final = f"{SERVICE}/Embed"
+LORA_NAME: Final = "x-weft-lora-name"
 
 
 class VllmGrpcParser:
-    """Claims the whole service. The wire names no model, so the model stays empty."""
+    """Claims the whole service. The wire names no model; metadata may name a LoRA adapter."""
 
     type = "vllmgrpc-parser"
     suffixes = (GENERATE, EMBED, f"{SERVICE}/*")
+    model_header = LORA_NAME
     dialect = Dialect.VLLM_GRPC
 
     def reads(self, path: str) -> Reads:
@@ -35,8 +37,11 @@ class VllmGrpcParser:
             raise malformed(
                 f"invalid gRPC payload: expected {what if is_generate else 'an EmbedRequest with tokenized'}"
             )
+        adapter = call.headers.get(LORA_NAME, "")
         return replace(
             call.to_request(self.type),
+            model=adapter,
+            has_adapter=bool(adapter),
             prompts=(Prompt(text=asked.text, token_ids=asked.token_ids),),
             # Placeholders look alike whatever stands there, so what does is part of the identity.
             cache_salt="".join(asked.media),
@@ -45,6 +50,6 @@ class VllmGrpcParser:
         )
 
     def rename(self, call: Call, model: str) -> bytes:
-        """There is no model to rename."""
+        """The message names no model; the header does."""
         del model
         return call.body

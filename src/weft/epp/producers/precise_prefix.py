@@ -100,8 +100,8 @@ class KvEventsConfig(_Part, frozen=True, kw_only=True):
 
     zmq_endpoint: str | None = None  # bound here, for engines that connect to the picker
     topic_filter: str = "kv@"
-    engine_type: Literal["vllm", "sglang"] = "vllm"  # both send the same shapes
-    concurrency: _AtLeastOne = 4  # a hint: one loop takes all of it
+    engine_type: Literal["vllm", "sglang"] = "vllm"  # what the places in an array mean
+    concurrency: _AtLeastOne = 4  # how many endpoints' replays are read at once
     discover_pods: bool = True
     pod_discovery_config: PodDiscoveryConfig = PodDiscoveryConfig()
 
@@ -158,7 +158,7 @@ class PrecisePrefixProducer:
         self._drop_old_guesses(cycle.now)
         if not cycle.has_real_tokens:
             return
-        root = self.index.keys.root(self._model(cycle.model))
+        root = self.index.keys.root(self._model(cycle))
         salt = cycle.request.cache_salt
         chains = [
             chain_keys(
@@ -210,14 +210,19 @@ class PrecisePrefixProducer:
         for counter, now, before in zip(counters, self._told, told, strict=True):
             counter.inc(now - before)
 
-    def _model(self, model: str) -> str:
+    def _model(self, cycle: Cycle) -> str:
         """The name in the keys: an adapter's or a base model's, as events name it.
 
         A gRPC request names no model, and clients may use an alias that no event knows: with one
-        base model in the pool, it is meant.
+        base model in the pool, it is meant. An adapter's blocks are never the base model's.
         """
-        bases = set(self.base_models.values())
-        if model in bases or model in self.index.adapters or len(bases) != 1:
+        model, bases = cycle.model, set(self.base_models.values())
+        if (
+            cycle.request.has_adapter
+            or model in bases
+            or model in self.index.adapters
+            or len(bases) != 1
+        ):
             return model
         return bases.pop()
 
