@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import httpx2
 import psutil
 import pytest
 
@@ -63,6 +64,11 @@ def test_one_command_starts_all_and_one_signal_ends_it():
             assert words in text
         answer = weft("complete", "hello", "--address", stack.address, "--max-tokens", "3")
         assert answer.returncode == 0, answer.stderr
+        model = httpx2.get(f"http://{stack.address}/v1/models").json()["data"][0]["id"]
+        body = {"model": model, "prompt": "hello", "max_tokens": 3, "ignore_eos": True}
+        told = httpx2.post(f"http://{stack.address}/v1/completions", json=body).json()
+        assert told["usage"]["completion_tokens"] == 3
+        assert f"HTTP     http://{stack.address} (/v1)" in text
         stack.process.send_signal(signal.SIGINT)
         stack.process.communicate(timeout=30)
         assert stack.process.returncode == 0
@@ -88,6 +94,22 @@ def test_a_worker_may_die():
         )
         answer = weft("complete", "hello", "--address", stack.address, "--max-tokens", "3")
         assert answer.returncode == 0, answer.stderr
+
+
+def test_workers_may_speak_grpc_alone():
+    """HTTP is then refused by Envoy itself, with the reason."""
+    with up("--workers=1", "--worker-args=--no-http") as stack:
+        answer = httpx2.get(f"http://{stack.address}/v1/models")
+        assert (answer.status_code, "gRPC only" in answer.text) == (501, True)
+        assert "HTTP" not in "".join(stack.lines)
+
+
+def test_workers_without_grpc_are_refused():
+    """The picker would not know their load."""
+    ports = ("--port", str(free_port()), "--metrics-port", str(free_port()))
+    result = weft("up", SMALL, *ports, "--workers=1", "--worker-args=--no-grpc")
+    assert result.returncode == 2
+    assert "not --no-grpc" in result.stderr.splitlines()[-1]
 
 
 def test_without_envoy_it_ends():

@@ -47,7 +47,7 @@ class FakeDirector:
         endpoint = self._next(subset, len(self.requests))
         return Decision(endpoints=(endpoint,), **self.decision)
 
-    def pick_any(self, subset: tuple[str, ...] | None) -> str:
+    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
         """The next endpoint of those allowed."""
         self.num_any += 1
         self.subsets.append(subset)

@@ -30,6 +30,7 @@ class HttpWorker:
     seen: list[Seen] = field(default_factory=list)
     delay_s: float = 0.0
     num_events: int = 5
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # a client left in mid-stream
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -54,6 +55,8 @@ class HttpWorker:
         self.seen.append(Seen(first.split()[1], headers, body))
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
+        if body:  # a GET is answered always: it may ask for health
+            await self.may_answer.wait()
         if b'"stream":true' in body:
             await self._stream(writer)
         else:
@@ -103,6 +106,7 @@ async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> b
 async def http_worker(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[HttpWorker]:
     """A running HTTP worker."""
     worker = HttpWorker()
+    worker.may_answer.set()
     server = await asyncio.start_server(worker.serve, host, port)
     worker.address = f"{host}:{server.sockets[0].getsockname()[1]}"
     try:

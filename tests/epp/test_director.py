@@ -6,7 +6,7 @@ import pytest
 
 from tests.epp.pools import Bench, bench, make_pool, pool_of, profile, request, spec, with_loads
 from weft.epp.config import BUILT_IN
-from weft.epp.endpoint import Load
+from weft.epp.endpoint import EndpointSpec, Load
 from weft.epp.objects import ModelRewrite, Objects, RewriteRule, Target
 from weft.epp.pool import Pool
 from weft.epp.request import Drop, Ending, Refused, Usage
@@ -221,22 +221,33 @@ def test_endpoints_that_refuse_connections_are_no_candidates():
     one.is_refusing = True
     made = bench(DEFAULT, pool)
     assert {made.host(i) for i in range(5)} == {two.host}
-    assert {made.director.pick_any(None) for _ in range(20)} == {two.host_port}
+    assert {made.director.pick_any(None, is_grpc=False) for _ in range(20)} == {two.host_port}
     assert made.director.decisions.get("r").unreachable == [one.host_port]
     assert sample(made, "llm_d_epp_ready_endpoints", name="default") == 1
     two.is_refusing = True
     assert {made.host(100 + i) for i in range(20)} == {one.host, two.host}
 
 
+def test_grpc_goes_to_the_grpc_port():
+    """Whether it is scheduled or not."""
+    made = bench(
+        DEFAULT,
+        make_pool(EndpointSpec(name="e", address="10.0.0.1", port=8000, grpc_port=50051)),
+    )
+    assert made.pick(request(1, is_grpc=True)).endpoints == ("10.0.0.1:50051",)
+    assert made.pick(request(1)).endpoints == ("10.0.0.1:8000",)
+    assert made.director.pick_any(None, is_grpc=True) == "10.0.0.1:50051"
+
+
 def test_unschedulable_requests_go_to_any_endpoint():
     """Within the subset."""
     made = bench(DEFAULT, pool_of(3))
-    assert {made.director.pick_any(None) for _ in range(200)} == {
+    assert {made.director.pick_any(None, is_grpc=False) for _ in range(200)} == {
         f"10.0.0.{i}:8000" for i in (1, 2, 3)
     }
-    assert made.director.pick_any(("10.0.0.2",)) == "10.0.0.2:8000"
+    assert made.director.pick_any(("10.0.0.2",), is_grpc=False) == "10.0.0.2:8000"
     with pytest.raises(Refused):
-        made.director.pick_any(("10.9.9.9",))
+        made.director.pick_any(("10.9.9.9",), is_grpc=False)
 
 
 # -- explained --------------------------------------------------------------------------------

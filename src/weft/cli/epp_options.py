@@ -76,7 +76,7 @@ class EppOptions:
         Parameter(
             group=POOL,
             negative=(),
-            help="HOST:PORT of a model server, then ,metricsPort= and ,LABEL=VALUE; repeatable.",
+            help="HOST:PORT of a model server, then ,metricsPort= ,grpcPort= ,LABEL=VALUE; repeatable.",
         ),
     ] = None
     default_engine: Annotated[

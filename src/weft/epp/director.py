@@ -113,9 +113,9 @@ class Director:
         self._note(cycle, schedule, started)
         return decision
 
-    def pick_any(self, subset: tuple[str, ...] | None) -> str:
+    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
         """Any endpoint, for requests that nothing can be scheduled by; raises `Refused`."""
-        return random.choice(reachable(self._allowed(subset))).host_port
+        return random.choice(reachable(self._allowed(subset))).address(is_grpc=is_grpc)
 
     def on_response_headers(self, decision: Decision, status: int) -> Mapping[str, str]:
         """The server answered; returns headers for the client."""
@@ -246,7 +246,8 @@ class Director:
         return self._to_decision(cycle, schedule, ticket)
 
     def _to_decision(self, cycle: Cycle, schedule: Schedule, ticket: Ticket) -> Decision:
-        addresses = [endpoint.host_port for endpoint in schedule.picks[schedule.primary]]
+        is_grpc = cycle.request.is_grpc
+        addresses = [each.address(is_grpc=is_grpc) for each in schedule.picks[schedule.primary]]
         if schedule.destination is not None:
             addresses[0] = schedule.destination
         return Decision(

@@ -17,6 +17,9 @@ class EndpointSpec:
     port: int
     namespace: str = "default"
     metrics_port: int | None = None  # None: the port itself
+    grpc_port: int | None = (
+        None  # for a server that speaks gRPC apart from HTTP; None: the port itself
+    )
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -74,6 +77,7 @@ class Endpoint:
     """One routable engine. Only the pool makes them; counts are changed by the director."""
 
     __slots__ = (
+        "grpc_host_port",
         "host",
         "host_port",
         "is_refusing",
@@ -93,7 +97,8 @@ class Endpoint:
         self.name = f"{spec.namespace}/{spec.name}"
         self.labels = spec.labels
         self.host = canonical_host(host)
-        self.host_port = join_host_port(self.host, spec.port)
+        self.host_port = join_host_port(self.host, spec.port)  # its identity, and where HTTP goes
+        self.grpc_host_port = join_host_port(self.host, self.grpc_port)
         self.slot = slot  # small and unique among live endpoints: a bit in the prefix indexes
         self.load = UNKNOWN_LOAD
         self.loaded_at: float | None = None
@@ -117,6 +122,15 @@ class Endpoint:
     def metrics_port(self) -> int:
         """Where its metrics are."""
         return self.spec.port if self.spec.metrics_port is None else self.spec.metrics_port
+
+    @property
+    def grpc_port(self) -> int:
+        """Where gRPC goes."""
+        return self.spec.port if self.spec.grpc_port is None else self.spec.grpc_port
+
+    def address(self, *, is_grpc: bool) -> str:
+        """Where a request goes."""
+        return self.grpc_host_port if is_grpc else self.host_port
 
     def observe(self, load: Load, *, asked_at: float) -> None:
         """Take over what the server told when asked at `asked_at`."""

@@ -25,12 +25,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     port: str | int
     namespace: _Label = "default"
     metrics_port: str | int | None = None
+    grpc_port: str | int | None = None
     labels: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         parse_port(self.port, "port")
-        if self.metrics_port is not None:
-            parse_port(self.metrics_port, "metricsPort")
+        for port, key in ((self.metrics_port, "metricsPort"), (self.grpc_port, "grpcPort")):
+            if port is not None:
+                parse_port(port, key)
         if any(character.isspace() or character in "/@,[]" for character in self.address):
             raise ValueError(f"address must be an IP address or a hostname, got {self.address!r}")
 
@@ -107,13 +109,14 @@ def _sort_out(entries: list[Any]) -> tuple[list[EndpointSpec], list[str]]:
         if key in good:
             problems.append(f"endpoints[{i}].name: {key} is there already")
             continue
-        metrics_port = entry.metrics_port
+        metrics_port, grpc_port = entry.metrics_port, entry.grpc_port
         good[key] = EndpointSpec(
             name=entry.name,
             namespace=entry.namespace,
             address=entry.address,
             port=parse_port(entry.port, "port"),
             metrics_port=None if metrics_port is None else parse_port(metrics_port, "metricsPort"),
+            grpc_port=None if grpc_port is None else parse_port(grpc_port, "grpcPort"),
             labels=entry.labels,
         )
     return list(good.values()), problems

@@ -130,7 +130,7 @@ class KvSubscriptions:
     # -- gRPC ---------------------------------------------------------------------------------
 
     async def _follow_grpc(self, endpoint: Endpoint) -> None:
-        connection = EngineConnection(endpoint.host_port)
+        connection = EngineConnection(endpoint.grpc_host_port)
         retry_s, told = _MIN_RETRY_S, ""
         try:
             while True:

@@ -56,7 +56,7 @@ class PickerOptions:
 
 
 def parse_endpoint(text: str) -> EndpointSpec:
-    """An endpoint of the command line: "HOST:PORT", then ",name=", ",metricsPort=" and ",LABEL=VALUE"."""
+    """An endpoint of the command line: "HOST:PORT", then ",name=", ",metricsPort=", ",grpcPort=" and ",LABEL=VALUE"."""
     address, *pairs = text.split(",")
     host, port = split_host_port(address.strip())
     if not host or port is None or not 1 <= port <= 65535:
@@ -67,14 +67,16 @@ def parse_endpoint(text: str) -> EndpointSpec:
         if not equals or not key.strip():
             raise ConfigError(f"endpoint {text!r}: {pair!r} is not KEY=VALUE")
         labels[key.strip()] = value.strip()
-    metrics_port = labels.pop("metricsPort", None)
-    if metrics_port is not None and not _is_port(metrics_port):
-        raise ConfigError(f"endpoint {text!r}: metricsPort must be from 1 to 65535")
+    metrics_port, grpc_port = labels.pop("metricsPort", None), labels.pop("grpcPort", None)
+    for key, port_text in (("metricsPort", metrics_port), ("grpcPort", grpc_port)):
+        if port_text is not None and not _is_port(port_text):
+            raise ConfigError(f"endpoint {text!r}: {key} must be from 1 to 65535")
     return EndpointSpec(
         name=labels.pop("name", "") or address.strip(),
         address=host,
         port=port,
         metrics_port=int(metrics_port) if metrics_port else None,
+        grpc_port=int(grpc_port) if grpc_port else None,
         labels=labels,
     )
 

@@ -56,7 +56,9 @@ class Pool:
         return [
             endpoint
             for endpoint in self._ready
-            if (endpoint.host, endpoint.spec.port) in allowed or (endpoint.host, None) in allowed
+            if not allowed.isdisjoint(
+                (endpoint.host, port) for port in (endpoint.spec.port, endpoint.grpc_port, None)
+            )
         ]
 
     def _add(self, key: tuple[str, str], spec: EndpointSpec, host: str) -> None:

@@ -38,7 +38,7 @@ class Director(Listener, Protocol):
     async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
         """Where a request goes. Raises `Refused`."""
 
-    def pick_any(self, subset: tuple[str, ...] | None) -> str:
+    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
         """Any ready endpoint. Raises `Refused`."""
 
 
@@ -232,8 +232,7 @@ class Exchange:
         call = self._call = replace(self._call, body=self._plain(body))
         request = self._parser.parse(call)
         if not request.is_schedulable:
-            endpoint = self._services.director.pick_any(self._subset)
-            decision = Decision(endpoints=(endpoint,))
+            decision = self._pick_any()
         else:
             decision = await self._pick(request)
         if decision.rewritten_model is not None and decision.rewritten_model != request.model:
@@ -273,9 +272,15 @@ class Exchange:
 
     def _route_anywhere(self, phase: Phase) -> Iterator[ProcessingResponse]:
         """For what is not inference: a model list, a health check, a call without a prompt."""
-        endpoint = self._services.director.pick_any(self._subset)
+        decision = self._pick_any()
         self._phase = phase
-        return iter((self._head(Decision(endpoints=(endpoint,)), is_followed=False),))
+        return iter((self._head(decision, is_followed=False),))
+
+    def _pick_any(self) -> Decision:
+        is_grpc = self._call.is_grpc
+        return Decision(
+            endpoints=(self._services.director.pick_any(self._subset, is_grpc=is_grpc),)
+        )
 
     def _route(
         self, request: InferenceRequest, decision: Decision, dialect: Dialect, phase: Phase

@@ -22,8 +22,8 @@ class GrpcLoadSource:
     """Load from VllmEngine's GetLoads."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.port = endpoint.spec.port
-        self._connection = EngineConnection(endpoint.host_port)
+        self.port = endpoint.grpc_port
+        self._connection = EngineConnection(endpoint.grpc_host_port)
 
     async def load(self) -> Load:
         """Ask."""

@@ -16,7 +16,7 @@ from weft.epp.options import PickerOptions
 GOOD = """\
 endpoints:
 - {name: a, address: 10.0.0.1, port: "8000", labels: {llm-d.ai/role: decode}}
-- {name: b, namespace: n, address: "fd00::1", port: 8001, metricsPort: 9000}
+- {name: b, namespace: n, address: "fd00::1", port: 8001, metricsPort: 9000, grpcPort: "9001"}
 """
 
 
@@ -36,6 +36,7 @@ def test_endpoints_are_read(tmp_path: Path):
         ("default", "a", "10.0.0.1", 8000), ("n", "b", "fd00::1", 8001),
     ]  # fmt: skip
     assert [each.metrics_port for each in found] == [None, 9000]
+    assert [each.grpc_port for each in found] == [None, 9001]
     assert found[0].labels == {"llm-d.ai/role": "decode"}
 
 

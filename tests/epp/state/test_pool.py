@@ -72,13 +72,27 @@ def test_endpoints_of_the_command_line():
         name="a", address="::1", port=8000, metrics_port=9, labels={"llm-d.ai/role": "decode"}
     )
     assert parse_endpoint("host:1").name == "host:1"
+    assert parse_endpoint("h:1,grpcPort=2").grpc_port == 2
 
 
-@pytest.mark.parametrize("text", ["", "h", "h:0", "h:70000", ":1", "h:1,x", "h:1,metricsPort=no"])
+@pytest.mark.parametrize(
+    "text", ["", "h", "h:0", "h:70000", ":1", "h:1,x", "h:1,metricsPort=no", "h:1,grpcPort=0"]
+)
 def test_wrong_endpoints_of_the_command_line_are_refused(text: str):
     """With what was written."""
     with pytest.raises(ConfigError, match="endpoint "):
         parse_endpoint(text)
+
+
+def test_an_endpoint_may_speak_grpc_at_a_port_of_its_own():
+    """Either port names it in a subset hint."""
+    pool = make_pool(EndpointSpec(name="e", address="10.0.0.1", port=8000, grpc_port=50051))
+    (endpoint,) = pool
+    assert endpoint.address(is_grpc=False) == "10.0.0.1:8000"
+    assert endpoint.address(is_grpc=True) == "10.0.0.1:50051"
+    for hint in ("10.0.0.1:8000", "10.0.0.1:50051", "10.0.0.1"):
+        assert pool.select((hint,)) == [endpoint]
+    assert pool.select(("10.0.0.1:1",)) == []
 
 
 async def test_hostnames_are_resolved_and_lost_ones_left_out():

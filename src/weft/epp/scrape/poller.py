@@ -115,7 +115,7 @@ class Poller:
             async with asyncio.timeout(POLL_TIMEOUT_S):
                 load = await source.load()
         except ConnectionRefusedError as error:
-            endpoint.is_refusing = source.port == endpoint.spec.port
+            endpoint.is_refusing = source.port in {endpoint.spec.port, endpoint.grpc_port}
             self._failed(endpoint, error)
         except Unreadable as error:
             self._metrics.extract_errors.labels(SOURCE_TYPE, EXTRACTOR_TYPE).inc()
