@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import generate_latest
 
+from weft.epp.metrics_histogram import Histogram
 from weft.epp.metrics_older import WithOlderNames
 
 PREFIX: Final = "llm_d_epp_"
@@ -115,9 +116,9 @@ class PickerMetrics:
     ) -> Histogram:
         """A new histogram."""
         self._declare(name, "histogram", text, labels)
-        return Histogram(
-            PREFIX + name, text, tuple(labels), buckets=tuple(buckets), registry=self.registry
-        )
+        made = Histogram(PREFIX + name, text, labels, buckets)
+        self.registry.register(made)
+        return made
 
     def _declare(self, name: str, kind: str, text: str, labels: Iterable[str]) -> None:
         self.declared.append(Declared(PREFIX + name, kind, tuple(labels), text))
