@@ -282,7 +282,7 @@ async def part_gain(report: list[str]) -> None:
                 "alternate, each after a warm-up."), "",
                "| routing | requests/s, run by run | p50 ms | p99 ms | prompt tokens from cache |",
                "| --- | --- | --- | --- | --- |"]  # fmt: skip
-    argv = ("serve", MODEL, "--grpc-port=0", "--log-level=error", "--max-model-len=1200",
+    argv = ("serve", MODEL, "--no-http", "--grpc-port=0", "--log-level=error", "--max-model-len=1200",
             f"--num-gpu-blocks-override={NUM_CACHED * (PREFIX_TOKENS // 16) + 24}", "--max-num-seqs=4")  # fmt: skip
     async with (
         process(*WEFT, *argv, ready="  gRPC") as one,
