@@ -7,6 +7,7 @@ import pytest
 from tests.epp.pools import Bench, bench, make_pool, pool_of, profile, request, spec, with_loads
 from weft.epp.config import BUILT_IN
 from weft.epp.endpoint import EndpointSpec, Load
+from weft.epp.metrics import NameCap
 from weft.epp.objects import ModelRewrite, Objects, RewriteRule, Target
 from weft.epp.pool import Pool
 from weft.epp.request import Drop, Ending, Refused, Usage
@@ -440,6 +441,20 @@ def test_model_names_are_capped():
         "target_model_name": "other",
     }
     assert sample(made, "llm_d_epp_request_total", **labels) == 3
+
+
+def test_models_of_the_objects_are_not_capped():
+    """A person wrote them, and wants to see them."""
+    rule = RewriteRule(("asked",), (Target("served", None),))
+    objects = Objects({}, [ModelRewrite("r", "", (rule,))])
+    cap = NameCap(1)
+    cap.kept = objects.model_names
+    assert [cap(name) for name in ("x", "y", "asked", "served")] == [
+        "x",
+        "other",
+        "asked",
+        "served",
+    ]
 
 
 def test_fairness_ids_are_capped_everywhere():

@@ -146,14 +146,18 @@ async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
         namespace=None if options.pool_namespace == DEFAULT_NAME else options.pool_namespace,
     )
     seen = mark(files.list_files())
-    picker.director.objects = files.read()
+
+    def read() -> None:
+        picker.director.objects = files.read()
+        picker.metrics.model_names.kept = picker.director.objects.model_names
 
     async def reload() -> None:
         try:
-            picker.director.objects = files.read()
+            read()
         except ConfigError as error:
             _log.error("%s; keeping the objects there are", error)
 
+    read()
     picker.spawn(watch(files.list_files, seen, reload), "objects")
 
 

@@ -48,6 +48,13 @@ class Objects:
                 if not rule.models and self._generic is None:
                     self._generic = (rewrite.name, rule.targets)
 
+    @property
+    def model_names(self) -> frozenset[str]:
+        """Every model that is asked for or led to by name."""
+        rules = [*self._exact.values(), *([self._generic] if self._generic else [])]
+        targets = {target.model for _, targets in rules for target in targets}
+        return frozenset(targets.union(self._exact))
+
     def priority(self, objective: str) -> int:
         """The objective's priority; 0 if it is unknown."""
         return self._priorities.get(objective, 0)
