@@ -274,7 +274,10 @@ def test_it_serves_tls_with_a_certificate(tmp_path: Path):
 RUN_WITHOUT_COMPUTE = """
 import asyncio, sys
 
-HEAVY = ("numpy", "torch", "transformers", "weft.compute", "weft.engine", "weft.rpc", "weft.model")
+HEAVY = (
+    "numpy", "torch", "transformers", "tokenizers", "safetensors", "starlette", "uvloop",
+    "weft.compute", "weft.engine", "weft.rpc", "weft.web", "weft.model", "weft.text",
+)
 
 
 class Refuse:

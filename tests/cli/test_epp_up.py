@@ -12,6 +12,8 @@ import pytest
 
 from tests.cli.running import SMALL, WEFT, clean_environment, weft
 from tests.e2e.envoys import free_port
+from weft.cli.up import Worker
+from weft.core.errors import ConfigError
 
 
 class Up:
@@ -104,12 +106,17 @@ def test_workers_may_speak_grpc_alone():
         assert "HTTP" not in "".join(stack.lines)
 
 
-def test_workers_without_grpc_are_refused():
-    """The picker would not know their load."""
-    ports = ("--port", str(free_port()), "--metrics-port", str(free_port()))
-    result = weft("up", SMALL, *ports, "--workers=1", "--worker-args=--no-grpc")
-    assert result.returncode == 2
-    assert "not --no-grpc" in result.stderr.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["  HTTP    http://127.0.0.1:1 (no TLS)"], "not --no-grpc"),
+        (["  HTTP    https://127.0.0.1:1 (TLS)", "  gRPC    127.0.0.1:2 (TLS)"], "no TLS"),
+    ],
+)
+def test_workers_that_nobody_behind_envoy_can_reach_are_refused(lines: list[str], words: str):
+    """The picker asks for load over gRPC, and Envoy speaks to them without TLS."""
+    with pytest.raises(ConfigError, match=words):
+        Worker.told(lines)
 
 
 def test_without_envoy_it_ends():

@@ -19,6 +19,7 @@ from tests.e2e.scenes import CHAT, split, until
 from tests.e2e.workers import HttpWorker, Seen, http_worker
 from weft.cli.up import PICKER_CONFIG, Worker
 from weft.cli.up_envoy import EnvoyPlan
+from weft.epp.scrape.engines import ENGINES, LoadReader
 from weft.pb.vllm_engine_pb2 import (
     EmbedRequest,
     GenerateRequest,
@@ -461,3 +462,30 @@ async def test_usage_of_real_event_streams_is_counted(both: list[Worker]):
     assert float(lines[f"llm_d_epp_request_duration_seconds_count{{{labels}}}"]) == 2
     assert float(lines[f"llm_d_epp_request_streaming_itl_seconds_count{{{labels}}}"]) > 0
     assert float(lines[f"llm_d_epp_request_running{{{labels}}}"]) == 0
+
+
+async def test_load_is_read_from_a_workers_metrics_page_too(both: list[Worker]):
+    """As from any vLLM: nothing is stale, and nothing that was expected is missing."""
+    endpoints = [f"--endpoint={each.http}" for each in both]
+    async with (
+        epp("--refresh-metrics-interval=100ms", *endpoints) as picker,
+        httpx2.AsyncClient() as client,
+    ):
+
+        async def page() -> str:
+            return (await client.get(f"{picker.metrics}/metrics")).text
+
+        stale = 'llm_d_epp_flow_control_stale_endpoints{detector="utilization-detector"} '
+        async with asyncio.timeout(10):
+            while f"{stale}0.0" not in await page():  # noqa: ASYNC110 - another process's work
+                await asyncio.sleep(0.05)
+        assert "datalayer_extract_errors_total{" not in await page()
+
+
+async def test_what_a_worker_tells_is_understood(both: list[Worker]):
+    """The sizes of its cache, from which the picker's own index takes its bounds."""
+    async with httpx2.AsyncClient() as client:
+        text = (await client.get(f"http://{both[0].http}/metrics")).text
+    load = LoadReader(ENGINES["vllm"]).read(text)
+    assert load is not None
+    assert (load.block_size, load.num_blocks) == (16, 400)
