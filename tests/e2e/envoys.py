@@ -55,6 +55,11 @@ class Running:
         async with asyncio.timeout(START_TIMEOUT_S):
             await self.wait_for("/ready", b"LIVE")
 
+    async def wait_for_picker(self) -> None:
+        """Return when requests go through the picker; on a busy machine its first check may fail."""
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await self.wait_for("/clusters?filter=^picker$", b"health_flags::healthy")
+
     async def wait_for(self, path: str, text: bytes) -> None:
         """Return when a page of its admin interface has this text."""
         while text not in await self.get(path):

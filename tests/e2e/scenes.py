@@ -77,6 +77,7 @@ async def scene(plan: EnvoyPlan | None = None, **decision: Any) -> AsyncIterator
             http_workers=[split(worker.address) for worker in http],
         )
         running = await stack.enter_async_context(envoy(plan))
+        await running.wait_for_picker()
         port = running.port
         client = await stack.enter_async_context(
             httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20)

@@ -1,6 +1,7 @@
 """HTTP through a real Envoy: requests arrive where the picker says, whole, and answers come back."""
 
 import asyncio
+import gzip
 import json
 
 import httpx2
@@ -60,6 +61,21 @@ async def test_large_bodies_arrive_whole(is_followed: bool, is_chunked: bool):
         )
         assert answer.json()["size"] == len(body)
         assert here.http[1].seen[0].body == body
+
+
+async def test_a_compressed_body_is_read_and_arrives_as_it_was():
+    """And unpacked, with headers that say so, where its model was rewritten."""
+    packed = gzip.compress(CHAT)
+    async with scene() as here:
+        assert (await here.post(packed, content_encoding="gzip")).status_code == 200
+        assert here.director.requests[0].prompts[0].text == "userHello"
+        (seen,) = here.http[1].seen
+        assert (seen.body, seen.headers["content-encoding"]) == (packed, "gzip")
+    async with scene(rewritten_model="served") as here:
+        assert (await here.post(packed, content_encoding="gzip")).status_code == 200
+        (seen,) = here.http[1].seen
+        assert json.loads(seen.body)["model"] == "served"
+        assert "content-encoding" not in seen.headers
 
 
 async def test_a_body_nobody_reads_passes_as_it_comes():

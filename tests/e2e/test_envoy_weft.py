@@ -120,6 +120,7 @@ async def routed(workers: list[str], *argv: str) -> AsyncIterator[tuple[EppProce
             health_interval_s=QUICK,
         )
         async with envoy(plan) as gateway:
+            await gateway.wait_for_picker()
             yield picker, gateway
 
 
@@ -279,11 +280,11 @@ async def served(
             picker=picker.address,
             grpc_workers=[split(each.grpc) for each in both],
             http_workers=[split(each.http or "") for each in both],
-            http_health_path="/health",
             health_interval_s=QUICK,
             **plan,
         )
         async with envoy(made) as gateway:
+            await gateway.wait_for_picker()
             base = f"http://127.0.0.1:{gateway.port}"
             async with httpx2.AsyncClient(base_url=base, timeout=30) as client:
                 yield picker, gateway, client

@@ -52,7 +52,9 @@ class HttpWorker:
             if name
         }
         body = await _read_body(reader, headers)
-        self.seen.append(Seen(first.split()[1], headers, body))
+        path = first.split()[1]
+        if path != "/health":  # which Envoy asks for all the time
+            self.seen.append(Seen(path, headers, body))
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
         if body:  # a GET is answered always: it may ask for health

@@ -134,6 +134,19 @@ def test_long_prompts_are_prefilled_elsewhere():
     assert (again.set_headers, short.set_headers) == ({}, {})
 
 
+def test_the_prefiller_is_named_as_the_client_speaks():
+    """By its gRPC port to a gRPC request."""
+    two = [
+        EndpointSpec(
+            name=name, address=f"10.0.0.{i}", port=8000, grpc_port=50051, labels={ROLE: name}
+        )
+        for i, name in enumerate(("prefill", "decode"), 1)
+    ]
+    decision = bench(DISAGGREGATED, make_pool(*two)).pick(request(*range(200), is_grpc=True))
+    assert decision.endpoints == ("10.0.0.2:50051",)
+    assert decision.set_headers == {"x-prefiller-host-port": "10.0.0.1:50051"}
+
+
 def test_media_are_encoded_elsewhere():
     """Only when there are any."""
     made = bench(DISAGGREGATED, make_pool(*roles("prefill", "decode", "encode")))

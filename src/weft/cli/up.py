@@ -195,7 +195,6 @@ class Stack:
             picker=_split(picker),
             grpc_workers=[_split(worker.grpc) for worker in workers],
             http_workers=[_split(worker.http) for worker in workers if worker.http],
-            http_health_path="/health",
             admin=("127.0.0.1", admin),
             is_fail_open=self._options.fail_open,
         )

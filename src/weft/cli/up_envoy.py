@@ -31,7 +31,8 @@ class EnvoyPlan:
     picker: tuple[str, int] = ("127.0.0.1", 9002)
     grpc_workers: Sequence[tuple[str, int]] = (("127.0.0.1", 50051), ("127.0.0.1", 50052))
     http_workers: Sequence[tuple[str, int]] = ()
-    http_health_path: str | None = None  # None: a worker is well as long as it takes connections
+    # Whether a worker would answer now; one that still loads listens already. None: whether it listens.
+    http_health_path: str | None = "/health"
     admin: tuple[str, int] | None = None
     is_fail_open: bool = True  # without the picker, requests go round robin; else they fail
     picker_timeout_s: float = 10.0  # for its answer to a request without a body

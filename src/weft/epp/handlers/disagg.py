@@ -119,12 +119,11 @@ class DisaggHandler:
             found = self._run(stage, cycle, profiles, picks[decode][0])
             if found:
                 picks[self._profiles[stage]] = found
-                headers |= _header(stage, found)
+                headers |= _header(stage, found, is_grpc=cycle.request.is_grpc)
                 ran.append(stage)
         kind = "-".join([stage for stage in ("encode", "prefill") if stage in ran] + ["decode"])
-        self._decisions.labels(
-            self._name, self._type, self._model_names(cycle.model), kind if ran else "decode-only"
-        ).inc()
+        model = self._model_names(cycle.model) or "unknown"
+        self._decisions.labels(self._name, self._type, model, kind if ran else "decode-only").inc()
         return Schedule(decode, picks, headers)
 
     def _run(
@@ -209,7 +208,9 @@ class MediaDecider:
         return cycle.request.num_media > 0
 
 
-def _header(stage: str, picked: Sequence[Endpoint]) -> dict[str, str]:
+def _header(stage: str, picked: Sequence[Endpoint], *, is_grpc: bool) -> dict[str, str]:
+    """The decoder speaks to the others as the client speaks to it."""
+    addresses = [endpoint.address(is_grpc=is_grpc) for endpoint in picked]
     if stage == "prefill":
-        return {PREFILL_HEADER: picked[0].host_port}
-    return {ENCODE_HEADER: ",".join(endpoint.host_port for endpoint in picked)}
+        return {PREFILL_HEADER: addresses[0]}
+    return {ENCODE_HEADER: ",".join(addresses)}
