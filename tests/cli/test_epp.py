@@ -16,6 +16,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.cli.running import WEFT, clean_environment, weft
+from weft.cli.epp_options import EppOptions
+from weft.core.errors import ConfigError
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 
@@ -230,13 +232,7 @@ def test_a_second_signal_does_not_wait():
         (("--cert-path=/no/such",), "--cert-path /no/such: must be a directory"),
         (("--max-body-bytes=0",), "--max-body-bytes must be between 1"),
         (("--metrics-endpoint-auth",), "--metrics-endpoint-auth needs --metrics-token-file"),
-        (("--metrics-token-file=/no/such",), "--metrics-token-file /no/such: cannot be read"),
-        (("--tracing",), "--tracing is refused: no traces"),
-        (("--enable-pprof=true",), "--enable-pprof is refused"),
-        (("--ha-enable-leader-election",), "--ha-enable-leader-election is refused"),
-        (("--endpoint-selector=app=m",), "--endpoint-selector is refused: Kubernetes"),
-        (("--endpoint-target-ports=8000",), "--endpoint-target-ports is refused: Kubernetes"),
-        (("--refresh-prometheus-metrics-interval=5s",), "-metrics-interval is refused: gauges"),
+        (("--tracing=true",), "--tracing is refused: no traces"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):
@@ -244,6 +240,31 @@ def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str
     result = weft("epp", *argv)
     assert result.returncode == 2, result.stderr
     assert words in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"enable_pprof": True}, "--enable-pprof is refused"),
+        ({"ha_enable_leader_election": True}, "--ha-enable-leader-election is refused"),
+        ({"endpoint_selector": "app=m"}, "--endpoint-selector is refused: Kubernetes"),
+        ({"endpoint_target_ports": "8000"}, "--endpoint-target-ports is refused: Kubernetes"),
+        ({"refresh_prometheus_metrics_interval": "5s"}, "-interval is refused: gauges"),
+    ],
+)
+def test_what_is_not_offered_is_refused_by_name(setting: dict, words: str):
+    """Each with its reason."""
+    with pytest.raises(ConfigError, match=words):
+        EppOptions(**setting).refuse_what_is_not_offered()
+
+
+@pytest.mark.parametrize("content", ["", "two words", "\x00"])
+def test_a_token_that_no_header_could_carry_is_refused(tmp_path: Path, content: str):
+    """As is a file that is not there."""
+    (tmp_path / "token").write_text(content)
+    for name in ("token", "absent"):
+        with pytest.raises(ConfigError, match="--metrics-token-file"):
+            EppOptions(metrics_token_file=tmp_path / name).metrics_token()
 
 
 def test_a_port_in_use_is_refused():

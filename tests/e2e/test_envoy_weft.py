@@ -461,7 +461,6 @@ async def test_usage_of_real_event_streams_is_counted(both: list[Worker]):
     )
     assert float(lines[f"llm_d_epp_request_output_tokens_sum{{{labels}}}"]) == 27
     assert float(lines[f"llm_d_epp_request_duration_seconds_count{{{labels}}}"]) == 2
-    assert float(lines[f"llm_d_epp_request_streaming_itl_seconds_count{{{labels}}}"]) > 0
     assert float(lines[f"llm_d_epp_request_running{{{labels}}}"]) == 0
 
 

@@ -102,7 +102,7 @@ MESSAGES = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(MESSAGES, max_size=8), st.booleans(), st.none() | st.just("other"))
 async def test_any_messages_are_answered_or_out_of_turn(
     messages: Sequence[ProcessingRequest], tracks_response: bool, rewritten_model: str | None
@@ -122,7 +122,7 @@ async def test_any_messages_are_answered_or_out_of_turn(
     assert len(director.endings) <= 1
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(openings(), st.lists(BODIES, min_size=1, max_size=4), st.booleans())
 async def test_a_whole_request_always_gets_its_answer(
     opening: ProcessingRequest, pieces: list[bytes], has_trailers: bool
@@ -228,7 +228,7 @@ def test_a_running_picker_survives_anything(caplog):
     with asyncio.Runner() as runner:
         running = Running(runner.get_loop())
 
-        @settings(max_examples=120, deadline=None)
+        @settings(max_examples=60, deadline=None)
         @given(st.lists(MESSAGES, max_size=6))
         def survive(messages: Sequence[ProcessingRequest]) -> None:
             kinds, code = running.send(messages)
