@@ -169,6 +169,25 @@ async def test_a_form_that_cannot_be_is_refused_by_name(constrained, asked):
     await until_idle(constrained)
 
 
+async def test_the_form_begins_behind_a_thought(in_process):
+    """Which its own text ends; at once where it has ended in the prompt, or is not to be waited for."""
+    asked = StructuredOutputsParams(regex="[a-c]{3}")
+    wanted = params(structured_outputs=asked, logit_bias={ord("z"): 100.0})
+    marker = {"reasoning_parser_kwargs": {"end": "zz"}}
+    texts = [
+        (await collect(in_process, wanted, prompt=prompt, **how))[-1].outputs[0].text
+        for prompt, how in [
+            (PROMPT, marker),
+            (PROMPT, {**marker, "reasoning_ended": True}),
+            ([*b"zz "], marker),
+        ]
+    ]
+    assert [text[:2] for text in texts if len(text) == 5] == ["zz"]
+    assert [len(text) for text in texts] == [5, 3, 3]
+    with pytest.raises(BadRequest, match="reasoning_parser_kwargs"):
+        await collect(in_process, wanted, reasoning_ended=False)
+
+
 async def test_bad_words_do_not_come(in_process):
     """Nor does what was said over and over, for long."""
     usual = (await collect(in_process, GREEDY))[-1].outputs[0]

@@ -72,6 +72,7 @@ class SteppingEngine:
         lora=None,
         priority=0,
         grammar=None,
+        thought=None,
         is_grammar_late=False,
         bad_token_ids=(),
         eos_token_ids=(EOS, 2),
@@ -87,22 +88,24 @@ class SteppingEngine:
                 lora_name=lora,
                 priority=priority,
                 grammar=grammar,
+                thought=thought,
                 bad_token_ids=list(bad_token_ids),
                 eos_token_ids=eos_token_ids,
             )
         )
         self.answers[request_id] = [Answer() for _ in range(sampling.n)]
-        if grammar is not None and not is_grammar_late:
+        if (grammar or thought) and not is_grammar_late:
             self.settle(request_id, self.made(grammar))
 
     def settle(self, request_id: str, made: Grammar | str) -> None:
         """Give a request its grammar, or the reason why there is none."""
         self._take(self.scheduler.settle_grammar(request_id, made))
 
-    def made(self, grammar: str) -> Grammar | str:
-        """The grammar, or why there is none."""
+    def made(self, grammar: str | None) -> Grammar | str:
+        """The grammar, or why there is none; of None, the vocabulary alone."""
         try:
-            return Grammar(build(self.vocabulary, grammar), self.vocabulary)
+            matcher = None if grammar is None else build(self.vocabulary, grammar)
+            return Grammar(matcher, self.vocabulary)
         except GrammarFailed as failure:
             return str(failure)
 

@@ -84,15 +84,11 @@ def used_or_refused(message: pb.GenerateRequest) -> str:
         return f"{error.parameter} refused: {error}"
 
 
-# What it asks for is what happens anyway: without a reasoning parser every grammar starts at once.
-TRUE_ALREADY = "grammar_from_first_token"
 # A schema that says as little as a string can.
 _VALID = {"json_schema": "{}"}
 
 
 def expected(name: str) -> str:
-    if name == TRUE_ALREADY:
-        return "ignored"
     return f"{name} refused: {name} is not supported yet" if name in REFUSED else "used"
 
 

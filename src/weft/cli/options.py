@@ -61,6 +61,12 @@ class ServeOptions:
         Count,
         Parameter(group=MODEL, help="Most log-probabilities a request may ask for; -1: no limit."),
     ] = 20
+    structured_outputs_in_reasoning: Annotated[
+        bool,
+        Parameter(
+            group=MODEL, help="Let structured output rule a thought too, not its answer only."
+        ),
+    ] = False
     kv_cache_bytes: Annotated[
         Size,
         Parameter(

@@ -84,7 +84,16 @@ class EngineClient(Protocol):
         """Yield outputs until one has `is_finished`. Closing the generator aborts the request.
 
         Smaller `priority` runs sooner under the priority policy. `prompt_text` only fills
-        `RequestOutput.prompt`. Raises BadRequest, Overloaded, Unsupported or EngineDead.
+        `RequestOutput.prompt`.
+
+        A model that thinks before it answers gets its structured output after the thought, which
+        `reasoning_parser_kwargs={"end": "</think>"}` describes: `end` is the text, 1 to 64
+        characters, that the thought ends with, and no other key is known. `reasoning_ended` says
+        whether it did in the prompt; None looks whether the prompt's text ends with `end`, spaces
+        aside. True, or neither argument, starts the constraint with the first token; False needs
+        `end`. What follows `end` in its last token is not looked at.
+
+        Raises BadRequest, Overloaded, Unsupported or EngineDead.
         """
         ...
 

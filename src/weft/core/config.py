@@ -25,6 +25,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     max_logprobs: int = 20
+    structured_outputs_in_reasoning: bool = False
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,10 +86,14 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one engine runs with."""
+    """Everything one engine runs with.
+
+    `structured_outputs_in_reasoning` lets every grammar rule from the first token, thoughts included.
+    """
 
     model_config: ModelConfig
     cache_config: CacheConfig
     scheduler_config: SchedulerConfig
+    structured_outputs_in_reasoning: bool = False
     data_parallel_size: int = 1
     kv_transfer_config: None = None

@@ -96,7 +96,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     What may be sampled is narrowed by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
     `min_tokens`; one that would leave nothing is passed over at that token. With `structured_outputs`,
-    `ignore_eos` keeps the answer going only while the constraint allows more.
+    `ignore_eos` keeps the answer going only while the constraint allows more. After a thought (see
+    `EngineClient.generate`) the constraint begins behind it, or with `grammar_from_first_token` at once.
     """
 
     n: int = 1
@@ -121,6 +122,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    grammar_from_first_token: bool = False
     repetition_detection: RepetitionDetectionParams | None = None
     truncate_prompt_tokens: int | None = None
     detokenize: bool = True
@@ -144,6 +146,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
+class OpenThought(msgspec.Struct, frozen=True, kw_only=True):
+    """Reasoning that has not ended where the answer begins: the text that ends it, and its tokens."""
+
+    end: str
+    end_token_ids: list[int]
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request, ready for the engine. `params.max_tokens` is resolved to a number.
 
@@ -151,7 +160,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
     `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
     `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
-    token of each list may not follow the others.
+    token of each list may not follow the others. `thought` is None unless the answer begins with one.
     """
 
     request_id: str
@@ -167,6 +176,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     lora_name: str | None = None
     grammar: str | None = None
     bad_token_ids: list[list[int]] = []
+    thought: OpenThought | None = None
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -52,6 +52,7 @@ _BOOLEANS = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
     "skip_reading_prefix_cache",
+    "grammar_from_first_token",
 )
 _NUMBERS = (
     "temperature",

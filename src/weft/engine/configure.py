@@ -57,6 +57,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
             enable_prefix_caching=options.enable_prefix_caching,
         ),
         scheduler_config=scheduler,
+        structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
     )
 
 

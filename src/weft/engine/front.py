@@ -58,6 +58,7 @@ from weft.engine.messages import (
     Stop,
 )
 from weft.engine.open_requests import OpenRequest, OpenRequests
+from weft.engine.thought import read_thought
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
@@ -73,7 +74,7 @@ class FrontClient(EngineClient):
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer) -> None:
         self.vllm_config = config
         self.model_config = config.model_config
-        self.renderer = tokenizer
+        self.renderer: Tokenizer = tokenizer
         self.input_processor = Processor(config, tokenizer)
         self._grammars = GrammarChecker(
             tokenizer, config.model_config.vocab_size, config.model_config.eos_token_ids
@@ -118,11 +119,7 @@ class FrontClient(EngineClient):
     ) -> AsyncGenerator[RequestOutput, None]:
         """See `EngineClient.generate`."""
         self._check_alive()
-        _refuse(
-            lora_request=lora_request,
-            reasoning_ended=reasoning_ended,
-            reasoning_parser_kwargs=reasoning_parser_kwargs,
-        )
+        _refuse(lora_request=lora_request)
         self._check_rank(data_parallel_rank)
         if trace_headers:
             log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
@@ -139,6 +136,11 @@ class FrontClient(EngineClient):
         is_long = len(_text_of(prompt)) > _LONG_TEXT
         request = await asyncio.to_thread(process) if is_long else process()
         self._check_alive()
+        thought = read_thought(
+            reasoning_ended, reasoning_parser_kwargs, request.prompt_token_ids, self.renderer
+        )
+        if thought is not None:
+            request = msgspec.structs.replace(request, thought=thought)
         opened = self._open.admit(request)
         try:
             if request.params.structured_outputs is not None:

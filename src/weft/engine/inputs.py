@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import PromptType, Request, SamplingParams
@@ -52,6 +54,7 @@ class Processor:
         self._limits = Limits.of(config)
         self._eos_token_ids = config.model_config.eos_token_ids
         self._tokenizer = tokenizer
+        self._rules_thoughts = config.structured_outputs_in_reasoning
 
     def process(
         self,
@@ -79,6 +82,8 @@ class Processor:
         token_ids = _truncated(self._token_ids(given, how), how, self._limits)
         validate_prompt(token_ids, self._limits)
         resolved = resolve_params(params, len(token_ids), self._limits)
+        if self._rules_thoughts:
+            resolved = msgspec.structs.replace(resolved, grammar_from_first_token=True)
         return Request(
             request_id=request_id,
             engine_id=f"{request_id}-{secrets.token_hex(4)}",

@@ -108,7 +108,8 @@ class EngineLoop:
         plan = self._scheduler.plan()
         if plan is None:
             return []
-        grammars = [e.sequence.grammar for e in plan.entries if e.samples and e.sequence.grammar]
+        sampled_now = (entry.sequence for entry in plan.entries if entry.samples)
+        grammars = [g for s in sampled_now if (g := s.ruling_grammar) is not None]
         if grammars:
             GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
         try:
@@ -165,7 +166,7 @@ class EngineLoop:
 
     def _add(self, request: Request) -> None:
         self._scheduler.add(request)
-        if request.grammar is not None:
+        if request.grammar is not None or request.thought is not None:
             self._grammars.order(request.engine_id, request.grammar)
 
     def _abort(self, command: Abort) -> list[SequenceOutput]:

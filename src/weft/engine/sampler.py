@@ -61,7 +61,7 @@ def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
         params.min_p == 0 and params.top_p >= 1.0 and not 0 < params.top_k < vocab_size
     )
     is_untouched = (
-        sequence.grammar is None
+        sequence.ruling_grammar is None
         and params.allowed_token_ids is None
         and not sequence.request.bad_token_ids
         and not params.logit_bias
@@ -107,8 +107,9 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows) -> SampledRow:
         if not entry.samples:
             return SampledRow(prompt_logprobs=prompt_logprobs)
         row = logits[-1]
-        if sequence.grammar is not None:
-            row = np.where(sequence.grammar.mask(), row, _NEVER)
+        grammar = sequence.ruling_grammar
+        if grammar is not None:
+            row = np.where(grammar.mask(), row, _NEVER)
         token_id = choose(row, sequence)
         return SampledRow(
             token_id=token_id,
@@ -231,7 +232,7 @@ def _masked(logits: Row, sequence: Sequence) -> Row:
         row = _without(row, _bad_ends(sequence))
     if sequence.num_output_tokens < params.min_tokens:
         row = _without(row, [*sequence.request.eos_token_ids, *(params.stop_token_ids or ())])
-    elif params.ignore_eos and sequence.grammar is not None:
+    elif params.ignore_eos and sequence.ruling_grammar is not None:
         row = _without(row, list(sequence.request.eos_token_ids))
     return row
 

@@ -18,6 +18,7 @@ from weft.engine.prefix import PrefixCache
 from weft.engine.repetition import RepetitionWatch
 from weft.engine.sampled import Sampled, SampledRow
 from weft.engine.sequence import Sequence, Status
+from weft.engine.thought import ThoughtWatch
 
 
 class Admission(Enum):
@@ -96,7 +97,8 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue the `n` sequences of a request, all or none.
 
-        One with a grammar waits for `settle_grammar`, and keeps its place in the order meanwhile.
+        One with a grammar or a thought waits for `settle_grammar`, and keeps its place in the order
+        meanwhile.
         """
         assert request.engine_id not in self._sequences, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
@@ -112,7 +114,7 @@ class Scheduler:
         ]
         self._num_arrivals += len(sequences)
         self._sequences[request.engine_id] = sequences
-        if request.grammar is not None:
+        if request.grammar is not None or request.thought is not None:
             for sequence in sequences:
                 sequence.status = Status.COMPILING
             self._compiling += sequences
@@ -121,7 +123,7 @@ class Scheduler:
             insort(self._waiting, sequence, key=_by_order)
 
     def settle_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
-        """Let a request with a grammar take its place; or end it, with the sentence why there is none."""
+        """Let a request that waits for this take its place; or end it, with the sentence why there is none."""
         outputs = []
         for sequence in [s for s in self._compiling if s.request.engine_id == engine_id]:
             if isinstance(made, str):
@@ -130,6 +132,8 @@ class Scheduler:
             self._compiling.remove(sequence)
             sequence.status = Status.WAITING
             sequence.grammar = made.start(sequence.params.stop_token_ids or ())
+            if sequence.request.thought is not None:
+                sequence.thought = ThoughtWatch(sequence.request.thought, made.vocabulary.piece)
             insort(self._waiting, sequence, key=_by_order)
         return outputs
 
@@ -336,9 +340,12 @@ class Scheduler:
             return FinishReason.STOP, None
         if token_id in eos_token_ids or token_id in (params.stop_token_ids or ()):
             return FinishReason.STOP, token_id
-        if sequence.grammar is not None:
-            sequence.grammar.advance(token_id)
-            if sequence.grammar.is_over:
+        grammar = sequence.ruling_grammar
+        if sequence.thought is not None and not sequence.thought.is_over:
+            sequence.thought.push(token_id)
+        if grammar is not None:
+            grammar.advance(token_id)
+            if grammar.is_over:
                 return FinishReason.STOP, None
         if sequence.num_tokens >= self.max_model_len:
             return FinishReason.LENGTH, None

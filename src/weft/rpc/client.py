@@ -124,7 +124,7 @@ class RpcClient(EngineClient):
             tokenization_kwargs=tokenization_kwargs,
             trace_headers=trace_headers,
             priority=priority,
-            reasoning_ended=reasoning_ended,
+            reasoning_ended=reasoning_ended is not None,
             reasoning_parser_kwargs=reasoning_parser_kwargs,
         )
         validate_request_id(request_id)

@@ -30,6 +30,7 @@ _SAME = (
     "ignore_eos",
     "skip_special_tokens",
     "spaces_between_special_tokens",
+    "grammar_from_first_token",
 )
 _SAME_IF_GIVEN = ("max_tokens", "logprobs", "prompt_logprobs", "seed", "truncate_prompt_tokens")
 _NOT_ON_THIS_WIRE = (
