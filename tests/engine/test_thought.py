@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from tests.doubles.fake_runner import greedy_after
 from tests.engine.test_structured_output import EOS, PROMPT, VOCAB, grammar, make, submit, text_of
 from weft.core.errors import BadRequest
-from weft.core.types import FinishReason, OpenThought
+from weft.core.types import FinishReason, OpenThought, SamplingParams, StructuredOutputsParams
 from weft.engine.thought import ThoughtWatch, read_thought
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.open import open_model
@@ -61,15 +62,15 @@ def test_the_end_is_found_however_it_is_cut(texts, over_at):
 )
 def test_a_thought_is_open_unless_the_caller_or_the_prompt_ends_it(prompt, ended, kwargs, is_open):
     """What the caller says comes first; else what the prompt's text ends with."""
-    thought = read_thought(ended, kwargs, TINY.encode(prompt), TINY)
+    thought = read_thought(SamplingParams(), ended, kwargs, TINY.encode(prompt), TINY)
     assert (thought is not None) == is_open
 
 
 def test_the_end_is_told_in_the_tokens_of_the_model():
     """One where the tokenizer has one for it; else as many as it takes."""
     kwargs = {"end": "</think>"}
-    assert len(read_thought(None, kwargs, [5], TINY).end_token_ids) == 1
-    assert read_thought(None, kwargs, [5], BYTES).end_token_ids == [*b"</think>"]
+    assert len(read_thought(SamplingParams(), None, kwargs, [5], TINY).end_token_ids) == 1
+    assert read_thought(SamplingParams(), None, kwargs, [5], BYTES).end_token_ids == [*b"</think>"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_the_end_is_told_in_the_tokens_of_the_model():
 def test_arguments_that_say_no_thought_are_refused(ended, kwargs, parameter, words):
     """By name, with what is allowed."""
     with pytest.raises(BadRequest, match=words) as caught:
-        read_thought(ended, kwargs, [5], TINY)
+        read_thought(SamplingParams(), ended, kwargs, [5], TINY)
     assert caught.value.parameter == parameter
 
 
@@ -141,6 +142,63 @@ def test_a_thought_that_never_ends_is_cut_by_length():
     assert (len(answer.token_ids), answer.finish_reason) == (40, FinishReason.LENGTH)
 
 
+@pytest.mark.parametrize("budget", [0, 1, 7])
+def test_a_thought_beyond_its_budget_is_ended(budget):
+    """By the marker, token by token, against every other wish; and then the form begins."""
+    engine = make()
+    never = {"logit_bias": {ord("z"): -100.0, ord("q"): -100.0}, "bad_token_ids": [[ord("q")]]}
+    think(engine, "a", thinking_token_budget=budget, min_tokens=30, logprobs=2, **never)
+    engine.run()
+    [answer] = engine.answers["a"]
+    assert answer.token_ids[budget : budget + 2] == [*b"zq"]
+    assert re.fullmatch("[a-c]{6}", bytes(answer.token_ids[budget + 2 : -1]).decode())
+    assert [row[0][0] for row in answer.logprobs] == answer.token_ids
+
+
+def test_a_budget_ends_a_thought_where_nothing_is_asked_of_the_form():
+    """Beside a plain request, whose tokens it leaves alone; and not twice."""
+    engine = make()
+    think(engine, "a", grammar=None, thinking_token_budget=3, max_tokens=60, ignore_eos=True)
+    engine.submit("plain", PROMPT, max_tokens=20)
+    engine.run()
+    [answer] = engine.answers["a"]
+    assert answer.token_ids[3:5] == [*b"zq"]
+    assert len(answer.token_ids) == 60
+    assert engine.answers["plain"][0].token_ids == greedy_after(PROMPT, 20, VOCAB)
+
+
+def test_a_marker_that_was_begun_is_completed():
+    """Its first tokens are not written a second time."""
+    watch = ThoughtWatch(OpenThought(end="aab", end_token_ids=[*b"aab"]), lambda t: bytes([t]), 3)
+    forced = []
+    for token_id in b"xaaab":
+        watch.push(token_id)
+        forced.append(watch.forced_token_id)
+    assert forced == [None, None, ord("b"), ord("b"), None]
+    assert watch.is_over
+
+
+@pytest.mark.parametrize(
+    ("params", "kwargs", "words"),
+    [
+        ({}, None, "needs the text"),
+        (
+            {
+                "structured_outputs": StructuredOutputsParams(regex="a"),
+                "grammar_from_first_token": True,
+            },
+            {"end": "x"},
+            "rules the thought",
+        ),
+    ],
+)
+def test_a_budget_that_cannot_be_kept_is_refused(params, kwargs, words):
+    """Rather than passed over."""
+    with pytest.raises(BadRequest, match=words) as caught:
+        read_thought(SamplingParams(thinking_token_budget=3, **params), None, kwargs, [5], TINY)
+    assert caught.value.parameter == "thinking_token_budget"
+
+
 NAMES = [f"r{letter}" for letter in "abcdef"]
 
 
@@ -159,12 +217,12 @@ def test_thoughts_end_the_same_whatever_runs_beside(options):
     alone = []
     for name in NAMES:
         engine = make()
-        think(engine, name, n=2, logprobs=1)
+        think(engine, name, n=2, logprobs=1, thinking_token_budget=60)
         engine.run()
         alone.append(engine.answers[name])
     engine = make(**options)
     for name in NAMES:
-        think(engine, name, n=2, logprobs=1)
+        think(engine, name, n=2, logprobs=1, thinking_token_budget=60)
     engine.run()
     assert [engine.answers[name] for name in NAMES] == [
         [*map(same_but_cached, engine.answers[name], answers)]

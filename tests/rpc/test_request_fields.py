@@ -263,6 +263,7 @@ def test_a_constraint_that_is_set_and_empty_is_refused(fields: dict[str, Any], n
         ("bad_words", ["x"]),
         ("logprob_token_ids", [1]),
         ("stream_interval", 2),
+        ("thinking_token_budget", 0),
         ("repetition_detection", RepetitionDetectionParams(max_pattern_size=2, min_count=2)),
         ("whitespace_pattern", " ?"),
     ],

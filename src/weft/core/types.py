@@ -98,6 +98,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `min_tokens`; one that would leave nothing is passed over at that token. With `structured_outputs`,
     `ignore_eos` keeps the answer going only while the constraint allows more. After a thought (see
     `EngineClient.generate`) the constraint begins behind it, or with `grammar_from_first_token` at once.
+    A thought that has taken `thinking_token_budget` tokens is ended: the text that ends it comes next,
+    token by token, whatever else is asked. -1 is no budget.
     """
 
     n: int = 1
@@ -123,6 +125,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     bad_words: list[str] | None = None
     structured_outputs: StructuredOutputsParams | None = None
     grammar_from_first_token: bool = False
+    thinking_token_budget: int | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     truncate_prompt_tokens: int | None = None
     detokenize: bool = True

@@ -137,7 +137,11 @@ class FrontClient(EngineClient):
         request = await asyncio.to_thread(process) if is_long else process()
         self._check_alive()
         thought = read_thought(
-            reasoning_ended, reasoning_parser_kwargs, request.prompt_token_ids, self.renderer
+            request.params,
+            reasoning_ended,
+            reasoning_parser_kwargs,
+            request.prompt_token_ids,
+            self.renderer,
         )
         if thought is not None:
             request = msgspec.structs.replace(request, thought=thought)

@@ -62,6 +62,7 @@ def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
     )
     is_untouched = (
         sequence.ruling_grammar is None
+        and sequence.forced_token_id is None
         and params.allowed_token_ids is None
         and not sequence.request.bad_token_ids
         and not params.logit_bias
@@ -125,6 +126,8 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows) -> SampledRow:
 
 def choose(logits: Row, sequence: Sequence) -> int:
     """The next token of one sequence. `logits` is left as it is."""
+    if sequence.forced_token_id is not None:
+        return sequence.forced_token_id
     params = sequence.params
     row = _constrain(logits, sequence)
     if params.is_greedy:

@@ -133,7 +133,11 @@ class Scheduler:
             sequence.status = Status.WAITING
             sequence.grammar = made.start(sequence.params.stop_token_ids or ())
             if sequence.request.thought is not None:
-                sequence.thought = ThoughtWatch(sequence.request.thought, made.vocabulary.piece)
+                sequence.thought = ThoughtWatch(
+                    sequence.request.thought,
+                    made.vocabulary.piece,
+                    sequence.params.thinking_token_budget,
+                )
             insort(self._waiting, sequence, key=_by_order)
         return outputs
 

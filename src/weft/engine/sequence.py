@@ -90,6 +90,11 @@ class Sequence:
         return self.thought is not None and not self.thought.is_over
 
     @property
+    def forced_token_id(self) -> int | None:
+        """The token that must come next, because the thought has taken what it may; mostly None."""
+        return None if self.thought is None else self.thought.forced_token_id
+
+    @property
     def has_started(self) -> bool:
         """Whether it was ever scheduled; a preempted sequence has."""
         return self.num_cached_tokens is not None

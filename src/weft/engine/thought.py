@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.core.errors import BadRequest
-from weft.core.types import OpenThought
+from weft.core.types import OpenThought, SamplingParams
 from weft.text.tokenizer import Tokenizer
 
 MAX_END_CHARS = 64
@@ -18,20 +18,51 @@ _TAIL_TOKENS = 256
 
 
 class ThoughtWatch:
-    """Follows one sequence, token by token, until its thought is over. `piece` gives a token's bytes."""
+    """Follows one sequence, token by token, until its thought is over. `piece` gives a token's bytes.
 
-    __slots__ = ("_end", "_piece", "_tail", "is_over", "num_tokens")
+    `budget` is how many tokens the thought may take before its end is forced.
+    """
 
-    def __init__(self, thought: OpenThought, piece: Callable[[int], bytes]) -> None:
+    __slots__ = (
+        "_budget",
+        "_end",
+        "_end_ids",
+        "_last_ids",
+        "_num_tokens",
+        "_piece",
+        "_tail",
+        "is_over",
+    )
+
+    def __init__(
+        self, thought: OpenThought, piece: Callable[[int], bytes], budget: int | None = None
+    ) -> None:
         self._end = thought.end.encode()
+        self._end_ids = thought.end_token_ids
         self._piece = piece
+        self._budget = budget
         self._tail = b""  # as much of the text as the marker may have begun in
+        self._last_ids: list[int] = []
+        self._num_tokens = 0
         self.is_over = False
-        self.num_tokens = 0
+
+    @property
+    def forced_token_id(self) -> int | None:
+        """The next token of the marker, once the budget is spent; it goes on where the model began one."""
+        if self.is_over or self._budget is None or self._num_tokens < self._budget:
+            return None
+        longest = min(len(self._last_ids), len(self._end_ids) - 1)
+        num_there = next(
+            count
+            for count in range(longest, -1, -1)
+            if self._last_ids[len(self._last_ids) - count :] == self._end_ids[:count]
+        )
+        return self._end_ids[num_there]
 
     def push(self, token_id: int) -> None:
         """Take in the token that came next."""
-        self.num_tokens += 1
+        self._num_tokens += 1
+        self._last_ids = [*self._last_ids, token_id][-len(self._end_ids) :]
         text = self._tail + self._piece(token_id)
         self.is_over = self._end in text
         kept = len(self._end) - 1
@@ -39,6 +70,7 @@ class ThoughtWatch:
 
 
 def read_thought(
+    params: SamplingParams,
     reasoning_ended: bool | None,
     kwargs: Mapping[str, Any] | None,
     prompt_token_ids: list[int],
@@ -48,6 +80,8 @@ def read_thought(
     if not (reasoning_ended is None or isinstance(reasoning_ended, bool)):
         raise BadRequest("reasoning_ended", "reasoning_ended must be true, false or None")
     end = _end_of(kwargs)
+    if params.thinking_token_budget is not None:
+        _check_budget(params, end)
     if end is None:
         if reasoning_ended is False:
             raise BadRequest(
@@ -63,6 +97,18 @@ def read_thought(
         tail = tokenizer.decode(prompt_token_ids[-_TAIL_TOKENS:], skip_special_tokens=False)
         reasoning_ended = tail.rstrip().endswith(end.rstrip())
     return None if reasoning_ended else OpenThought(end=end, end_token_ids=token_ids)
+
+
+def _check_budget(params: SamplingParams, end: str | None) -> None:
+    name = "thinking_token_budget"
+    if end is None:
+        raise BadRequest(
+            name, f"{name} needs the text that ends a thought, and none is known for this request"
+        )
+    if params.grammar_from_first_token and params.structured_outputs is not None:
+        raise BadRequest(
+            name, f"{name} cannot be kept where structured_outputs rules the thought too"
+        )
 
 
 def _end_of(kwargs: Mapping[str, Any] | None) -> str | None:
