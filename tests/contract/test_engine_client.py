@@ -132,6 +132,13 @@ async def test_logprobs_align_with_tokens(engine):
         ({"regex": "[a-c]{2}"}, "[a-c]{2}"),
         ({"choice": ["yes", "no"]}, "yes|no"),
         ({"grammar": 'root ::= "x" [0-9]'}, "x[0-9]"),
+        (
+            {
+                "structural_tag": '{"type": "structural_tag", "format": {"type": "tag", '
+                '"begin": "<f>", "content": {"type": "regex", "pattern": "[a-c]{2}"}, "end": "</f>"}}'
+            },
+            "<f>[a-c]{2}</f>",
+        ),
     ],
 )
 async def test_answers_have_the_form_that_was_asked_for(constrained, asked, pattern):

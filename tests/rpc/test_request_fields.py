@@ -42,7 +42,6 @@ _SCALARS = {
 }
 
 REFUSED = {
-    "structural_tag",
     "mm_inputs",
     "extra_mm_inputs",
     "media_refs",
@@ -85,7 +84,10 @@ def used_or_refused(message: pb.GenerateRequest) -> str:
 
 
 # A schema that says as little as a string can.
-_VALID = {"json_schema": "{}"}
+_VALID = {
+    "json_schema": "{}",
+    "structural_tag": '{"type": "structural_tag", "format": {"type": "any_text"}}',
+}
 
 
 def expected(name: str) -> str:

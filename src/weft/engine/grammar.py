@@ -47,6 +47,19 @@ class Vocabulary:
         """What the token adds to the text; of a special token, its name."""
         return self.tokenizer.decode_bytes([token_id])
 
+    def special_ids(self) -> dict[str, int]:
+        """The tokens that stand for themselves and end no sequence, by name; walks the vocabulary."""
+        tokenizer = self.tokenizer
+        ends = {*self.eos_token_ids, *self.hidden_ids}
+        special = [
+            token_id
+            for token_id in range(min(tokenizer.vocab_size, self.width))
+            if tokenizer.is_special_token(token_id) and token_id not in ends
+        ]
+        names = {tokenizer.decode_str([token_id]): token_id for token_id in special}
+        # Ids that the tokenizer does not have are special to the library, and are called this.
+        return {name: i for name, i in names.items() if name and name != f"<[{i}]>"}
+
     @classmethod
     def read(cls, tokenizer_json: str, width: int, eos_token_ids: Sequence[int]) -> "Vocabulary":
         """Build from the text of tokenizer.json."""
