@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.engines import ENGINES
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.core.logprobs import FlatLogprobs
 from weft.core.types import (
     FinishReason,
     OutputKind,
@@ -123,6 +124,22 @@ async def test_logprobs_align_with_tokens(engine):
     assert len(answer.logprobs) == len(answer.token_ids)
     pairs = zip(answer.token_ids, answer.logprobs, strict=True)
     assert all(token in entry for token, entry in pairs)
+
+
+async def test_flat_logprobs_say_the_same(constrained):
+    """In another container, of the prompt too; under every output kind."""
+    wanted = {"logprobs": 2, "prompt_logprobs": 1, "output_kind": OutputKind.FINAL_ONLY}
+    usual = (await collect(constrained, params(**wanted)))[0]
+    flat = (await collect(constrained, params(**wanted, flat_logprobs=True)))[0]
+    assert isinstance(flat.outputs[0].logprobs, FlatLogprobs)
+    assert flat.outputs[0].logprobs == usual.outputs[0].logprobs
+    assert isinstance(flat.prompt_logprobs, FlatLogprobs)
+    assert flat.prompt_logprobs == usual.prompt_logprobs
+    deltas = await collect(
+        constrained, params(logprobs=2, flat_logprobs=True, output_kind=OutputKind.DELTA)
+    )
+    rows = [row for output in deltas for row in output.outputs[0].logprobs]
+    assert rows == usual.outputs[0].logprobs
 
 
 @pytest.mark.parametrize(

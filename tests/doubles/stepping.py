@@ -118,7 +118,8 @@ class SteppingEngine:
         plan = self.scheduler.plan()
         if plan is not None:
             logits = self.runner.forward(plan.to_batch(self.config.cache_config.block_size))
-            self._take(self.scheduler.commit(plan, sample(logits, plan)))
+            mode = self.config.model_config.logprobs_mode
+            self._take(self.scheduler.commit(plan, sample(logits, plan, mode)))
         return plan
 
     def run(self, max_steps: int = 10_000) -> None:

@@ -180,6 +180,7 @@ def test_two_ways_to_size_the_pool_are_refused_together():
         ({"served_model_name": ["a", " "]}, "--served-model-name"),
         ({"scheduling_policy": "lifo"}, '--scheduling-policy "lifo"'),
         ({"max_logprobs": -2}, "--max-logprobs"),
+        ({"logprobs_mode": "raw"}, "--logprobs-mode"),
     ],
 )
 def test_other_bad_values_are_refused_by_the_name_of_their_flag(flags: dict, words: str):

@@ -61,6 +61,13 @@ class ServeOptions:
         Count,
         Parameter(group=MODEL, help="Most log-probabilities a request may ask for; -1: no limit."),
     ] = 20
+    logprobs_mode: Annotated[
+        Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"],
+        Parameter(
+            group=MODEL,
+            help="What log-probabilities are of: the model's logits, or what is left to draw from.",
+        ),
+    ] = "raw_logprobs"
     structured_outputs_in_reasoning: Annotated[
         bool,
         Parameter(

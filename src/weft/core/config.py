@@ -6,6 +6,8 @@ is left to choose. Sizes are in tokens, blocks or bytes, as the name says.
 
 import msgspec
 
+from weft.core.types import LogprobsMode
+
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one engine as the user gave them; None means "choose for me"."""
@@ -25,6 +27,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     max_logprobs: int = 20
+    logprobs_mode: str = "raw_logprobs"
     structured_outputs_in_reasoning: bool = False
 
 
@@ -46,6 +49,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     pad_token_id: int | None
     default_sampling_params: dict[str, float | int]
     max_logprobs: int
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     revision: str | None = None
     runner_type: str = "generate"
     is_multimodal_model: bool = False

@@ -4,6 +4,7 @@ All are frozen msgspec Structs, so that the same value serves Python callers and
 processes. Token ids are plain ints, times are seconds, log-probabilities are natural logarithms.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypedDict
 
@@ -26,6 +27,19 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     ERROR = "error"
     REPETITION = "repetition"
+
+
+class LogprobsMode(StrEnum):
+    """What an engine reports as log-probabilities, of which stage of sampling.
+
+    Raw is before everything but a grammar, processed after everything, temperature and truncation too.
+    Prompt tokens are not sampled: of theirs there is only raw.
+    """
+
+    RAW_LOGPROBS = "raw_logprobs"
+    RAW_LOGITS = "raw_logits"
+    PROCESSED_LOGPROBS = "processed_logprobs"
+    PROCESSED_LOGITS = "processed_logits"
 
 
 class PauseMode(StrEnum):
@@ -94,6 +108,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `None` means "not asked for". `max_tokens=None` fills the context. `temperature` below 1e-5 is
     greedy. `top_k` 0 or -1 is off. `logprobs`/`prompt_logprobs` -1 asks for the whole vocabulary.
     `logprob_token_ids` are scored beside the sampled token, in place of the most likely ones.
+    `flat_logprobs` asks for them as `weft.core.logprobs.FlatLogprobs`, of few objects, not as lists.
 
     What may be sampled is narrowed by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
     `min_tokens`; one that would leave nothing is passed over at that token. With `structured_outputs`,
@@ -121,6 +136,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
@@ -221,7 +237,7 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     token_ids: list[int] = []
     cumulative_logprob: float | None = None
-    logprobs: list[PositionLogprobs] | None = None
+    logprobs: Sequence[PositionLogprobs] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -243,7 +259,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     is_finished: bool
-    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     num_cached_tokens: int = 0
 
     @property

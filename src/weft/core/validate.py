@@ -53,6 +53,7 @@ _BOOLEANS = (
     "spaces_between_special_tokens",
     "skip_reading_prefix_cache",
     "grammar_from_first_token",
+    "flat_logprobs",
 )
 _NUMBERS = (
     "temperature",

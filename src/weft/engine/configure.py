@@ -14,6 +14,7 @@ from weft.core.config import (
     SchedulerConfig,
 )
 from weft.core.errors import ConfigError
+from weft.core.types import LogprobsMode
 from weft.model.card import ModelCard
 
 # Of the free memory, what weights and KV pool may take together; the rest is for the arrays of a
@@ -244,6 +245,11 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         raise ConfigError("--served-model-name must not be empty")
     if options.max_logprobs < -1:
         raise ConfigError(f"--max-logprobs must be at least -1, not {options.max_logprobs}")
+    if options.logprobs_mode not in list(LogprobsMode):
+        raise ConfigError(
+            f'--logprobs-mode "{options.logprobs_mode}" is unknown; '
+            f"choose from {', '.join(LogprobsMode)}"
+        )
     is_unlimited = options.max_logprobs == -1
     return ModelConfig(
         model=options.model,
@@ -260,6 +266,7 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         max_logprobs=card.vocab_size
         if is_unlimited
         else min(options.max_logprobs, card.vocab_size),
+        logprobs_mode=LogprobsMode(options.logprobs_mode),
         revision=options.revision,
     )
 

@@ -32,6 +32,10 @@ from weft.engine.messages import (
 from weft.engine.sampler import sample
 from weft.engine.scheduler import Admission, Scheduler
 
+# Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if
+# it must. 8,192 rows of 152,000 tokens would be 5 GB.
+MAX_SCORED_BYTES = 256 << 20
+
 log = logging.getLogger("weft.engine")
 
 
@@ -59,11 +63,15 @@ class EngineLoop:
         read_tokenizer: Callable[[], str],
     ) -> None:
         self._block_size = config.cache_config.block_size
+        self._logprobs_mode = config.model_config.logprobs_mode
         self._runner = runner
         self._mailbox = mailbox
         self._emit = emit
         self._scheduler = Scheduler(
-            config.scheduler_config, config.cache_config, config.model_config.max_model_len
+            config.scheduler_config,
+            config.cache_config,
+            config.model_config.max_model_len,
+            max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
         )
         self._meter = LoadMeter(config)
         model = config.model_config
@@ -117,7 +125,7 @@ class EngineLoop:
         except Exception:
             self._report(self._scheduler.fail(plan))  # they know why; the others learn that it died
             raise
-        sampled = sample(logits, plan)
+        sampled = sample(logits, plan, self._logprobs_mode)
         outputs = self._scheduler.commit(plan, sampled)
         self._meter.count_step(sum(len(output.token_ids) for output in outputs))
         return outputs

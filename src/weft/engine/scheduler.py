@@ -5,6 +5,7 @@ a step spends a budget of tokens on closing the gaps. One order, (priority, arri
 served first and, read backwards, who gives way when blocks run out.
 """
 
+import sys
 from bisect import insort
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -33,9 +34,15 @@ class Scheduler:
     """Owner of every `Sequence` and of the prefix cache. Synchronous; one thread calls it."""
 
     def __init__(
-        self, config: SchedulerConfig, cache_config: CacheConfig, max_model_len: int
+        self,
+        config: SchedulerConfig,
+        cache_config: CacheConfig,
+        max_model_len: int,
+        max_scored_rows: int = sys.maxsize,
     ) -> None:
         self.config = config
+        # Rows of a whole vocabulary each, which a step that scores its prompts keeps at once.
+        self.max_scored_rows = max_scored_rows
         # A sequence longer than the pool could only wait for itself.
         self.max_model_len = min(max_model_len, cache_config.max_total_tokens)
         self.admission = Admission.OPEN
@@ -208,6 +215,7 @@ class Scheduler:
             if sequence.status is not Status.RUNNING:
                 continue  # gave way to an earlier one in this very loop
             wanted = min(sequence.num_tokens - sequence.num_planned_tokens, budget)
+            wanted = min(wanted, self._scorable(sequence, entries))
             if wanted <= 0:
                 continue
             while not self._grow(sequence, sequence.num_planned_tokens + wanted):
@@ -228,13 +236,23 @@ class Scheduler:
             if not self._fits(sequence, found):
                 return  # head of line: nobody overtakes, or a long prompt would wait for ever
             num_cached = len(found) * self.cache.block_size
-            num_tokens = min(sequence.num_tokens - num_cached, budget)
+            num_tokens = min(
+                sequence.num_tokens - num_cached, budget, self._scorable(sequence, entries)
+            )
+            if not num_tokens:
+                return  # its turn comes when those before it have scored their prompts
             self._start(sequence, found)
             is_grown = self._grow(sequence, num_cached + num_tokens)
             assert is_grown, "the whole sequence fits, so its first chunk does"
             entries[sequence] = self._take_up(sequence, num_tokens)
             self.cache.register(sequence, sequence.num_planned_tokens)
             budget -= num_tokens
+
+    def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
+        """How many tokens the sequence may compute, if their rows are to be scored."""
+        if not sequence.wants_prompt_logprobs:
+            return sys.maxsize
+        return self.max_scored_rows - sum(entry.num_scored for entry in entries.values())
 
     def _admissible(self) -> Iterator[Sequence]:
         if self.admission is Admission.OPEN:
