@@ -166,6 +166,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
+class StreamingInput(msgspec.Struct, frozen=True):
+    """A piece of a prompt that comes while its request is answered; None keeps the call's parameters."""
+
+    prompt: PromptType
+    sampling_params: SamplingParams | None = None
+
+
 class OpenThought(msgspec.Struct, frozen=True, kw_only=True):
     """Reasoning that has not ended where the answer begins: the text that ends it, and its tokens."""
 
