@@ -322,6 +322,11 @@ async def test_health_and_tasks_are_told(engine):
     assert await engine.is_paused() is False
 
 
+async def test_traces_are_not_exported(constrained):
+    """So callers need not gather what a trace is made of."""
+    assert await constrained.is_tracing_enabled() is False
+
+
 async def test_load_is_of_this_engine(engine):
     """An idle engine runs nothing, and has room."""
     await collect(engine, GREEDY)
@@ -371,6 +376,15 @@ async def test_pause_keep_freezes_and_resume_goes_on(controlled):
     await controlled.pause_generation(mode="keep", clear_cache=True)
     await controlled.resume_generation()
     assert (await task)[-1].outputs[0].token_ids == expected
+
+
+async def test_a_paused_engine_counts_as_sleeping(controlled):
+    """Nothing is scheduled, which is what callers ask."""
+    assert await controlled.is_sleeping() is False
+    await controlled.pause_generation()
+    assert await controlled.is_sleeping() is True
+    await controlled.resume_generation()
+    assert await controlled.is_sleeping() is False
 
 
 async def test_an_unknown_pause_mode_is_refused(controlled):

@@ -182,6 +182,14 @@ async def test_load_of_a_busy_engine_is_that_of_its_last_step():
     assert time.monotonic() - started < 5
 
 
+async def test_stats_are_one_line(caplog):
+    """Of the load after the last step; no step is needed for it."""
+    caplog.set_level("INFO", "weft.engine")
+    await HandClient().do_log_stats()
+    [line] = [r.getMessage() for r in caplog.records if "running=" in r.getMessage()]
+    assert line.startswith("running=1 waiting=0 kv_usage=0.0%")
+
+
 async def test_shutdown_refuses_new_requests_and_is_idempotent():
     """One Stop with the time to drain; then every request is refused as unavailable."""
     client = HandClient()
