@@ -11,8 +11,8 @@ from weft.core.types import FinishReason, Request, SamplingParams
 from weft.engine.grammar import Grammar, GrammarFailed, Vocabulary, build
 from weft.engine.messages import LogprobRow, SequenceOutput
 from weft.engine.plan import Plan
-from weft.engine.sampler import sample
 from weft.engine.scheduler import Scheduler
+from weft.engine.verify import settle
 
 EOS = 1
 
@@ -119,7 +119,7 @@ class SteppingEngine:
         if plan is not None:
             logits = self.runner.forward(plan.to_batch(self.config.cache_config.block_size))
             mode = self.config.model_config.logprobs_mode
-            self._take(self.scheduler.commit(plan, sample(logits, plan, mode)))
+            self._take(settle(logits, plan, self.scheduler, mode))
         return plan
 
     def run(self, max_steps: int = 10_000) -> None:

@@ -8,9 +8,10 @@ from collections import Counter
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from tests.doubles.stepping import make_engine
+from weft.core.config import SpeculativeConfig
 from weft.core.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -38,6 +39,9 @@ WISHES = [
     {"bad_token_ids": [[97], [98, 99]]},
     {"repetition_detection": RepetitionDetectionParams(max_pattern_size=2, min_count=2)},
 ]
+DRAFTS = SpeculativeConfig(
+    method="ngram", num_speculative_tokens=3, prompt_lookup_max=2, prompt_lookup_min=1
+)
 PROMPTS = st.lists(st.integers(3, 5), min_size=1, max_size=14)
 SALTS = st.sampled_from([None, "a", "b"])
 
@@ -49,6 +53,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.start(None)
+        self.submitted: dict[str, tuple[list[int], dict, int]] = {}
+        self.aborted: set[str] = set()  # wholly or in part
+        self.gone: set[str] = set()  # wholly
+        self.cached: set[bytes] = set()
+        self.owner_by_hash: dict[bytes, tuple[str | None, str | None]] = {}  # salt, adapter
+        self.steps_without_token = 0
+
+    @initialize(speculation=st.sampled_from([None, DRAFTS]))
+    def start(self, speculation):
+        """Half of the engines draft tokens."""
         self.engine = make_engine(
             num_blocks=12,
             block_size=2,
@@ -57,14 +72,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_batched_tokens=6,
             vocab_size=VOCAB,
             policy="priority",
+            speculation=speculation,
         )
         self.engine.vocabulary = VOCABULARY
-        self.submitted: dict[str, tuple[list[int], dict, int]] = {}
-        self.aborted: set[str] = set()  # wholly or in part
-        self.gone: set[str] = set()  # wholly
-        self.cached: set[bytes] = set()
-        self.owner_by_hash: dict[bytes, tuple[str | None, str | None]] = {}  # salt, adapter
-        self.steps_without_token = 0
 
     @rule(
         target=requests,
@@ -218,7 +228,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seen = Counter((e.sequence.request.request_id, e.sequence.index) for e in entries)
         assert all(count == 1 for count in seen.values())
         assert not {request_id for request_id, _ in seen} & self.gone
-        assert sum(e.num_tokens for e in entries) <= 6
+        assert sum(e.num_rows for e in entries) <= 6
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase

@@ -110,6 +110,16 @@ class ServeOptions:
         Literal["fcfs", "priority"],
         Parameter(group=SCHEDULING, help="First come first served, or by request priority."),
     ] = "fcfs"
+    speculative_config: Annotated[
+        str | None,
+        Parameter(
+            group=SCHEDULING,
+            help=(
+                'Draft tokens from what was said before; JSON, such as {"method": "ngram", '
+                '"num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}.'
+            ),
+        ),
+    ] = None
     max_num_queued_reqs: Annotated[
         MaybeCount,
         Parameter(

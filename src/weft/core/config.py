@@ -4,6 +4,8 @@
 is left to choose. Sizes are in tokens, blocks or bytes, as the name says.
 """
 
+from typing import Any
+
 import msgspec
 
 from weft.core.types import LogprobsMode
@@ -29,6 +31,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_logprobs: int = 20
     logprobs_mode: str = "raw_logprobs"
     structured_outputs_in_reasoning: bool = False
+    speculative_config: str | dict[str, Any] | None = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,18 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.num_blocks * self.block_size
 
 
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How tokens are drafted: "ngram" continues an earlier place that ends with the same tokens.
+
+    At most `num_speculative_tokens` a step, after `prompt_lookup_max` to `prompt_lookup_min` equal ones.
+    """
+
+    method: str
+    num_speculative_tokens: int
+    prompt_lookup_max: int
+    prompt_lookup_min: int
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one step and of the queue. `policy` is "fcfs" or "priority"."""
 
@@ -87,6 +102,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     max_num_queued_reqs: int
     max_num_queued_tokens: int
+    speculation: SpeculativeConfig | None = None
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -306,6 +306,8 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 0
     num_steps: int = 0
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     @property
     def token_usage(self) -> float:

@@ -15,6 +15,7 @@ from weft.core.config import (
 )
 from weft.core.errors import ConfigError
 from weft.core.types import LogprobsMode
+from weft.engine.speculation import read_speculation
 from weft.model.card import ModelCard
 
 # Of the free memory, what weights and KV pool may take together; the rest is for the arrays of a
@@ -236,6 +237,7 @@ def _scheduler_config(options: EngineOptions) -> SchedulerConfig:
         max_num_queued_tokens=_bounded(
             "max_num_queued_tokens", options.max_num_queued_tokens, DEFAULT_MAX_NUM_QUEUED_TOKENS
         ),
+        speculation=read_speculation(options.speculative_config),
     )
 
 

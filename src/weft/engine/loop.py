@@ -29,8 +29,8 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
-from weft.engine.sampler import sample
 from weft.engine.scheduler import Admission, Scheduler
+from weft.engine.verify import settle
 
 # Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if
 # it must. 8,192 rows of 152,000 tokens would be 5 GB.
@@ -125,8 +125,7 @@ class EngineLoop:
         except Exception:
             self._report(self._scheduler.fail(plan))  # they know why; the others learn that it died
             raise
-        sampled = sample(logits, plan, self._logprobs_mode)
-        outputs = self._scheduler.commit(plan, sampled)
+        outputs = settle(logits, plan, self._scheduler, self._logprobs_mode)
         self._meter.count_step(sum(len(output.token_ids) for output in outputs))
         return outputs
 

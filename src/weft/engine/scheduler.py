@@ -8,10 +8,12 @@ served first and, read backwards, who gives way when blocks run out.
 import sys
 from bisect import insort
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from enum import Enum
 
 from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request
+from weft.engine.drafts import NgramLookup
 from weft.engine.grammar import Grammar, GrammarFailed
 from weft.engine.messages import SequenceOutput
 from weft.engine.plan import Plan, PlannedRows
@@ -54,6 +56,8 @@ class Scheduler:
         )
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
         self._waiting: list[Sequence] = []  # sorted by order
         self._running: list[Sequence] = []  # sorted by order
         self._compiling: list[Sequence] = []  # not to be scheduled before their grammar is there
@@ -116,6 +120,7 @@ class Scheduler:
                 order=(priority, self._num_arrivals + index),
                 token_ids=list(request.prompt_token_ids),
                 repetition=_repetition_watch(request),
+                lookup=self._lookup(),
             )
             for index in range(request.params.n)
         ]
@@ -128,6 +133,9 @@ class Scheduler:
             return
         for sequence in sequences:
             insort(self._waiting, sequence, key=_by_order)
+
+    def _lookup(self) -> NgramLookup | None:
+        return None if self.config.speculation is None else NgramLookup(self.config.speculation)
 
     def settle_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
         """Let a request that waits for this take its place; or end it, with the sentence why there is none."""
@@ -189,9 +197,11 @@ class Scheduler:
         entries = self._plan_running(self.config.max_num_batched_tokens)
         for entry in entries.values():
             self.cache.register(entry.sequence, entry.sequence.num_planned_tokens)
+        budget = self.config.max_num_batched_tokens - sum(e.num_tokens for e in entries.values())
         if self.num_preemptions == num_preemptions:
-            budget = self.config.max_num_batched_tokens
-            self._plan_waiting(budget - sum(e.num_tokens for e in entries.values()), entries)
+            budget = self._plan_waiting(budget, entries)
+        if self.config.speculation is not None:
+            self._plan_drafts(budget, entries)
         return Plan(tuple(entries.values())) if entries else None
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[SequenceOutput]:
@@ -202,6 +212,10 @@ class Scheduler:
             if sequence.status is not Status.RUNNING:
                 continue  # ended or preempted since the plan: its token is dropped, once
             sequence.num_computed_tokens = entry.start + entry.num_tokens
+            # A draft that turned out right was computed without having been planned.
+            sequence.num_planned_tokens = max(
+                sequence.num_planned_tokens, sequence.num_computed_tokens
+            )
             output = self._commit_row(sequence, entry, row)
             if output is not None:
                 outputs.append(output)
@@ -228,25 +242,47 @@ class Scheduler:
                 budget -= wanted
         return entries
 
-    def _plan_waiting(self, budget: int, entries: dict[Sequence, PlannedRows]) -> None:
+    def _plan_waiting(self, budget: int, entries: dict[Sequence, PlannedRows]) -> int:
+        """Take up who waits; the budget that is left."""
         for sequence in list(self._admissible()):
             if budget <= 0 or len(self._running) >= self.config.max_num_seqs:
-                return
+                return budget
             found = self.cache.find(sequence)
             if not self._fits(sequence, found):
-                return  # head of line: nobody overtakes, or a long prompt would wait for ever
+                return (
+                    budget  # head of line: nobody overtakes, or a long prompt would wait for ever
+                )
             num_cached = len(found) * self.cache.block_size
             num_tokens = min(
                 sequence.num_tokens - num_cached, budget, self._scorable(sequence, entries)
             )
             if not num_tokens:
-                return  # its turn comes when those before it have scored their prompts
+                return budget  # its turn comes when those before it have scored their prompts
             self._start(sequence, found)
             is_grown = self._grow(sequence, num_cached + num_tokens)
             assert is_grown, "the whole sequence fits, so its first chunk does"
             entries[sequence] = self._take_up(sequence, num_tokens)
             self.cache.register(sequence, sequence.num_planned_tokens)
             budget -= num_tokens
+        return budget
+
+    def _plan_drafts(self, budget: int, entries: dict[Sequence, PlannedRows]) -> None:
+        """Spend what is left of the budget, and of the blocks, on guesses at what follows."""
+        for sequence, entry in entries.items():
+            if not entry.samples or sequence.lookup is None:
+                continue
+            # The last token of an answer needs no row: nothing follows it.
+            last = min(
+                sequence.num_prompt_tokens + (sequence.params.max_tokens or sys.maxsize),
+                self.max_model_len,
+            )
+            drafts = sequence.lookup.propose(
+                sequence.token_ids, min(budget, last - sequence.num_tokens - 1)
+            )
+            if drafts and self._grow(sequence, sequence.num_tokens + len(drafts)):
+                entries[sequence] = replace(entry, draft_token_ids=drafts)
+                self.num_draft_tokens += len(drafts)
+                budget -= len(drafts)
 
     def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
         """How many tokens the sequence may compute, if their rows are to be scored."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weft.core.types import Request, SamplingParams
+from weft.engine.drafts import NgramLookup
 from weft.engine.grammar import GrammarState
 from weft.engine.messages import LogprobRow
 from weft.engine.repetition import RepetitionWatch
@@ -47,6 +48,7 @@ class Sequence:
     grammar: GrammarState | None = None
     repetition: RepetitionWatch | None = None
     thought: ThoughtWatch | None = None
+    lookup: NgramLookup | None = None
 
     @property
     def params(self) -> SamplingParams:
