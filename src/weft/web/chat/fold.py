@@ -1,6 +1,6 @@
 """An answer in one piece: the fold of the events that a stream would have told."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -42,7 +42,7 @@ class WholeTurn:
     prompt_token_ids: list[int]
     answers: list[WholeAnswer]
     num_cached_tokens: int
-    prompt_logprobs: list[PositionLogprobs | None] | None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None
 
 
 async def fold(events: AsyncGenerator[TurnEvent, None]) -> WholeTurn:

@@ -1,6 +1,6 @@
 """`run_turn`: a `Turn` in, its `TurnEvent`s out. The only place where a conversation meets the engine."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -26,7 +26,7 @@ async def run_turn(served: Served, turn: Turn) -> AsyncGenerator[TurnEvent, None
         AnswerReader(make_parser(turn, served.options), wishes) for _ in range(prompt.params.n)
     ]
     num_cached_tokens = 0
-    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     is_begun = False
     async with aclosing(_generate(served, turn, prompt)) as outputs:
         async for output in outputs:

@@ -86,7 +86,7 @@ class TurnDelta:
     parts: list[Part]
     token_ids: list[int]
     num_reasoning_tokens: int = 0
-    logprobs: list[PositionLogprobs] | None = None
+    logprobs: Sequence[PositionLogprobs] | None = None
     finish_reason: TurnReason | None = None
     stop_reason: int | str | None = None
 
@@ -101,7 +101,7 @@ class Ended:
     """The last event of every turn that did not fail."""
 
     num_cached_tokens: int
-    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
 
 
 TurnEvent: TypeAlias = Began | TurnDelta | Ended

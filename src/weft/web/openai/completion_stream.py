@@ -1,6 +1,6 @@
 """The choices of a completion: the engine's outputs in OpenAI's words, streamed or not."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ class PromptWriter:
         self.num_tokens = [0] * shape.num_answers
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
-        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
 
     def choices(self, output: RequestOutput) -> Iterator[CompletionChunkChoice]:
         """What an output tells of every answer that it has news of."""
