@@ -45,14 +45,13 @@ def sample(
     }
     drawn = _draw_plain(logits, [plan.entries[place] for place in plain], list(plain.values()))
     drawn_by_place = dict(zip(plain, drawn, strict=True))
-    return Sampled(
-        tuple(
-            drawn_by_place.get(place) or _sample_entry(logits[end - count : end], entry, mode)
-            for place, (entry, count, end) in enumerate(
-                zip(plan.entries, counts, ends, strict=True)
-            )
-        )
-    )
+    rows = [
+        drawn_by_place.get(place) or _sample_entry(logits[end - count : end], entry, mode)
+        for place, (entry, count, end) in enumerate(zip(plan.entries, counts, ends, strict=True))
+    ]
+    # Of a list: from a generator the tuple is made for ten and then cut, so each step leaves CPython one
+    # more spare tuple of its size, up to two thousand of each. In 36,000 requests that was 3 MiB.
+    return Sampled(tuple(rows))
 
 
 def is_plain(entry: PlannedRows, vocab_size: int) -> bool:

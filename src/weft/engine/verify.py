@@ -42,7 +42,7 @@ def settle(
     depth = 0
     while chains := [chain for chain in chains if chain.is_right(depth)]:
         scheduler.num_accepted_tokens += len(chains)
-        follow = Plan(tuple(PlannedRows.last_of(chain.sequence) for chain in chains))
+        follow = Plan(tuple([PlannedRows.last_of(chain.sequence) for chain in chains]))
         rows = [chain.first_row + depth for chain in chains]
         outputs += scheduler.commit(follow, sample(logits[rows], follow, mode))
         depth += 1
