@@ -65,7 +65,8 @@ def test_the_installed_wheel_serves_its_model(wheel: Path, tmp_path: Path):
 def test_nothing_that_serves_imports_torch():
     """Server, engine and clients, in a process of their own."""
     program = (
-        "import sys, weft.cli.serve, weft.cli.chat, weft.cli.complete, weft.engine.process\n"
+        "import sys, weft.cli.serve, weft.cli.loading, weft.cli.chat, weft.cli.complete\n"
+        "import weft.engine.process\n"
         "import weft.engine.offline\n"
         "print(sorted({'torch', 'transformers', 'pydantic'} & set(sys.modules)))"
     )

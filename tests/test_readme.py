@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tests.cli.test_epp_up import up
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ADDRESS = "127.0.0.1:50051"  # where the README's server listens
+HTTP = "http://127.0.0.1:8000"
 
 
 def blocks(language: str) -> list[str]:
@@ -26,6 +28,7 @@ UP_LINES = [line for line in SHELL_LINES if line.startswith(".venv/bin/weft up")
 CLIENT_LINES = [
     line for line in SHELL_LINES if line.startswith(".venv/bin/weft") and line not in UP_LINES
 ]
+CURL_LINES = [line for line in SHELL_LINES if line.startswith("curl")]
 MAKE_LINES = [line for line in SHELL_LINES if line.startswith("make")]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/architecture.md"]
 
@@ -46,6 +49,21 @@ def run(argv: list[str], server: Server) -> str:
     return result.stdout
 
 
+def to_server(text: str, server: Server) -> str:
+    """What the README shows, with the ports of `server`."""
+    return text.replace(ADDRESS, server.address).replace(HTTP, server.http)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("line", CURL_LINES)
+def test_the_requests_of_the_readme_answer(server: Server, line: str):
+    """As written but for the port; a curl of before --json is told what that stands for."""
+    argv = shlex.split(to_server(line, server))
+    place = argv.index("--json")
+    header = ["--header", "content-type: application/json", "--data"]
+    assert '"choices"' in run([*argv[:place], "--fail", *header, *argv[place + 1 :]], server)
+
+
 @pytest.mark.parametrize("line", CLIENT_LINES)
 def test_the_commands_of_the_readme_answer(server: Server, line: str):
     """Each, as written, against a server without arguments."""
@@ -56,7 +74,7 @@ def test_the_commands_of_the_readme_answer(server: Server, line: str):
 @pytest.mark.parametrize("source", blocks("python"), ids=lambda source: source.split()[1])
 def test_the_programs_of_the_readme_answer(server: Server, source: str):
     """Each, as written but for the port."""
-    assert run([sys.executable, "-c", source.replace(ADDRESS, server.address)], server).strip()
+    assert run([sys.executable, "-c", to_server(source, server)], server).strip()
 
 
 @pytest.mark.parametrize("line", UP_LINES)
@@ -68,7 +86,7 @@ def test_the_stack_of_the_readme_comes_up(line: str):
 
 def test_every_line_of_shell_is_known_here():
     """A new kind of command in the README needs a way to be tested."""
-    assert sorted(UP_LINES + CLIENT_LINES + MAKE_LINES) == sorted(SHELL_LINES)
+    assert sorted(UP_LINES + CLIENT_LINES + CURL_LINES + MAKE_LINES) == sorted(SHELL_LINES)
 
 
 @pytest.mark.parametrize("line", MAKE_LINES)

@@ -15,9 +15,12 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from weft.cli.epp_options import EppOptions, UpOptions
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.errors import Code, WeftError
+from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
 from weft.model.families import FAMILIES
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.status import to_status
+from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
+from weft.web.http.problem import to_http_status
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -85,25 +88,27 @@ def _value(hint: Any) -> str:
 
 
 def errors() -> str:
-    """The code of each error class, and its gRPC status."""
+    """The code of each error class, and its HTTP and gRPC status."""
     lines = [
         NOTE,
         "",
         "# Errors",
         "",
         (
-            "Every failure of a call is a gRPC status with a sentence that says what was wrong and what is "
-            "allowed. From Python the same failures are exceptions of `weft.core.errors`."
+            "Every failure of a call is an HTTP or gRPC status with a sentence that says what was wrong and "
+            "what is allowed; over HTTP in the error object of the API that was called. From Python the same "
+            "failures are exceptions of `weft.core.errors`. Anthropic's API has 529 in place of 503."
         ),
         "",
-        "| code | gRPC status | raised as | when |",
-        "| --- | --- | --- | --- |",
+        "| code | HTTP | gRPC status | raised as | when |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for code in Code:
         classes = [error for error in _subclasses(WeftError) if error.code is code]
         for error in sorted(classes, key=lambda error: error.__name__):
             when = (error.__doc__ or "").strip().splitlines()[0]
-            lines.append(f"| {code.value} | {to_status(code).name} | `{error.__name__}` | {when} |")
+            statuses = f"{to_http_status(code)} | {to_status(code).name}"
+            lines.append(f"| {code.value} | {statuses} | `{error.__name__}` | {when} |")
     return "\n".join(lines) + "\n"
 
 
@@ -181,6 +186,87 @@ def _interface_cell(row: dict[str, str]) -> str:
     return f"`{name}` in tests/{file}"
 
 
+def parsers() -> str:
+    """Every family of tool calls and of thoughts."""
+    lines = [
+        NOTE,
+        "",
+        "# Parsers",
+        "",
+        (
+            "What takes a model's answer apart into thoughts, text and tool calls, while it is written. The "
+            "names are those that vLLM's `--tool-call-parser` and `--reasoning-parser` take."
+        ),
+        "",
+        "## Tool calls",
+        "",
+        "| name | models | reads |",
+        "| --- | --- | --- |",
+    ]
+    for name, tool in sorted(TOOL_PARSERS.items()):
+        lines.append(f"| {name} | {tool.models} | {_code(tool.example)} |")
+    lines += ["", "## Thoughts", "", "| name | models | from | to |", "| --- | --- | --- | --- |"]
+    for name, thoughts in sorted(REASONING_PARSERS.items()):
+        start = _code(thoughts.starts[0]) + (", or the start" if thoughts.may_omit_start else "")
+        lines.append(f"| {name} | {thoughts.models} | {start} | {_code(thoughts.reasoning_end)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _code(text: str) -> str:
+    """Text as code in a cell of a table: on one line, its bars escaped."""
+    fence = "``" if "`" in text else "`"
+    return fence + text.replace("\n", " ").replace("|", "\\|") + fence
+
+
+def metrics() -> str:
+    """Every series of the engine, older names, and what is absent."""
+    labels = " and ".join(f"`{label}`" for label in ENGINE_LABELS)
+    lines = [
+        NOTE,
+        "",
+        "# Metrics",
+        "",
+        (
+            f"The engine's series, under the names of vLLM. Each has the labels {labels} beside its own. "
+            "An answer is one of the `n` of a request. Times between events of the engine are taken by the "
+            "engine; those that start at a request's arrival by the server."
+        ),
+        "",
+        "| series | type | labels of its own | meaning | buckets |",
+        "| --- | --- | --- | --- | --- |",
+        *map(_series_row, SERIES),
+        "",
+        "## Older names",
+        "",
+        "Shown beside the current one by `--show-hidden-metrics-for-version X.Y`, up to that version.",
+        "",
+        "| older name | current name | last version |",
+        "| --- | --- | --- |",
+    ]
+    for older in OLDER_NAMES:
+        version = ".".join(map(str, older.last_version))
+        suffix = _suffix(next(series for series in SERIES if series.name == older.current))
+        names = (f"`{PREFIX}{name}{suffix}`" for name in (older.name, older.current))
+        lines.append(f"| {' | '.join(names)} | {version} |")
+    lines += ["", "## Series of vLLM that are not here", "", "| series | why |", "| --- | --- |"]
+    for names, reason in ABSENT.items():
+        shown = ", ".join(f"`{PREFIX}{name}`" for name in names.split(", "))
+        lines.append(f"| {shown} | {reason} |")
+    return "\n".join(lines) + "\n"
+
+
+def _series_row(series: Series) -> str:
+    labels = ", ".join(f"`{label}`" for label in series.labels)
+    buckets = "1, 2, 5, 10 ... to the model's length" if series.kind is Kind.HISTOGRAM else ""
+    if series.buckets is not None:
+        buckets = ", ".join(f"{bound:g}" for bound in series.buckets)
+    return f"| `{PREFIX}{series.name}{_suffix(series)}` | {series.kind} | {labels} | {series.text} | {buckets} |"
+
+
+def _suffix(series: Series) -> str:
+    return "_total" if series.kind is Kind.COUNTER else ""
+
+
 def _message_lines(message: Descriptor) -> Iterator[str]:
     if message.GetOptions().map_entry:
         return
@@ -222,7 +308,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "engine.md": engine,
     "errors.md": errors,
     "grpc.md": grpc,
+    "metrics.md": metrics,
     "models.md": models,
+    "parsers.md": parsers,
 }
 
 

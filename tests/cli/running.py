@@ -45,9 +45,13 @@ class Server:
     def __init__(self, process: subprocess.Popen[str], banner: str) -> None:
         self.process = process
         self.banner = banner
-        self.address = next(
-            line.split()[1] for line in banner.splitlines() if line.startswith("  gRPC")
-        )
+        self.address = self._place("  gRPC")
+        self.http = self._place("  HTTP")
+
+    def _place(self, row: str) -> str:
+        """Where the block says that a server listens; "" if it says nothing of it."""
+        places = (line.split()[1] for line in self.banner.splitlines() if line.startswith(row))
+        return next(places, "")
 
     @property
     def front(self) -> psutil.Process:
@@ -82,7 +86,7 @@ class Server:
 def running(*argv: str, **environment: str) -> Iterator[Server]:
     """`weft serve ARGV` on a free port, from its ready block until the end of the block."""
     process = subprocess.Popen(
-        [*WEFT, "serve", *argv, "--grpc-port", "0", "--port", "0"],
+        [*WEFT, "serve", *argv, *_free_ports(argv)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -103,6 +107,11 @@ def running(*argv: str, **environment: str) -> Iterator[Server]:
         for child in family:
             if child.is_running():
                 child.kill()
+
+
+def _free_ports(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Ports for the servers that will listen."""
+    return ("--port", "0") if "--remote" in argv else ("--grpc-port", "0", "--port", "0")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 
 from weft.cli.main import make_app, run
 from weft.cli.options import ServeOptions
+from weft.cli.serving import DEFAULT_MODEL
 from weft.core.config import EngineOptions
 
 
@@ -44,7 +45,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 def test_without_arguments_the_model_in_the_package_is_served():
     """`weft serve` answers after an install, with nothing else said."""
-    assert serve_arguments() == ("embedded:tiny", ServeOptions())
+    assert serve_arguments() == (None, ServeOptions())
+    assert DEFAULT_MODEL == "embedded:tiny"
 
 
 def test_both_spellings_of_a_flag_are_read():

@@ -208,3 +208,17 @@ def test_the_cause_is_shown_with_debug_logging():
     )
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_busy_server_logs_its_load():
+    """One line about what it does, a few seconds after it began."""
+    with running("embedded:echo") as server:
+        assert weft("complete", "hello", "--address", server.address).returncode == 0
+        server.read_log_until("tok/s, running 0, waiting 0, KV usage 0.0%")
+
+
+def test_a_version_without_older_metric_names_is_refused():
+    """Before the model is loaded, with the last version that has some."""
+    ended = weft("serve", SMALL, "--show-hidden-metrics-for-version", "3.0")
+    assert ended.returncode == 2
+    assert 'error: --show-hidden-metrics-for-version "3.0" shows no older name' in ended.stderr

@@ -11,6 +11,7 @@ from weft.engine.local_client import LocalClient
 from weft.engine.process_client import ProcessClient
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
+from weft.rpc.fleet import Fleet
 from weft.rpc.server import RpcOptions, RpcServer
 
 MODEL = (
@@ -55,18 +56,38 @@ async def process(**options) -> AsyncIterator[EngineClient]:
 
 
 @asynccontextmanager
-async def rpc(**options) -> AsyncIterator[EngineClient]:
-    """The engine behind a gRPC server."""
+async def served(**options) -> AsyncIterator[str]:
+    """The address of a gRPC server with an engine of its own."""
     async with local(**options) as engine:
         files = open_model(engine.model_config.model).tokenizer_files
         server = RpcServer(engine, files, RpcOptions(port=0))
         port = await server.start()
-        client = await RpcClient.connect(f"127.0.0.1:{port}")
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            await server.stop()
+
+
+@asynccontextmanager
+async def rpc(**options) -> AsyncIterator[EngineClient]:
+    """The engine behind a gRPC server."""
+    async with served(**options) as target:
+        client = await RpcClient.connect(target)
         try:
             yield client
         finally:
             await client.close()
-            await server.stop()
+
+
+@asynccontextmanager
+async def fleet(**options) -> AsyncIterator[EngineClient]:
+    """Two engines behind gRPC servers, as one."""
+    async with served(**options) as first, served(**options) as second:
+        client = await Fleet.connect([first, second])
+        try:
+            yield client
+        finally:
+            await stop(client)
 
 
 @asynccontextmanager
@@ -76,4 +97,4 @@ async def fake(**options) -> AsyncIterator[EngineClient]:
     yield FakeEngine()
 
 
-ENGINES = {"local": local, "process": process, "rpc": rpc, "fake": fake}
+ENGINES = {"local": local, "process": process, "rpc": rpc, "fleet": fleet, "fake": fake}

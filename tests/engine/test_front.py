@@ -39,9 +39,10 @@ MODEL = "embedded:random?vocab=300"
 class HandClient(FrontClient):
     """Keeps what is sent; the test says what the engine answers."""
 
-    def __init__(self, **overrides):
+    def __init__(self, metrics=None, **overrides):
         config = make_config(vocab_size=300, **overrides)
-        super().__init__(config, Tokenizer.from_files(open_model(MODEL).tokenizer_files))
+        tokenizer = Tokenizer.from_files(open_model(MODEL).tokenizer_files)
+        super().__init__(config, tokenizer, metrics)
         self.sent = []
         self._on_event(Ready(LOAD))
 
@@ -180,14 +181,6 @@ async def test_load_of_a_busy_engine_is_that_of_its_last_step():
     started = time.monotonic()
     assert await client.get_loads() == [LOAD]
     assert time.monotonic() - started < 5
-
-
-async def test_stats_are_one_line(caplog):
-    """Of the load after the last step; no step is needed for it."""
-    caplog.set_level("INFO", "weft.engine")
-    await HandClient().do_log_stats()
-    [line] = [r.getMessage() for r in caplog.records if "running=" in r.getMessage()]
-    assert line.startswith("running=1 waiting=0 kv_usage=0.0%")
 
 
 async def test_shutdown_refuses_new_requests_and_is_idempotent():

@@ -1,15 +1,24 @@
 """A small engine and what the endpoints need around it, for the tests of the HTTP APIs."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from prometheus_client import CollectorRegistry
+
+from weft.compute.load import load_runner
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.local_client import LocalClient
 from weft.model.open import open_model
 from weft.text.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
+from weft.web.admin.probes import probe_endpoints
+from weft.web.http.options import HttpOptions
+from weft.web.http.server import HttpServer
+from weft.web.http.state import ServerState
+from weft.web.routes import all_endpoints
 from weft.web.served import ApiOptions, Served
 
 RANDOM = (
@@ -17,24 +26,37 @@ RANDOM = (
 )
 ECHO = "embedded:echo"
 TINY = "embedded:tiny"
+SCRIPT = "{{ messages[0]['content'] }}"
 GIB = 1 << 30
 
 
 @asynccontextmanager
-async def serving(model: str = RANDOM, *, options=None, **settings) -> AsyncIterator[Served]:
-    """What a server of that model would hand to its handlers."""
+async def serving(
+    model: str = RANDOM, *, options=None, template=None, tokenizer_config=None, **settings
+) -> AsyncIterator[Served]:
+    """What a server of that model would hand to its handlers.
+
+    `template` takes the place of the model's; `tokenizer_config` changes the tokenizer's own
+    configuration. embedded:echo with the template `SCRIPT` says what the first message says.
+    """
     asked = EngineOptions(
         model=model, **{"max_model_len": 1024, "num_gpu_blocks_override": 256, **settings}
     )
     checkpoint = open_model(model)
-    client = await LocalClient.start(checkpoint, resolve(asked, checkpoint.card, GIB))
-    tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
-    with ChatTemplate(checkpoint.chat_template, tokenizer.special_tokens) as template:
+    config = resolve(asked, checkpoint.card, GIB)
+    files = dict(checkpoint.tokenizer_files)
+    changed = json.loads(files["tokenizer_config.json"]) | (tokenizer_config or {})
+    files["tokenizer_config.json"] = json.dumps(changed).encode()
+    tokenizer = Tokenizer.from_files(files)
+    runner = load_runner(checkpoint, max_model_len=config.model_config.max_model_len)
+    client = await LocalClient.start_with(runner, tokenizer, config)
+    source = template or checkpoint.chat_template
+    with ChatTemplate(source, tokenizer.special_tokens) as chat_template:
         try:
             yield Served(
                 client=client,
                 tokenizer=tokenizer,
-                chat_template=template,
+                chat_template=chat_template,
                 started_at=1_700_000_000,
                 options=options or ApiOptions(),
             )
@@ -67,3 +89,16 @@ def weather_tool(name: str = "get_weather") -> dict:
 def is_compact(text: str) -> bool:
     """Whether JSON text has no whitespace between its parts."""
     return text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+
+
+@asynccontextmanager
+async def http_serving(served: Served) -> AsyncIterator[str]:
+    """The address of a server of everything, on a port of the system's choice."""
+    state = ServerState(CollectorRegistry(), time.monotonic())
+    server = HttpServer(state, HttpOptions(port=0), probe_endpoints(state))
+    port = await server.start()
+    server.open(served, all_endpoints(state))
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await server.stop()

@@ -3,13 +3,17 @@
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weft import __version__
 from weft.cli.sizes import format_bytes
-from weft.compute.native import Cpu
-from weft.core.config import EngineConfig
+from weft.core.config import EngineConfig, ModelConfig
 from weft.model.card import ModelCard
+
+if TYPE_CHECKING:  # it brings numpy along, and the first probe would wait for that
+    from weft.compute.native import Cpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +30,7 @@ class Ready:
 
     card: ModelCard
     config: EngineConfig
-    cpu: Cpu
+    cpu: "Cpu"
     computed: str
     free_bytes: int
     http: Address | None
@@ -43,13 +47,35 @@ def ready_block(ready: Ready) -> str:
         ("memory", _memory(ready)),
         ("limits", _limits(ready)),
         ("CPU", f"{ready.cpu.describe()}; {ready.computed}"),
-        *([("HTTP", _http(ready, ready.http))] if ready.http else []),
-        *([("gRPC", _grpc(ready, ready.grpc))] if ready.grpc else []),
+        *([("HTTP", _http(ready.http, ready.has_keys))] if ready.http else []),
+        *([("gRPC", _grpc(ready.grpc, ready.has_keys))] if ready.grpc else []),
         ("try", _command(ready)),
     ]
-    lines = [f"  {name:<8}{text}".rstrip() for name, text in rows]
     name = ready.config.model_config.served_model_name
-    return "\n".join([f"Weft {__version__} serves {name}, loaded in {ready.load_s:.1f} s", *lines])
+    return _block(f"serves {name}, loaded in {ready.load_s:.1f} s", rows)
+
+
+def remote_block(
+    model: ModelConfig,
+    targets: Sequence[str],
+    *,
+    http: Address,
+    has_keys: bool,
+    reach_s: float,
+) -> str:
+    """The same of a server whose engines are elsewhere."""
+    rows = [
+        ("model", f"{model.model_type}, context {model.max_model_len:,} tokens"),
+        ("engines", ", ".join(targets)),
+        ("HTTP", _http(http, has_keys)),
+        ("try", _http_command(http, has_keys)),
+    ]
+    return _block(f"serves {model.served_model_name}, reached in {reach_s:.1f} s", rows)
+
+
+def _block(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    lines = [f"  {name:<8}{text}".rstrip() for name, text in rows]
+    return "\n".join([f"Weft {__version__} {title}", *lines])
 
 
 def _model(ready: Ready) -> str:
@@ -77,8 +103,8 @@ def _limits(ready: Ready) -> str:
     )
 
 
-def _http(ready: Ready, address: Address) -> str:
-    return f"{http_url(address)} (/v1, /metrics, /docs; {_security(ready, address)})"
+def _http(address: Address, has_keys: bool) -> str:
+    return f"{http_url(address)} (/v1, /metrics, /docs; {_security(address, has_keys)})"
 
 
 def http_url(address: Address) -> str:
@@ -86,13 +112,13 @@ def http_url(address: Address) -> str:
     return f"{'https' if address.has_tls else 'http'}://{address.host_port}"
 
 
-def _grpc(ready: Ready, address: Address) -> str:
-    return f"{address.host_port} (vllm.grpc.engine.VllmEngine; {_security(ready, address)})"
+def _grpc(address: Address, has_keys: bool) -> str:
+    return f"{address.host_port} (vllm.grpc.engine.VllmEngine; {_security(address, has_keys)})"
 
 
-def _security(ready: Ready, address: Address) -> str:
+def _security(address: Address, has_keys: bool) -> str:
     lock = "TLS" if address.has_tls else "no TLS"
-    key = "key needed" if ready.has_keys else "no key"
+    key = "key needed" if has_keys else "no key"
     return f"{lock}, {key}"
 
 
@@ -100,10 +126,14 @@ def _command(ready: Ready) -> str:
     if ready.grpc is not None:
         return _grpc_command(ready.grpc, ready.has_keys)
     assert ready.http is not None
-    words = ["curl", f"{http_url(ready.http)}/v1/models"]
-    if ready.http.has_tls:
+    return _http_command(ready.http, ready.has_keys)
+
+
+def _http_command(address: Address, has_keys: bool) -> str:
+    words = ["curl", f"{http_url(address)}/v1/models"]
+    if address.has_tls:
         words += ["--cacert", "CA.pem"]
-    if ready.has_keys:
+    if has_keys:
         words += ["--header", '"Authorization: Bearer KEY"']
     return " ".join(words)
 

@@ -12,6 +12,7 @@ from weft.compute.native import cpu
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
+from weft.core.metrics import Metrics
 from weft.engine.configure import resolve
 from weft.engine.memory import free_memory_bytes
 from weft.engine.process_client import ProcessClient
@@ -19,6 +20,12 @@ from weft.model.open import Checkpoint, open_model
 from weft.rpc.server import RpcOptions, RpcServer
 from weft.rpc.tls import server_credentials
 from weft.text.chat import ChatTemplate
+from weft.text.parsers.table import (
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+    choose_reasoning_parser,
+    choose_tool_parser,
+)
 from weft.text.tokenizer import Tokenizer
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
@@ -30,16 +37,16 @@ from weft.web.served import ApiOptions, Served
 class Loaded:
     """A model that was found, checked and fits; its weights are not read yet."""
 
-    options: ServeOptions
+    api_options: ApiOptions
     rpc_options: RpcOptions
     checkpoint: Checkpoint
     chat_template: str | None
     config: EngineConfig
     free_bytes: int
 
-    async def start_engine(self) -> ProcessClient:
+    async def start_engine(self, metrics: Metrics) -> ProcessClient:
         """Load the weights, in a process of their own."""
-        return await ProcessClient.start(self.checkpoint, self.config)
+        return await ProcessClient.start(self.checkpoint, self.config, metrics)
 
     def make_rpc_server(self, client: EngineClient) -> RpcServer:
         """The gRPC server of `client`, not started."""
@@ -50,7 +57,7 @@ class Loaded:
     ) -> tuple[Served, Sequence[Endpoint]]:
         """What the HTTP server serves of `client`, and at which endpoints."""
         tokenizer = Tokenizer.from_files(self.checkpoint.tokenizer_files)
-        served = make_served(client, tokenizer, self.chat_template, self.options)
+        served = make_served(client, tokenizer, self.chat_template, self.api_options)
         return served, all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
@@ -78,23 +85,25 @@ def load(model: str, options: ServeOptions) -> Loaded:
     rpc_options = to_rpc_options(options)
     # The server reads these again: a bad file is to be told now, not after the model has loaded.
     server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
-    template = _read_template(options.chat_template)
+    template = read_template(options.chat_template)
+    check_parsers(options)
     checkpoint = with_resident_sizes(
         open_model(model, revision=options.revision, dtype=options.dtype)
     )
     free_bytes = free_memory_bytes()
+    template = checkpoint.chat_template if template is None else template
     return Loaded(
-        options=options,
+        api_options=to_api_options(options, template),
         rpc_options=rpc_options,
         checkpoint=checkpoint,
-        chat_template=checkpoint.chat_template if template is None else template,
+        chat_template=template,
         config=resolve(options.engine_options(model), checkpoint.card, free_bytes),
         free_bytes=free_bytes,
     )
 
 
 def make_served(
-    client: EngineClient, tokenizer: Tokenizer, chat_template: str | None, options: ServeOptions
+    client: EngineClient, tokenizer: Tokenizer, chat_template: str | None, options: ApiOptions
 ) -> Served:
     """What the HTTP endpoints see of `client`, wherever its engine is."""
     template = None
@@ -105,15 +114,19 @@ def make_served(
         tokenizer=tokenizer,
         chat_template=template,
         started_at=int(time.time()),
-        options=to_api_options(options),
+        options=options,
     )
 
 
-def to_api_options(options: ServeOptions) -> ApiOptions:
-    """The part that concerns the APIs."""
+def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptions:
+    """The part that concerns the APIs. Parsers that are "auto" go by the chat template."""
+    source = chat_template or ""
+    tool, reasoning = options.tool_call_parser, options.reasoning_parser
     return ApiOptions(
-        tool_call_parser=_parser("--tool-call-parser", options.tool_call_parser),
-        reasoning_parser=_parser("--reasoning-parser", options.reasoning_parser),
+        tool_call_parser=choose_tool_parser(source) if tool == "auto" else _named(tool),
+        reasoning_parser=(
+            choose_reasoning_parser(source) if reasoning == "auto" else _named(reasoning)
+        ),
         enable_auto_tool_choice=options.enable_auto_tool_choice,
         exclude_tools_when_tool_choice_none=options.exclude_tools_when_tool_choice_none,
         response_role=options.response_role,
@@ -137,13 +150,24 @@ def to_rpc_options(options: ServeOptions) -> RpcOptions:
     )
 
 
-def _parser(flag: str, name: str) -> str | None:
-    if name not in ("auto", "none"):
-        raise ConfigError(f"{flag} {name!r}: must be auto or none")
-    return None
+def check_parsers(options: ServeOptions) -> None:
+    """Refuse a parser that there is not, before the model is read."""
+    for flag, name, known in (
+        ("--tool-call-parser", options.tool_call_parser, TOOL_PARSERS.keys()),
+        ("--reasoning-parser", options.reasoning_parser, REASONING_PARSERS.keys()),
+    ):
+        if name not in ("auto", "none") and name not in known:
+            raise ConfigError(
+                f"{flag} {name!r} is not known; known are auto, none, {', '.join(sorted(known))}"
+            )
 
 
-def _read_template(path: Path | None) -> str | None:
+def _named(name: str) -> str | None:
+    return None if name == "none" else name
+
+
+def read_template(path: Path | None) -> str | None:
+    """The template that --chat-template names, checked."""
     if path is None:
         return None
     try:

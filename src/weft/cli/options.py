@@ -25,6 +25,7 @@ MEMORY = Group("Memory", sort_key=2)
 SCHEDULING = Group("Scheduling", sort_key=3)
 API = Group("API", sort_key=4)
 SERVER = Group("Server", sort_key=5)
+REMOTE = Group("Remote engines", sort_key=6)
 CONNECTION = Group("Connection", sort_key=2)
 CHAT = Group("Chat", sort_key=1)
 SAMPLING = Group("Sampling", sort_key=3)
@@ -223,6 +224,25 @@ class ServeOptions:
         Path | None,
         Parameter(group=SERVER, help="Clients must show a certificate signed by this one (PEM)."),
     ] = None
+    remote: Annotated[
+        list[str] | None,
+        Parameter(
+            group=REMOTE,
+            negative=(),
+            help="Serve the HTTP APIs of these gRPC servers of one model, grpc://HOST:PORT[,...], "
+            "and run no engine; gRPC is not opened.",
+        ),
+    ] = None
+    remote_api_key: Annotated[
+        str | None, Parameter(group=REMOTE, help="Key that the servers of --remote ask for.")
+    ] = None
+    remote_tls_ca: Annotated[
+        Path | None,
+        Parameter(
+            group=REMOTE,
+            help="Certificate (PEM) to trust for the servers of --remote; turns TLS on.",
+        ),
+    ] = None
     shutdown_timeout: Annotated[
         float, Parameter(group=SERVER, help="Seconds that open requests get on SIGTERM.")
     ] = 30.0
@@ -230,6 +250,19 @@ class ServeOptions:
         Literal["debug", "info", "warning", "error"],
         Parameter(group=SERVER, help="Least serious events to log."),
     ] = "info"
+    disable_log_stats: Annotated[
+        bool,
+        Parameter(
+            group=SERVER, negative=(), help="Log no line about a busy engine's load every 5 s."
+        ),
+    ] = False
+    show_hidden_metrics_for_version: Annotated[
+        str | None,
+        Parameter(
+            group=SERVER,
+            help="Show metrics also under the names they had up to this version of vLLM, such as 0.11.",
+        ),
+    ] = None
     config: Annotated[
         Path | None, Parameter(group=SERVER, help="File with these settings: TOML, YAML or JSON.")
     ] = None

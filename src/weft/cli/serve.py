@@ -23,20 +23,20 @@ from weft.web.http.options import HttpOptions
 log = logging.getLogger("weft.cli")
 
 
-def serve(model: str = "embedded:tiny", *, options: ServeOptions = ServeOptions()) -> int:
+def serve(model: str | None = None, *, options: ServeOptions = ServeOptions()) -> int:
     """Serve a model over HTTP and gRPC until SIGTERM or Ctrl-C.
 
     Parameters
     ----------
     model
         A checkpoint's directory, a Hub id (Qwen/Qwen3-0.6B), or one that is built in:
-        embedded:tiny, embedded:random?layers=2&..., embedded:echo.
+        embedded:tiny (the default), embedded:random?layers=2&..., embedded:echo.
     """
     started = time.monotonic()
     configure_logging(options.log_level)
     check(options)
     raise_open_files()
-    if options.grpc:
+    if options.grpc and options.remote is None:
         check_port(options.host, options.grpc_port)
     if not options.api_key and not _is_loopback(options.host):
         log.warning("no --api-key: anybody who reaches %s can use this server", options.host)
@@ -65,6 +65,12 @@ def check(options: ServeOptions) -> None:
     ):
         if keys is not None and (not keys or not all(key.strip() for key in keys)):
             raise ConfigError(f"{flag} must not be empty")  # an unset variable is no open door
+    for flag, given in (
+        ("--remote-api-key", options.remote_api_key),
+        ("--remote-tls-ca", options.remote_tls_ca),
+    ):
+        if given is not None and options.remote is None:
+            raise ConfigError(f"{flag} needs --remote")
     if options.max_n < 1:
         raise ConfigError(f"--max-n must be at least 1, not {options.max_n}")
 

@@ -13,23 +13,26 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
-
 from weft.cli.banner import Address, http_url
 from weft.cli.options import ServeOptions
 from weft.core.client import EngineClient
 from weft.core.errors import EngineDead
+from weft.core.metrics import Metrics
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
-from weft.web.http.server import HttpServer, make_state
+from weft.web.http.server import HttpServer
+from weft.web.http.state import ServerState
 
 if TYPE_CHECKING:
     from weft.cli.loading import Loaded
+    from weft.cli.remote import Remote
 
 log = logging.getLogger("weft.cli")
 
 T = TypeVar("T")
 
+LOG_STATS_PERIOD_S = 5.0
+DEFAULT_MODEL = "embedded:tiny"
 EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server was ready
 
 
@@ -58,13 +61,14 @@ class Serving:
     """Made before the event loop is; `run` is called once."""
 
     def __init__(
-        self, model: str, options: ServeOptions, http_options: HttpOptions, started: float
+        self, model: str | None, options: ServeOptions, http_options: HttpOptions, started: float
     ) -> None:
         self.is_loading = False
         self._model = model
         self._options = options
         self._http_options = http_options
         self._started = started
+        self._metrics = Metrics(hidden_for=options.show_hidden_metrics_for_version)
         self._servers: list[Server] = []
 
     async def run(self) -> int:
@@ -73,9 +77,7 @@ class Serving:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signals.put_nowait, number)
-        self._state = make_state(self._started)
-        for collect in (ProcessCollector, PlatformCollector, GCCollector):
-            collect(registry=self._state.registry)
+        self._state = ServerState(self._metrics.registry, self._started)
         self._http = HttpServer(self._state, self._http_options, probe_endpoints(self._state))
         self._servers.append(self._http)
         try:
@@ -87,14 +89,16 @@ class Serving:
             await self._http.stop()
 
     async def _serve(self, http_port: int | None) -> int:
-        self._state.set_phase("reading the model's files", 0.1)
+        is_remote = self._options.remote is not None
+        self._state.set_phase("importing" if is_remote else "reading the model's files", 0.1)
         loaded = await self._unless_signalled(self._on_thread(self._load))
-        self._state.set_phase("loading the weights", 0.3)
-        client = await self._unless_signalled(loaded.start_engine())
+        self._state.set_phase("reaching the servers" if is_remote else "loading the weights", 0.3)
+        client = await self._unless_signalled(loaded.start_engine(self._metrics))
+        stat_log = asyncio.create_task(self._log_stats(client))
         try:
             grpc_port = None
-            if self._options.grpc:
-                grpc = loaded.make_rpc_server(client)
+            grpc = loaded.make_rpc_server(client) if self._options.grpc else None
+            if grpc is not None:
                 self._servers.append(grpc)
                 grpc_port = await grpc.start()
             if http_port is not None:
@@ -108,13 +112,23 @@ class Serving:
             )
             await self._until_signalled(client)
         finally:
+            stat_log.cancel()
             client.shutdown()
             await client.wait_closed()
         return 0
 
-    def _load(self) -> "Loaded":
-        loading = import_module("weft.cli.loading")
-        loaded: Loaded = loading.load(self._model, self._options)
+    async def _log_stats(self, client: EngineClient) -> None:
+        while not self._options.disable_log_stats:
+            await asyncio.sleep(LOG_STATS_PERIOD_S)
+            await client.do_log_stats()
+
+    def _load(self) -> "Loaded | Remote":
+        loaded: Loaded | Remote
+        if self._options.remote is not None:
+            loaded = import_module("weft.cli.remote").reach(self._model, self._options)
+        else:
+            loading = import_module("weft.cli.loading")
+            loaded = loading.load(self._model or DEFAULT_MODEL, self._options)
         return loaded
 
     def _address(self, port: int) -> Address:

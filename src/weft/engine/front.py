@@ -27,6 +27,9 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
+from weft.core.metrics import Metrics
+from weft.core.observed import ObservedRequest
+from weft.core.stats import StepStats
 from weft.core.types import (
     EngineLoad,
     KvEventBatch,
@@ -40,7 +43,6 @@ from weft.core.types import (
     StructuredOutputsParams,
 )
 from weft.engine.grammar_check import GrammarChecker
-from weft.engine.inputs import Processor
 from weft.engine.kv_feed import KvEventFeed
 from weft.engine.messages import (
     Abort,
@@ -60,7 +62,9 @@ from weft.engine.messages import (
 )
 from weft.engine.open_requests import OpenRequest, OpenRequests
 from weft.engine.session import Session
+from weft.engine.stat_log import StatLog
 from weft.engine.thought import read_thought
+from weft.text.inputs import Processor
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
@@ -70,9 +74,14 @@ _LOAD_TIMEOUT_S = 0.5
 
 
 class FrontClient(EngineClient):
-    """See the module. Subclasses give `_send`, `shutdown` and `wait_closed`, and call `_on_event`."""
+    """See the module. Subclasses give `_send`, `shutdown` and `wait_closed`, and call `_on_event`.
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer) -> None:
+    Without `metrics` nothing is observed.
+    """
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
+    ) -> None:
         self.vllm_config = config
         self.model_config = config.model_config
         self.renderer: Tokenizer = tokenizer
@@ -85,7 +94,10 @@ class FrontClient(EngineClient):
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
         self._feed = KvEventFeed()
+        self._metrics = None if metrics is None else metrics.add_engine(config)
         self._load = EngineLoad()
+        self._stats = StepStats()
+        self._stat_log = StatLog()
         self._is_paused = False
         self._is_closing = False
         self._dead_error: WeftError | None = None
@@ -120,6 +132,7 @@ class FrontClient(EngineClient):
         reasoning_parser_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """See `EngineClient.generate`."""
+        observed = self._observed()
         self._check_alive()
         _refuse(lora_request=lora_request)
         self._check_rank(data_parallel_rank)
@@ -154,9 +167,13 @@ class FrontClient(EngineClient):
         )
         if thought is not None:
             request = msgspec.structs.replace(request, thought=thought)
-        async with aclosing(self._follow(request)) as outputs:
+        async with aclosing(self._follow(request, observed)) as outputs:
             async for output in outputs:
                 yield output
+
+    def _observed(self) -> ObservedRequest | None:
+        """Before anything else is done for a request: its time begins here."""
+        return None if self._metrics is None else ObservedRequest(self._metrics)
 
     @contextmanager
     def _registered(self, session: Session) -> Iterator[None]:
@@ -174,17 +191,21 @@ class FrontClient(EngineClient):
         piece: StreamingInput,
         before: list[int],
     ) -> AsyncGenerator[RequestOutput, None]:
+        observed = self._observed()
         self._check_alive()
         request = await self.input_processor.process_piece(
             piece, before, session.request_id, **options
         )
         self._check_alive()
-        async with aclosing(self._follow(request, session)) as outputs:
+        async with aclosing(self._follow(request, observed, session)) as outputs:
             async for output in outputs:
                 yield output
 
     async def _follow(
-        self, request: Request, session: Session | None = None
+        self,
+        request: Request,
+        observed: ObservedRequest | None,
+        session: Session | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Hand a checked request to the engine and follow it to its end."""
         opened = self._open.admit(request)
@@ -193,6 +214,9 @@ class FrontClient(EngineClient):
         try:
             if request.params.structured_outputs is not None:
                 request = await self._with_grammar(request, request.params.structured_outputs)
+            if observed is not None:
+                observed.accept(len(request.prompt_token_ids), request.params)
+                opened.observed = observed
             if not opened.stream.is_finished and opened.error is None:  # else it ended meanwhile
                 self._send(Add(request))
             while True:
@@ -216,6 +240,7 @@ class FrontClient(EngineClient):
 
     def _close(self, opened: OpenRequest) -> None:
         """Forget a request; if the engine still works on it, stop that."""
+        opened.observe_end()
         self._open.remove(opened)
         if not opened.stream.is_finished and self._dead_error is None:
             self._send(Abort([opened.request.engine_id], is_silent=True))
@@ -289,16 +314,10 @@ class FrontClient(EngineClient):
         return self._feed.subscribe(start_sequence_number)
 
     async def do_log_stats(self) -> None:
-        """See `EngineClient`."""
-        load = self._load
-        log.info(
-            "running=%d waiting=%d kv_usage=%.1f%% throughput=%.1f tok/s hit_rate=%.1f%%",
-            load.num_running,
-            load.num_waiting,
-            100 * load.token_usage,
-            load.gen_throughput,
-            100 * load.cache_hit_rate,
-        )
+        """See `EngineClient`. An engine that had nothing to do since the last call is not mentioned."""
+        line = self._stat_log.line(self._load, self._stats)
+        if line is not None:
+            log.info("%s", line)
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
         """See `EngineClient`."""
@@ -364,15 +383,11 @@ class FrontClient(EngineClient):
         self._pinged_at = None
         match event:
             case StepOutput():
-                self._load = event.load
-                for output in event.outputs:
-                    self._on_output(output)
-                if event.kv_events is not None:
-                    self._feed.publish(event.kv_events)
+                self._on_step(event)
             case Reply():
                 self._on_reply(event)
             case Ready():
-                self._load = event.load
+                self._set_load(event.load)
                 if not self._ready.done():
                     self._ready.set_result(None)
             case Failed():
@@ -380,20 +395,42 @@ class FrontClient(EngineClient):
             case _:
                 assert_never(event)
 
+    def _on_step(self, step: StepOutput) -> None:
+        self._load = step.load
+        self._stats = step.stats
+        if self._metrics is not None:
+            self._metrics.take_step(step.stats, step.load)
+        for output in step.outputs:
+            self._on_output(output)
+        if step.kv_events is not None:
+            self._feed.publish(step.kv_events)
+
+    def _set_load(self, load: EngineLoad) -> None:
+        self._load = load
+        if self._metrics is not None:
+            self._metrics.load = load
+
     def _on_output(self, output: SequenceOutput) -> None:
         opened = self._open.get(output.engine_id)
         if opened is None:
             return  # ended here before the engine knew
         self._open.count_prefilled(opened)
-        if opened.stream.push(output):  # a stop string, of which the engine knows nothing
+        is_matched = opened.stream.push(output)
+        if is_matched:  # a stop string, of which the engine knows nothing
             self._send(Abort([output.engine_id], output.index, is_silent=True))
         if opened.stream.error is not None:
             opened.fail(GenerationError(opened.stream.error))
+        observed = opened.observed
+        # First tokens and ends only: an observation of every token would be a tenth of all work here.
+        if observed is not None and (
+            output.finish_reason is not None or is_matched or observed.has_silent
+        ):
+            observed.take(output.index, *opened.stream.progress(output.index))
         opened.has_news.set()
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.load is not None:
-            self._load = reply.load
+            self._set_load(reply.load)
         future = self._calls.pop(reply.call_id, None)
         if future is None or future.done():
             return  # the caller gave up
@@ -404,6 +441,7 @@ class FrontClient(EngineClient):
         if self._dead_error is not None:
             return
         self._dead_error = error
+        self._set_load(EngineLoad())  # nothing runs where nothing is
         self._grammars.close()
         for opened in self._open:
             if not opened.stream.is_finished:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from weft.core.config import EngineConfig
+from weft.core.stats import StepStats
 from weft.core.types import EngineLoad
 from weft.engine.scheduler import Scheduler
 
@@ -20,10 +21,13 @@ class LoadMeter:
         self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
         self._num_recent_tokens = 0
         self._num_steps = 0
+        self._num_computed_tokens = 0  # of a step that `take_stats` has not told yet
+        self._told: tuple[int, ...] = ()
 
-    def count_step(self, num_tokens: int) -> None:
-        """A step gave `num_tokens` tokens."""
+    def count_step(self, num_tokens: int, *, num_computed_tokens: int) -> None:
+        """A step computed so many tokens, and gave `num_tokens` new ones."""
         self._num_steps += 1
+        self._num_computed_tokens = num_computed_tokens
         self._recent.append((self._clock(), num_tokens))
         self._num_recent_tokens += num_tokens
 
@@ -48,6 +52,32 @@ class LoadMeter:
             num_draft_tokens=scheduler.num_draft_tokens,
             num_accepted_tokens=scheduler.num_accepted_tokens,
         )
+
+    def has_news(self, scheduler: Scheduler) -> bool:
+        """Whether a step or a command changed what the last `take_stats` went with."""
+        return scheduler.stopwatch.has_news or self._told != self._key(scheduler)
+
+    def take_stats(self, scheduler: Scheduler) -> StepStats:
+        """The news since the last call, and the counts now."""
+        self._told = self._key(scheduler)
+        num_computed_tokens, self._num_computed_tokens = self._num_computed_tokens, 0
+        intervals, ended = scheduler.stopwatch.take()
+        return StepStats(
+            num_computed_tokens=num_computed_tokens,
+            intervals=intervals,
+            ended=ended,
+            total_prompt_tokens=scheduler.stopwatch.num_prompt_tokens,
+            total_generated_tokens=scheduler.stopwatch.num_generated_tokens,
+            total_lookups=scheduler.num_lookups,
+            total_queried_tokens=scheduler.num_queried_tokens,
+            total_hit_tokens=scheduler.num_hit_tokens,
+            total_preemptions=scheduler.num_preemptions,
+            total_corrupted=scheduler.num_corrupted,
+        )
+
+    def _key(self, scheduler: Scheduler) -> tuple[int, ...]:
+        held = scheduler.cache.pool.num_held
+        return (self._num_steps, scheduler.num_running, scheduler.num_waiting, held)
 
     def _forget_old(self) -> None:
         horizon = self._clock() - _WINDOW_S

@@ -11,6 +11,7 @@ from weft.compute.load import load_runner
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead
+from weft.core.metrics import Metrics
 from weft.engine.front import FrontClient
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Command, Event, Failed
@@ -50,26 +51,34 @@ class QueueMailbox:
 class LocalClient(FrontClient):
     """Made by `start`, inside a running event loop."""
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer) -> None:
-        super().__init__(config, tokenizer)
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
+    ) -> None:
+        super().__init__(config, tokenizer, metrics)
         self._mailbox = QueueMailbox()
         self._event_loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
 
     @classmethod
-    async def start(cls, checkpoint: Checkpoint, config: EngineConfig) -> "LocalClient":
+    async def start(
+        cls, checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
+    ) -> "LocalClient":
         """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
         max_model_len = config.model_config.max_model_len
         runner = await asyncio.to_thread(load_runner, checkpoint, max_model_len=max_model_len)
         tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
-        return await cls.start_with(runner, tokenizer, config)
+        return await cls.start_with(runner, tokenizer, config, metrics)
 
     @classmethod
     async def start_with(
-        cls, runner: Runner, tokenizer: Tokenizer, config: EngineConfig
+        cls,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        metrics: Metrics | None = None,
     ) -> "LocalClient":
         """Start the engine on a runner that is loaded already."""
-        client = cls(config, tokenizer)
+        client = cls(config, tokenizer, metrics)
         thread = threading.Thread(
             target=client._run, args=(runner,), name="weft-engine", daemon=True
         )

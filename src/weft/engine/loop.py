@@ -98,7 +98,9 @@ class EngineLoop:
             for engine_id, made in self._grammars.take_ready():
                 self._report(self._scheduler.settle_grammar(engine_id, made))
             self._settle_pause()
-            self._report(self._step())
+            outputs = self._step()
+            # A prompt's chunk has no outputs, nor has an abort: the counts are told all the same.
+            self._report(outputs, has_news=not outputs and self._meter.has_news(self._scheduler))
         self._report(self._scheduler.abort_all())
 
     def _patience(self) -> float | None:
@@ -126,14 +128,16 @@ class EngineLoop:
             self._report(self._scheduler.fail(plan))  # they know why; the others learn that it died
             raise
         outputs = settle(logits, plan, self._scheduler, self._logprobs_mode)
-        self._meter.count_step(sum(len(output.token_ids) for output in outputs))
+        num_tokens = sum(len(output.token_ids) for output in outputs)
+        self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
         return outputs
 
-    def _report(self, outputs: list[SequenceOutput]) -> None:
+    def _report(self, outputs: list[SequenceOutput], *, has_news: bool = False) -> None:
         kv_events = self._take_kv_events()
-        if outputs or kv_events:
+        if outputs or kv_events or has_news:
             load = self._meter.read(self._scheduler)
-            self._emit(StepOutput(outputs=outputs, load=load, kv_events=kv_events))
+            stats = self._meter.take_stats(self._scheduler)
+            self._emit(StepOutput(outputs=outputs, load=load, stats=stats, kv_events=kv_events))
 
     def _take_kv_events(self) -> KvEventBatch | None:
         events = self._scheduler.cache.take_events()

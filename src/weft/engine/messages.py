@@ -6,6 +6,7 @@ msgpack. Nothing here is ever pickled.
 
 import msgspec
 
+from weft.core.stats import StepStats
 from weft.core.types import EngineLoad, FinishReason, KvEventBatch, Request
 
 # (token id, log-probability, rank): the sampled token first, then the best by rank.
@@ -88,6 +89,7 @@ class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     outputs: list[SequenceOutput]
     load: EngineLoad
+    stats: StepStats = StepStats()
     kv_events: KvEventBatch | None = None
 
 

@@ -5,15 +5,19 @@ from collections.abc import Iterable, Iterator
 
 from weft.core.config import SchedulerConfig
 from weft.core.errors import Overloaded
-from weft.core.types import Request
+from weft.core.observed import ObservedRequest
+from weft.core.types import FinishReason, Request
 from weft.engine.outputs import RequestStream
 from weft.text.tokenizer import Tokenizer
 
 
 class OpenRequest:
-    """A request in flight: its stream, and the flag that wakes its reader."""
+    """A request in flight: its stream, and the flag that wakes its reader.
 
-    __slots__ = ("error", "has_news", "request", "stream", "waits_for_prefill")
+    `observed` is set once it was accepted, where there are metrics.
+    """
+
+    __slots__ = ("error", "has_news", "observed", "request", "stream", "waits_for_prefill")
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         self.request = request
@@ -21,6 +25,16 @@ class OpenRequest:
         self.has_news = asyncio.Event()
         self.error: BaseException | None = None
         self.waits_for_prefill = True
+        self.observed: ObservedRequest | None = None
+
+    def observe_end(self) -> None:
+        """Show the metrics that no answer goes on, whether it had ended or is given up."""
+        if self.observed is None:
+            return
+        given_up = FinishReason.ABORT if self.error is None else FinishReason.ERROR
+        for index in self.observed.open_answers:
+            num_tokens, reason = self.stream.progress(index)
+            self.observed.take(index, num_tokens, reason or given_up)
 
     def fail(self, error: BaseException) -> None:
         """Make the reader raise `error`."""

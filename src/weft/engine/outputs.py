@@ -53,6 +53,11 @@ class RequestStream:
         """Whether every answer has ended; `pop` may still have news."""
         return all(answer.finish_reason is not None for answer in self._answers)
 
+    def progress(self, index: int) -> tuple[int, FinishReason | None]:
+        """How many tokens an answer has, and why it has ended."""
+        answer = self._answers[index]
+        return answer.num_tokens, answer.finish_reason
+
     def push(self, output: SequenceOutput) -> bool:
         """Take one step's news of one answer. True when a stop string just ended it.
 
@@ -160,6 +165,11 @@ class _Answer:
         self._num_told_texts = 0
         self._num_told_tokens = 0
         self._has_told_end = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far, told or not."""
+        return len(self._token_ids)
 
     @property
     def has_news(self) -> bool:

@@ -19,6 +19,7 @@ import zmq.asyncio
 
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead, WeftError
+from weft.core.metrics import Metrics
 from weft.engine.front import FrontClient
 from weft.engine.messages import Command, Event, Failed
 from weft.engine.process import MAX_FRAME_BYTES, Launch
@@ -37,8 +38,14 @@ _KILL_GRACE_S = 5.0  # beyond the drain: an engine stuck in a step is killed aft
 class ProcessClient(FrontClient):
     """Made by `start`, inside a running event loop."""
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, directory: Path) -> None:
-        super().__init__(config, tokenizer)
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        directory: Path,
+        metrics: Metrics | None = None,
+    ) -> None:
+        super().__init__(config, tokenizer, metrics)
         self._directory = directory
         self._context = zmq.asyncio.Context()
         self._commands: zmq.Socket[bytes] = zmq.Context.shadow(self._context).socket(zmq.PUSH)
@@ -58,7 +65,9 @@ class ProcessClient(FrontClient):
         self._closed = asyncio.Event()
 
     @classmethod
-    async def start(cls, checkpoint: Checkpoint, config: EngineConfig) -> "ProcessClient":
+    async def start(
+        cls, checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
+    ) -> "ProcessClient":
         """Start the child and wait until its model is loaded.
 
         Raises `ConfigError` when the child says that the model cannot run, `EngineDead` when it dies.
@@ -66,7 +75,8 @@ class ProcessClient(FrontClient):
         directory = Path(tempfile.mkdtemp(prefix="weft-"))
         try:
             process = await _spawn(_launch(directory, config))
-            client = cls(config, Tokenizer.from_files(checkpoint.tokenizer_files), directory)
+            tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
+            client = cls(config, tokenizer, directory, metrics)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise

@@ -9,13 +9,15 @@ from weft.engine.messages import LogprobRow
 class SampledRow:
     """The news of one entry. `token_id` is None when the entry did not reach its sequence's end.
 
-    `prompt_logprobs` has one row for each scored row of the entry. `error` ends the sequence.
+    `prompt_logprobs` has one row for each scored row of the entry. `error` ends the sequence;
+    `is_corrupt` says that it is for logits that are not numbers.
     """
 
     token_id: int | None = None
     logprobs: LogprobRow | None = None
     prompt_logprobs: list[LogprobRow] = field(default_factory=list)
     error: str | None = None
+    is_corrupt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

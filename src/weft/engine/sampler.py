@@ -27,7 +27,7 @@ log = logging.getLogger("weft.engine")
 
 Row = NDArray[np.float32]  # [vocab]
 
-_NOT_NUMBERS = "the model produced logits that are not numbers"
+_CORRUPT = SampledRow(error="the model produced logits that are not numbers", is_corrupt=True)
 _NEVER = np.float32(-np.inf)
 
 
@@ -89,7 +89,7 @@ def _draw_plain(
         [noise_key(s.seed, s.num_output_tokens) for s in sequences],
     )
     return [
-        SampledRow(token_id=token_id) if is_finite else SampledRow(error=_NOT_NUMBERS)
+        SampledRow(token_id=token_id) if is_finite else _CORRUPT
         for token_id, is_finite in zip(
             drawn.token_ids.tolist(), drawn.is_finite.tolist(), strict=True
         )
@@ -100,7 +100,7 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows, mode: LogprobsMode) ->
     sequence = entry.sequence
     try:
         if not np.isfinite(logits.max(axis=-1)).all():  # NaN spreads through max
-            return SampledRow(error=_NOT_NUMBERS)
+            return _CORRUPT
         prompt_logprobs = [
             logprob_row(
                 row, sequence.token_ids[entry.start + i + 1], sequence.params.prompt_logprobs, mode

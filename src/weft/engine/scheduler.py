@@ -6,8 +6,9 @@ served first and, read backwards, who gives way when blocks run out.
 """
 
 import sys
+import time
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
 
@@ -21,6 +22,7 @@ from weft.engine.prefix import PrefixCache
 from weft.engine.repetition import RepetitionWatch
 from weft.engine.sampled import Sampled, SampledRow
 from weft.engine.sequence import Sequence, Status
+from weft.engine.stopwatch import Stopwatch
 from weft.engine.thought import ThoughtWatch
 
 
@@ -41,6 +43,8 @@ class Scheduler:
         cache_config: CacheConfig,
         max_model_len: int,
         max_scored_rows: int = sys.maxsize,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         # Rows of a whole vocabulary each, which a step that scores its prompts keeps at once.
@@ -54,6 +58,9 @@ class Scheduler:
             cache_config.block_size,
             is_enabled=cache_config.enable_prefix_caching,
         )
+        self.stopwatch = Stopwatch(clock)
+        self.num_corrupted = 0
+        self.num_lookups = 0
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
         self.num_draft_tokens = 0
@@ -125,6 +132,9 @@ class Scheduler:
             for index in range(request.params.n)
         ]
         self._num_arrivals += len(sequences)
+        self.stopwatch.tick()
+        for sequence in sequences:
+            self.stopwatch.queue(sequence)
         self._sequences[request.engine_id] = sequences
         if request.grammar is not None or request.thought is not None:
             for sequence in sequences:
@@ -193,6 +203,7 @@ class Scheduler:
         """Decide the next step; None when there is nothing to run."""
         if self.admission is Admission.CLOSED:
             return None
+        self.stopwatch.tick()
         num_preemptions = self.num_preemptions
         entries = self._plan_running(self.config.max_num_batched_tokens)
         for entry in entries.values():
@@ -206,6 +217,7 @@ class Scheduler:
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[SequenceOutput]:
         """Take in what the step computed: advance, finish, free; the news of each sequence."""
+        self.stopwatch.tick()
         outputs = []
         for entry, row in zip(plan.entries, sampled.rows, strict=True):
             sequence = entry.sequence
@@ -312,8 +324,10 @@ class Scheduler:
         sequence.num_planned_tokens = sequence.num_computed_tokens = num_cached
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = num_cached
+            self.num_lookups += 1
             self.num_queried_tokens += sequence.num_tokens
             self.num_hit_tokens += num_cached
+        self.stopwatch.schedule(sequence)
         sequence.status = Status.RUNNING
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=_by_order)
@@ -360,6 +374,7 @@ class Scheduler:
         self, sequence: Sequence, entry: PlannedRows, row: SampledRow
     ) -> SequenceOutput | None:
         if row.error is not None:
+            self.num_corrupted += row.is_corrupt
             self.cache.distrust(sequence.block_ids)
             return self._end(sequence, FinishReason.ERROR, error=row.error)
         sequence.prompt_logprobs += row.prompt_logprobs[
@@ -369,6 +384,7 @@ class Scheduler:
             return None
         assert row.token_id is not None
         sequence.token_ids.append(row.token_id)
+        self.stopwatch.count_token(sequence)
         is_first = sequence.num_output_tokens == 1
         asked = sequence.params.prompt_logprobs is not None
         try:
@@ -430,6 +446,7 @@ class Scheduler:
     def _remove(self, sequence: Sequence) -> None:
         self._list_of(sequence).remove(sequence)
         sequence.status = Status.FINISHED
+        self.stopwatch.end(sequence)
         self._give_back_blocks(sequence)
         siblings = self._sequences[sequence.request.engine_id]
         siblings.remove(sequence)

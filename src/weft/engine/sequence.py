@@ -49,6 +49,10 @@ class Sequence:
     repetition: RepetitionWatch | None = None
     thought: ThoughtWatch | None = None
     lookup: NgramLookup | None = None
+    queued_at: float | None = None  # these four are stamped by the stopwatch, on its clock
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
 
     @property
     def params(self) -> SamplingParams:

@@ -6,11 +6,12 @@ What the wire has no call for raises `Unsupported`, and what it has no field for
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from weft.core.client import EngineClient, InputProcessor, Renderer
+from weft.core.client import EngineClient, Renderer
 from weft.core.config import EngineConfig
 from weft.core.errors import (
     BadRequest,
@@ -20,6 +21,8 @@ from weft.core.errors import (
     Unavailable,
     Unsupported,
 )
+from weft.core.metrics import Metrics
+from weft.core.observed import RemoteRequest
 from weft.core.types import (
     EngineLoad,
     KvEventBatch,
@@ -46,6 +49,7 @@ from weft.rpc.convert.incoming import (
 )
 from weft.rpc.convert.outgoing import not_on_this_wire, read_prompt, to_generate_request
 from weft.rpc.tokenizer_archive import MAX_PACKED_BYTES, unpack
+from weft.text.inputs import Processor
 from weft.text.tokenizer import Tokenizer
 
 
@@ -53,13 +57,19 @@ class RpcClient(EngineClient):
     """Made by `connect`, inside a running event loop."""
 
     def __init__(
-        self, connection: Connection, config: EngineConfig, tokenizer: Tokenizer | None
+        self,
+        connection: Connection,
+        config: EngineConfig,
+        tokenizer: Tokenizer | None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.vllm_config = config
         self.model_config = config.model_config
         self._connection = connection
         self._limits = _to_limits(config)
         self._tokenizer = tokenizer
+        self._metrics = None if metrics is None else metrics.add_engine(config)
+        self.input_processor = Processor(config, tokenizer, limits=self._limits)
         self._num_active = 0
         self._closed = asyncio.Event()
 
@@ -72,6 +82,7 @@ class RpcClient(EngineClient):
         tls_ca: Path | None = None,
         timeout_s: float = 10.0,
         has_tokenizer: bool = True,
+        metrics: Metrics | None = None,
     ) -> "RpcClient":
         """Reach the server at `target` (host:port) and learn what it serves.
 
@@ -90,7 +101,7 @@ class RpcClient(EngineClient):
         except BaseException:
             await connection.close()
             raise
-        return cls(connection, config, tokenizer)
+        return cls(connection, config, tokenizer, metrics)
 
     @property
     def renderer(self) -> Renderer:  # type: ignore[override]  # read-only here
@@ -98,9 +109,9 @@ class RpcClient(EngineClient):
         return self._required_tokenizer()
 
     @property
-    def input_processor(self) -> InputProcessor:  # type: ignore[override]  # read-only here
-        """Requests are checked by the server."""
-        raise Unsupported("input_processor is not supported over gRPC: the server checks requests")
+    def target(self) -> str:
+        """host:port of the server."""
+        return self._connection.target
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -120,6 +131,7 @@ class RpcClient(EngineClient):
         reasoning_parser_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """See `EngineClient.generate`. Text is tokenised here, with the server's tokenizer."""
+        observed = None if self._metrics is None else RemoteRequest(self._metrics)
         _refuse(
             lora_request=lora_request,
             tokenization_kwargs=tokenization_kwargs,
@@ -145,8 +157,17 @@ class RpcClient(EngineClient):
         )
         sent: TokensPrompt = {"prompt_token_ids": tokens["prompt_token_ids"], "prompt": label or ""}
         request = to_generate_request(request_id, sent, sampling_params, data_parallel_rank)
-        async for output in self._follow(request, answers):
-            yield output
+        following = (
+            nullcontext()
+            if observed is None
+            else observed.following(len(tokens["prompt_token_ids"]), sampling_params)
+        )
+        with following:
+            async with aclosing(self._follow(request, answers)) as outputs:
+                async for output in outputs:
+                    if observed is not None:
+                        observed.take(output)
+                    yield output
 
     async def _follow(
         self, request: pb.GenerateRequest, answers: RemoteAnswers

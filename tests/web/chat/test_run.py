@@ -4,7 +4,6 @@ import json
 from contextlib import aclosing
 
 import pytest
-from weft.web.chat.first import with_first
 
 from tests.web.serving import ECHO, is_compact, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded
@@ -156,6 +155,29 @@ async def test_parts_and_strings_make_the_same_prompt():
     assert one.prompt_token_ids == other.prompt_token_ids
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"content": None, "refusal": "I will not."},
+        {"content": [{"type": "refusal", "refusal": "I will not."}]},
+    ],
+)
+async def test_a_refusal_is_what_the_assistant_said(fields):
+    """Clients send earlier answers back as they got them."""
+    messages = (*HELLO, {"role": "assistant", **fields}, *HELLO)
+    async with serving() as served:
+        whole = await fold(run_turn(served, turn(messages, params={"max_tokens": 1})))
+    assert "<|im_start|>assistant\nI will not.<|im_end|>" in whole.prompt
+
+
+async def test_an_answer_that_was_cut_off_in_its_thoughts_can_be_sent_back():
+    """It has no content, and no calls either."""
+    cut = {"role": "assistant", "content": None, "reasoning": "Hm", "tool_calls": []}
+    async with serving() as served:
+        asked = turn((*HELLO, cut, *HELLO), params={"max_tokens": 1})
+        assert (await fold(run_turn(served, asked))).answers
+
+
 async def test_a_template_without_developers_reads_them_as_system():
     """The newer name must not cost an instruction its role."""
     messages = ({"role": "developer", "content": "Be brief."}, *HELLO)
@@ -165,21 +187,13 @@ async def test_a_template_without_developers_reads_them_as_system():
 
 
 async def test_leaving_early_aborts_the_request():
-    """Closing the events ends the engine's work on them, also before the second is asked for."""
+    """Closing the events ends the engine's work on them."""
     async with serving() as served:
         asked = turn(params={"max_tokens": 900, "ignore_eos": True})
-        async with aclosing(await with_first(run_turn(served, asked))):
+        async with aclosing(run_turn(served, asked)) as events:
+            await anext(events)
             assert served.client.num_active_requests == 1
         assert served.client.num_active_requests == 0
-
-
-async def test_the_first_event_is_not_lost():
-    """What was waited for is still the first to come."""
-    async with serving() as served:
-        stream = await with_first(run_turn(served, turn(params={"max_tokens": 2})))
-        events = [event async for event in stream]
-    assert isinstance(events[0], Began)
-    assert isinstance(events[-1], Ended)
 
 
 def message(**fields):

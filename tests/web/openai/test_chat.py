@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.web.openai.calls import HELLO, chat, chat_chunks
-from tests.web.serving import ECHO, TINY, is_compact, serving, weather_tool
+from tests.web.serving import ECHO, SCRIPT, TINY, is_compact, serving, weather_tool
 from weft.web.served import ApiOptions
 
 SEEDED = {"seed": 7, "temperature": 1.0, "max_tokens": 12}
@@ -23,6 +23,8 @@ def folded(stream: list[dict]) -> list[dict]:
             )
             delta = news["delta"]
             choice["content"] += delta.get("content", "")
+            if "reasoning" in delta:
+                choice["reasoning"] = (choice["reasoning"] or "") + delta["reasoning"]
             choice["token_ids"] += news.get("token_ids", [])
             choice["logprobs"] += (news["logprobs"] or {"content": []})["content"]
             for call in delta.get("tool_calls", []):
@@ -297,3 +299,87 @@ async def test_an_empty_list_of_tools_is_no_tools():
     async with serving(ECHO) as served:
         whole = await chat(served, tools=[], tool_choice="required", max_tokens=1)
     assert whole["choices"][0]["finish_reason"] == "length"
+
+
+THOUGHT = "<think>Hm.</think>"
+CALL = '<tool_call>\n{"name": "f", "arguments": {"unit": "c", "days": 3}}\n</tool_call>'
+QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
+
+
+def says(text: str) -> dict:
+    """A body whose answer is `text`."""
+    return {
+        "messages": [{"role": "user", "content": text}],
+        "tools": [weather_tool("f")],
+        "max_tokens": 300,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def test_thoughts_and_calls_stream_as_they_are_answered():
+    """Under both names of thoughts, in pieces that add up; the counts are the same."""
+    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
+        stream = await chat_chunks(served, says(f"{THOUGHT}\n\nSure.{CALL}{CALL}"), n=2)
+        body = says(f"{THOUGHT}\n\nSure.{CALL}{CALL}")
+        del body["stream_options"]
+        whole = await chat(served, body, n=2)
+    for choice in whole["choices"]:
+        message = choice["message"]
+        assert message["reasoning"] == message["reasoning_content"] == "Hm."
+        assert message["content"] == "Sure."
+        assert [call["function"]["name"] for call in message["tool_calls"]] == ["f", "f"]
+        assert choice["finish_reason"] == "tool_calls"
+    assert folded(stream) == flat(whole)
+    details = whole["usage"]["completion_tokens_details"]
+    assert details == {"reasoning_tokens": 2 * len(THOUGHT)}
+    assert stream[-1]["usage"]["completion_tokens_details"] == details
+
+
+async def test_a_call_streams_its_header_once_and_then_arguments():
+    """Index, id, type and name together; from then on index and arguments alone."""
+    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
+        stream = await chat_chunks(served, says(CALL))
+    news = [
+        call
+        for chunk in stream
+        for choice in chunk["choices"]
+        for call in choice["delta"].get("tool_calls", [])
+    ]
+    header, *rest = news
+    assert (header["index"], header["type"], header["function"]["name"]) == (0, "function", "f")
+    assert header["id"].startswith("chatcmpl-tool-")
+    assert rest
+    assert all(call.keys() == {"index", "function"} for call in rest)
+    assert all(call["function"].keys() == {"arguments"} for call in rest)
+
+
+async def test_a_call_without_content_has_null_content():
+    """As published; no tool calls are an empty list."""
+    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
+        body = says(CALL)
+        del body["stream_options"]
+        whole = await chat(served, body)
+    assert whole["choices"][0]["message"]["content"] is None
+
+
+async def test_thoughts_are_left_out_of_both_forms():
+    """Streamed or not: include_reasoning false means none."""
+    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
+        stream = await chat_chunks(served, says(f"{THOUGHT}Hi"), include_reasoning=False)
+    deltas = [choice["delta"] for chunk in stream for choice in chunk["choices"]]
+    assert not any("reasoning" in delta or "reasoning_content" in delta for delta in deltas)
+    assert "".join(delta.get("content", "") for delta in deltas) == "Hi"
+
+
+async def test_log_probabilities_of_held_back_text_come_with_the_next_chunk():
+    """None is lost where a mark is waited for: as many as tokens."""
+    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
+        stream = await chat_chunks(served, says(f"{THOUGHT}Hi"), logprobs=True)
+    told = [
+        row
+        for chunk in stream
+        for c in chunk["choices"]
+        if c["logprobs"]
+        for row in c["logprobs"]["content"]
+    ]
+    assert len(told) == stream[-1]["usage"]["completion_tokens"]

@@ -1,12 +1,10 @@
-"""`/v1/models`: the names the model answers to; and the check that a request gave one of them."""
+"""`/v1/models`: the names the model answers to."""
 
 import msgspec
 
-from weft.core.errors import NotFound
 from weft.web.http.endpoint import Answer, Call, Endpoint
+from weft.web.openai.model_names import resolve_model
 from weft.web.served import Served
-
-_MAX_SHOWN_CHARS = 100
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,13 +27,6 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[ModelCard]
 
 
-def check_model(served: Served, name: str | None) -> None:
-    """Refuse a name that is not served. No name, or an empty one, means the served model."""
-    if name and name not in served.client.model_config.served_model_names:
-        shown = name if len(name) <= _MAX_SHOWN_CHARS else f"{name[:_MAX_SHOWN_CHARS]}…"
-        raise NotFound(f"The model `{shown}` does not exist.")
-
-
 def _cards(served: Served) -> list[ModelCard]:
     model = served.client.model_config
     return [
@@ -51,8 +42,7 @@ async def _list(call: Call) -> Answer:
 
 
 async def _get(call: Call) -> Answer:
-    name = call.path_parameters["model"]
-    check_model(call.served, name)
+    name = resolve_model(call.served, call.path_parameters["model"])
     return next(card for card in _cards(call.served) if card.id == name)
 
 

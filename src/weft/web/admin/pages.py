@@ -1,13 +1,14 @@
 """Facts about a server: version, load, metrics, and the description of its endpoints."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import HTMLResponse, Response
 
 from weft import __version__
+from weft.core.metrics import CONTENT_TYPE, expose
 from weft.core.types import EngineLoad
 from weft.web.admin.docs_page import POLICY, docs_page
 from weft.web.admin.openapi import describe
@@ -53,14 +54,17 @@ def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endp
     """The pages of a server that has `others` beside them, and describes them all."""
 
     async def metrics(_call: Call) -> Answer:
-        return Response(
-            generate_latest(state.registry), headers={"content-type": CONTENT_TYPE_LATEST}
-        )
+        return Response(expose(state.registry), headers={"content-type": CONTENT_TYPE})
+
+    @cache  # made when it is first asked for: a start has better things to do
+    def description() -> bytes:
+        return msgspec.json.encode(describe((*others, *pages)))
 
     async def openapi(_call: Call) -> Answer:
-        return Response(description, media_type="application/json")
+        return Response(description(), media_type="application/json")
 
     async def docs(_call: Call) -> Answer:
+        page = docs_page((*others, *pages))
         return HTMLResponse(page, headers={"content-security-policy": POLICY})
 
     def get(path: str, handler: Handler, summary: str, answer: Any = None) -> Endpoint:
@@ -74,7 +78,4 @@ def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endp
         get("/openapi.json", openapi, "This description."),
         get("/docs", docs, "This description as a page."),
     )
-    endpoints = (*others, *pages)
-    description = msgspec.json.encode(describe(endpoints))
-    page = docs_page(endpoints)
     return pages

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest, Unsupported
-from weft.web.admin.models import check_model
 from weft.web.http.endpoint import Answer, Call, Endpoint
+from weft.web.openai.model_names import resolve_model
 from weft.web.served import Served
 
 
@@ -63,7 +63,7 @@ class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 async def _tokenize(call: Call) -> Answer:
     body: TokenizeBody = call.body
-    check_model(call.served, body.model)
+    resolve_model(call.served, body.model)
     # Off the event loop: long texts take their time, and a template runs in a process of its own.
     return await asyncio.to_thread(_to_tokens, call.served, body)
 
@@ -122,7 +122,7 @@ def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
 
 async def _detokenize(call: Call) -> Answer:
     body: DetokenizeBody = call.body
-    check_model(call.served, body.model)
+    resolve_model(call.served, body.model)
     vocab_size = call.served.client.model_config.vocab_size
     for position, token_id in enumerate(body.tokens):
         if not 0 <= token_id < vocab_size:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from weft.core.types import CompletionOutput, FinishReason
 from weft.text.parsers.parts import Arguments, OutputParser, Part, Reasoning, ToolCall
+from weft.web.chat.thoughts import ThoughtCounter
 from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
 
 # An error is raised, not told.
@@ -38,9 +39,12 @@ class Wishes:
 class AnswerReader:
     """Turns one answer's outputs, each with what is new, into deltas."""
 
-    def __init__(self, parser: OutputParser, wishes: Wishes) -> None:
+    def __init__(
+        self, parser: OutputParser, wishes: Wishes, thoughts: ThoughtCounter | None = None
+    ) -> None:
         self._parser = parser
         self._wishes = wishes
+        self._thoughts = thoughts
         self._has_called = False
 
     def read(self, output: CompletionOutput) -> TurnDelta:
@@ -53,6 +57,7 @@ class AnswerReader:
             index=output.index,
             parts=parts,
             token_ids=output.token_ids,
+            num_reasoning_tokens=self._thoughts.count(output.token_ids) if self._thoughts else 0,
             logprobs=output.logprobs,
             finish_reason=self._reason(output.finish_reason),
             stop_reason=output.stop_reason,

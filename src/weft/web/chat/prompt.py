@@ -16,6 +16,8 @@ from weft.web.chat.turn import Turn
 from weft.web.served import Served
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+# What our own answers, sent back, may hold where they have no content.
+_IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "reasoning", "reasoning_content", "refusal")
 _LONG_TEXT = 10_000  # characters: about 10 ms of the tokenizer's time, which must not hold the loop
 
 
@@ -117,10 +119,12 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
                 f"{where}.role must be one of {', '.join(ROLES)}, got {str(role)[:40]!a}",
             )
         _check_calls(message.get("tool_calls"), where)
-        has_calls = bool(message.get("tool_calls")) or message.get("function_call") is not None
-        if message.get("content") is None and not (role == "assistant" and has_calls):
+        is_whole = role == "assistant" and any(message.get(name) for name in _IN_PLACE_OF_CONTENT)
+        if message.get("content") is None and not is_whole:
             raise BadRequest(
-                "messages", f"{where}.content is missing; only an assistant's tool calls go without"
+                "messages",
+                f"{where}.content is missing; only an assistant's message goes without, where it has "
+                f"{', '.join(_IN_PLACE_OF_CONTENT)}",
             )
 
 
@@ -146,10 +150,21 @@ def _readable(message: Mapping[str, Any], template: str) -> Mapping[str, Any]:
     if thoughts is not None:
         # Templates were written for either name.
         readable["reasoning"] = readable["reasoning_content"] = thoughts
+    if isinstance(message.get("content"), list):
+        readable["content"] = [_text_part(part) for part in message["content"]]
+    elif message.get("content") is None and message.get("refusal"):
+        readable["content"] = message["refusal"]
     if not message.get("tool_calls"):
         # Many templates only ask whether it is there.
         readable.pop("tool_calls", None)
     return readable
+
+
+def _text_part(part: object) -> object:
+    """A refusal is what an assistant said, like any text."""
+    if isinstance(part, Mapping) and part.get("type") == "refusal":
+        return {"type": "text", "text": part.get("refusal")}
+    return part
 
 
 def _check_room(num_prompt_tokens: int, params: SamplingParams, limits: Limits) -> None:

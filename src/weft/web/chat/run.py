@@ -8,7 +8,7 @@ import msgspec
 from weft.core.errors import BadRequest
 from weft.core.types import OutputKind, PositionLogprobs, RequestOutput, SamplingParams
 from weft.web.chat.answers import AnswerReader, Wishes
-from weft.web.chat.parsing import check_parsers, make_parser
+from weft.web.chat.format import AnswerFormat, choose_format, with_special_tokens
 from weft.web.chat.prompt import Prompt, render, tokenise
 from weft.web.chat.tools import check_tools, forced_calls
 from weft.web.chat.turn import Began, Ended, Turn, TurnEvent
@@ -21,14 +21,16 @@ async def run_turn(served: Served, turn: Turn) -> AsyncGenerator[TurnEvent, None
     What is wrong with a turn, and an engine that cannot take it, raise before the first event.
     """
     prompt = await _prompt(served, turn)
+    form = choose_format(served, turn, prompt.text or "", prompt.params)
     wishes = Wishes.of(turn)
     readers = [
-        AnswerReader(make_parser(turn, served.options), wishes) for _ in range(prompt.params.n)
+        AnswerReader(form.parser(), wishes, form.counter(served, prompt.token_ids))
+        for _ in range(prompt.params.n)
     ]
     num_cached_tokens = 0
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     is_begun = False
-    async with aclosing(_generate(served, turn, prompt)) as outputs:
+    async with aclosing(_generate(served, form, prompt)) as outputs:
         async for output in outputs:
             if not is_begun:
                 is_begun = True
@@ -47,11 +49,11 @@ async def _prompt(served: Served, turn: Turn) -> Prompt:
             "n", f"n must be at most {served.options.max_n}, got {turn.params.n}", turn.params.n
         )
     check_tools(turn.tools, turn.tool_choice)
-    check_parsers(turn, served.options)
+    params = with_special_tokens(served, turn, _params(turn))
     return await tokenise(
         served.client,
         await render(served, turn),
-        _params(turn),
+        params,
         turn.request_id,
         add_special_tokens=turn.add_special_tokens,
         truncation_side=turn.truncation_side,
@@ -74,7 +76,10 @@ def _params(turn: Turn) -> SamplingParams:
     return msgspec.structs.replace(turn.params, output_kind=kind, structured_outputs=forced)
 
 
-def _generate(served: Served, turn: Turn, prompt: Prompt) -> AsyncGenerator[RequestOutput, None]:
+def _generate(
+    served: Served, form: AnswerFormat, prompt: Prompt
+) -> AsyncGenerator[RequestOutput, None]:
+    turn = form.turn
     return served.client.generate(
         prompt.tokens,
         prompt.params,

@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from weft.core.errors import BadRequest
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
 
+_DISCARD_S = 10.0
 _BOM = b"\xef\xbb\xbf"
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -39,31 +41,33 @@ def check_content(headers: Mapping[str, str]) -> None:
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], options: HttpOptions) -> bytes:
-    """The whole body; 413 beyond the limit and 408 when it comes too slowly.
-
-    A body that is too large is read on and dropped for as much again: who is still sending when the
-    connection closes never sees the answer.
-    """
-    body = bytearray()
-    num_bytes = 0
+    """The whole body; 413 beyond the limit and 408 when it comes too slowly."""
     limit = options.max_body_bytes
     is_too_large = int(headers.get("content-length", "0")) > limit
+    body = bytearray()
     started = time.monotonic()
     more = True
-    while more and num_bytes <= 2 * limit:
-        budget_s = options.body_grace_s + num_bytes / options.min_body_rate
+    while more and not is_too_large:
+        budget_s = options.body_grace_s + len(body) / options.min_body_rate
         chunk, more = await _next_chunk(receive, started + budget_s - time.monotonic())
-        num_bytes += len(chunk)
-        is_too_large = is_too_large or num_bytes > limit
-        if is_too_large:
-            body.clear()
-        else:
-            body += chunk
+        is_too_large = len(body) + len(chunk) > limit
+        body += chunk
     if is_too_large:
-        raise HttpError(
-            413, f"the body is larger than {limit} bytes", headers={"connection": "close"}
-        )
+        body.clear()
+        await _discard(receive, more)
+        raise HttpError(413, f"the body is larger than {limit} bytes")
     return bytes(body)
+
+
+async def _discard(receive: Receive, more: bool) -> None:
+    """Drop the rest for a while: who still sends when the connection closes never sees the answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_S):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                more = message.get("more_body", False)
 
 
 async def _next_chunk(receive: Receive, within_s: float) -> tuple[bytes, bool]:

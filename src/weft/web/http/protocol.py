@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -21,19 +22,27 @@ _REASONS = {
     503: "Service Unavailable",
 }
 _LINE_OVERHEAD = 4  # of a header: ": " and the line's end
+_LINGER_S = 10.0
 _TLS_HELLO = b"\x16\x03"
 
 
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. A head that is refused is answered in JSON, and the connection closed."""
 
-    def __init__(self, config: Config, state: UvicornState, options: HttpOptions) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: UvicornState,
+        options: HttpOptions,
+        on_lost: Callable[[], None],
+    ) -> None:
         super().__init__(config=config, server_state=state, app_state={})
         self._options = options
+        self._on_lost = on_lost
         self._refusal: HttpError | None = None
         self._is_in_head = True
         self._num_head_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for what is to come from the client
 
     # -- connection -----------------------------------------------------------------------------
 
@@ -50,6 +59,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self._on_lost()
 
     def data_received(self, data: bytes) -> None:
         """Parse; what does not end its head within the limit is refused."""
@@ -73,9 +83,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start to count; requests that follow on a connection have their own limits."""
         super().on_message_begin()
-        # With a part of the head before them in the same packet this counts from that packet on.
         if not self._is_in_head:
-            self._is_in_head, self._num_head_bytes = True, 0
+            # What is in this packet already is counted when the head is complete.
+            self._is_in_head, self._num_head_bytes = True, 1
             self._expect_head()
         extensions: dict[str, Any] = {ABORT: self.transport.abort}
         self.scope["extensions"] = extensions
@@ -101,19 +111,35 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        """The next thing to come is another head, for which the connection may idle."""
+        self._stop_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Give a body that nobody reads some time to end: who still sends would not see the answer."""
+        super().on_response_complete()
+        # Not so where the next request, already under way on this connection, is the one that goes on.
+        is_unread = self.cycle.response_complete and self.cycle.more_body
+        if is_unread and not self.transport.is_closing():
+            self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
+
     # -- refusals -------------------------------------------------------------------------------
 
     def _expect_head(self) -> None:
         self._stop_timer()
-        self._head_timer = self.loop.call_later(self._options.head_timeout_s, self._on_slow_head)
+        self._timer = self.loop.call_later(self._options.head_timeout_s, self._on_slow_head)
 
     def _on_slow_head(self) -> None:
-        self._refuse(HttpError(408, "the head came too slowly"))
+        if self._num_head_bytes:
+            self._refuse(HttpError(408, "the head came too slowly"))
+        else:  # opened in case it is needed, as proxies do: no request, so no answer
+            self.transport.close()
 
     def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _too_large(self) -> HttpError:
         return HttpError(431, f"the head is larger than {self._options.max_head_bytes} bytes")
@@ -130,11 +156,13 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
             request_id = uuid.uuid4().hex
-            body = to_problem(error, request_id).body(Dialect.OPENAI, request_id)
+            problem = to_problem(error, request_id)
+            body = problem.body(Dialect.OPENAI, request_id)
+            extra = "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
             head = (
                 f"HTTP/1.1 {error.status} {_REASONS[error.status]}\r\n"
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-                f"x-request-id: {request_id}\r\nconnection: close\r\n\r\n"
+                f"x-request-id: {request_id}\r\n{extra}connection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
         self.transport.close()

@@ -5,9 +5,9 @@ import logging
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from email.utils import formatdate
 
-from prometheus_client import CollectorRegistry
 from uvicorn.config import Config
 from uvicorn.server import ServerState as UvicornState
 
@@ -41,6 +41,7 @@ class HttpServer:
         self._uvicorn = UvicornState()
         self._server: asyncio.Server | None = None
         self._clock: asyncio.TimerHandle | None = None
+        self._all_lost = asyncio.Event()
         self._ssl = options.ssl_context()
 
     async def start(self) -> int:
@@ -62,7 +63,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         listener = _listen(options)
         self._server = await loop.create_server(
-            lambda: LimitedProtocol(config, self._uvicorn, options),
+            lambda: LimitedProtocol(config, self._uvicorn, options, self._on_lost),
             sock=listener,
             ssl=self._ssl,
             backlog=_BACKLOG,
@@ -97,27 +98,31 @@ class HttpServer:
         server.close()
         self._state.cut_all(Unavailable("the server is shutting down"))
         await self._state.wait_idle(_CUT_GRACE_S)
-        connections = list(self._uvicorn.connections)
-        for connection in connections:
-            connection.shutdown()
         if self._clock is not None:
             self._clock.cancel()
+        for connection in list(self._uvicorn.connections):
+            connection.shutdown()
+        # Closing waits for what is unsent; a client that reads nothing must not hold the process.
+        self._on_lost()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CUT_GRACE_S):
+                await self._all_lost.wait()
+        for connection in list(self._uvicorn.connections):
+            connection.transport.abort()
         if self._uvicorn.tasks:
             await asyncio.wait(self._uvicorn.tasks, timeout=_CUT_GRACE_S)
-        for connection in list(self._uvicorn.connections):
-            # Closing waits for what is unsent, and a client that reads nothing would hold the process.
-            connection.transport.abort()
+
+    def _on_lost(self) -> None:
+        if not self._uvicorn.connections:
+            self._all_lost.set()
+        else:
+            self._all_lost.clear()
 
     def _tick(self) -> None:
         """The date that every answer carries."""
         date = formatdate(time.time(), usegmt=True).encode()
         self._uvicorn.default_headers = [(b"date", date)]
         self._clock = asyncio.get_running_loop().call_later(1.0, self._tick)
-
-
-def make_state(started: float) -> ServerState:
-    """The state of a server whose process began at `started` of the monotonic clock."""
-    return ServerState(CollectorRegistry(), started)
 
 
 def _listen(options: HttpOptions) -> socket.socket:

@@ -20,9 +20,9 @@ from weft.schema.usage import Usage
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.run import run_turn
 from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent
+from weft.web.http.sse import DONE, data_event
 from weft.web.openai.calling import Heading, Telling
 from weft.web.openai.logprobs import LogprobWriter
-from weft.web.openai.stream import DONE, data_event
 from weft.web.openai.usage import to_usage
 from weft.web.served import Served
 

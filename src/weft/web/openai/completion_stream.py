@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
 from weft.schema.completion import CompletionChunk, CompletionChunkChoice
 from weft.schema.usage import CompletionLogprobs, Usage
+from weft.web.http.sse import DONE, data_event
 from weft.web.openai.calling import Heading, Telling
 from weft.web.openai.logprobs import LogprobWriter
-from weft.web.openai.stream import DONE, data_event
 from weft.web.openai.usage import to_usage
 
 

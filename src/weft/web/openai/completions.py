@@ -1,8 +1,9 @@
 """/v1/completions: the body to prompts and parameters, and the engine's outputs to the answer."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,7 +13,7 @@ from weft.core.validate import MAX_N
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
 from weft.web.chat.prompt import Prompt, tokenise
 from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.openai.calling import check_streamable, heading, rank_of, telling, trace_of
+from weft.web.openai.calling import Telling, check_streamable, heading, rank_of, telling, trace_of
 from weft.web.openai.completion_run import merged
 from weft.web.openai.completion_stream import (
     CompletionShape,
@@ -30,26 +31,52 @@ DEFAULT_MAX_TOKENS = 16  # as published
 MAX_ANSWERS = MAX_N
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionJob:
+    """A body understood: what the engine is to be given, and how to tell what it says."""
+
+    request_id: str
+    prompts: list[Prompt]
+    shape: CompletionShape
+    has_prompt_rows: bool
+    priority: int
+    data_parallel_rank: int | None
+    trace_headers: Mapping[str, str] | None
+
+
 async def create_completion(call: Call) -> Answer:
     """The handler."""
     body: CompletionBody = call.body
+    job = await to_job(call, body)
+    outputs = _outputs(call.served, job)
+    if body.stream:
+        return Events(completion_events(outputs, len(job.prompts), job.shape))
+    return await _answer(outputs, job)
+
+
+async def to_job(call: Call, body: CompletionBody) -> CompletionJob:
+    """What `body` asks for, every field of it used or refused, every prompt known to fit."""
     check_body(body)
     head = heading(call, body, prefix="cmpl", created=int(time.time()))
+    told = telling(call, body)
     params = completion_params(call.served, body)
     prompts = await read_prompts(call, body, params)
     shape = CompletionShape(
         head=head,
-        telling=telling(call, body),
+        telling=told,
         num_answers=params.n,
         echoes=[_echo(call.served, prompt, params) for prompt in prompts] if body.echo else None,
         is_prompt_only=_is_prompt_only(body),
-        logprobs=_logprob_writer(call, body),
+        logprobs=None if body.logprobs is None else _logprob_writer(call.served, body, told),
     )
-    outputs = await _outputs(call, body, prompts)
-    if body.stream:
-        return Events(completion_events(outputs, len(prompts), shape))
-    return await _answer(
-        outputs, len(prompts), shape, has_prompt_rows=body.prompt_logprobs is not None
+    return CompletionJob(
+        request_id=call.request_id,
+        prompts=prompts,
+        shape=shape,
+        has_prompt_rows=body.prompt_logprobs is not None,
+        priority=body.priority or 0,
+        data_parallel_rank=rank_of(call.headers),
+        trace_headers=await trace_of(call.served, call.headers),
     )
 
 
@@ -135,13 +162,11 @@ def _echo(served: Served, prompt: Prompt, params: SamplingParams) -> str:
     return served.tokenizer.decode(prompt.token_ids, skip_special_tokens=params.skip_special_tokens)
 
 
-def _logprob_writer(call: Call, body: CompletionBody) -> LogprobWriter | None:
-    if body.logprobs is None:
-        return None
+def _logprob_writer(served: Served, body: CompletionBody, told: Telling) -> LogprobWriter:
     return LogprobWriter(
-        tokenizer=call.served.tokenizer,
-        num_top=body.logprobs,
-        is_naming_by_id=telling(call, body).is_naming_by_id,
+        tokenizer=served.tokenizer,
+        num_top=body.logprobs or 0,
+        is_naming_by_id=told.is_naming_by_id,
         chosen_ids=body.logprob_token_ids,
     )
 
@@ -149,42 +174,35 @@ def _logprob_writer(call: Call, body: CompletionBody) -> LogprobWriter | None:
 # -- engine to answer ---------------------------------------------------------------------------
 
 
-async def _outputs(
-    call: Call, body: CompletionBody, prompts: list[Prompt]
-) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+def _outputs(served: Served, job: CompletionJob) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """The outputs of all prompts; nothing has begun before the first is asked for."""
-    trace = await trace_of(call.served, call.headers)
-    rank = rank_of(call.headers)
     return merged(
         [
-            call.served.client.generate(
+            served.client.generate(
                 prompt.tokens,
                 prompt.params,
-                f"{call.request_id}-{position}",
-                trace_headers=trace,
-                priority=body.priority or 0,
-                data_parallel_rank=rank,
+                f"{job.request_id}-{position}",
+                trace_headers=job.trace_headers,
+                priority=job.priority,
+                data_parallel_rank=job.data_parallel_rank,
             )
-            for position, prompt in enumerate(prompts)
+            for position, prompt in enumerate(job.prompts)
         ]
     )
 
 
 async def _answer(
-    outputs: AsyncGenerator[tuple[int, RequestOutput], None],
-    num_prompts: int,
-    shape: CompletionShape,
-    *,
-    has_prompt_rows: bool,
+    outputs: AsyncGenerator[tuple[int, RequestOutput], None], job: CompletionJob
 ) -> CompletionAnswer:
     """Everything in one piece: each prompt's one output, written as a stream would."""
-    writers = [PromptWriter(position, shape) for position in range(num_prompts)]
+    shape = job.shape
+    writers = [PromptWriter(position, shape) for position in range(len(job.prompts))]
     choices: list[CompletionChoice] = []
     async with aclosing(outputs):
         async for position, output in outputs:
             writer = writers[position]
             for news in writer.choices(output):
-                rows = to_prompt_logprobs(writer.prompt_logprobs) if has_prompt_rows else None
+                rows = to_prompt_logprobs(writer.prompt_logprobs) if job.has_prompt_rows else None
                 whole = msgspec.structs.asdict(news)
                 choices.append(CompletionChoice(**whole, prompt_logprobs=rows))
     return CompletionAnswer(

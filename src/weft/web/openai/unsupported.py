@@ -15,6 +15,16 @@ LABELS: Mapping[str, str] = {
     "prompt_cache_key": "every prompt is looked up in the prefix cache, whatever its key",
 }
 
+# The same inside other fields.
+INNER_LABELS: Mapping[str, str] = {
+    "response_format.json_schema.name": "a name for the caller's own records",
+    "response_format.json_schema.description": "a note for the caller's own records",
+    "response_format.json_schema.strict": "the answer always follows the schema",
+    "tools.function.strict": (
+        "a forced call always follows its schema; one of the model's own choice is as it writes it"
+    ),
+}
+
 # By name: the values that ask for what happens anyway, and why no other is taken. Null is always one.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "this server answers in text"),

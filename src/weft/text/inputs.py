@@ -51,10 +51,15 @@ class _Tokenization:
 
 
 class Processor:
-    """The `InputProcessor` of an engine with this config; safe to share between threads."""
+    """The `InputProcessor` of an engine with this config; safe to share between threads.
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
-        self._limits = Limits.of(config)
+    `limits` are the config's own, unless somebody knows better.
+    """
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer | None, *, limits: Limits | None = None
+    ) -> None:
+        self._limits = limits or Limits.of(config)
         self._eos_token_ids = config.model_config.eos_token_ids
         self._tokenizer = tokenizer
         self._rules_thoughts = config.structured_outputs_in_reasoning

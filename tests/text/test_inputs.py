@@ -9,7 +9,7 @@ from tests.text.vocabularies import byte_level, byte_level_library, files_of
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import SamplingParams
-from weft.engine.inputs import Processor
+from weft.text.inputs import Processor
 from weft.text.tokenizer import Tokenizer
 
 LEN = 64

@@ -1,0 +1,121 @@
+"""`weft serve --remote`: the HTTP APIs before engines that other servers run."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from weft.cli.banner import Address, remote_block
+from weft.cli.loading import check_parsers, make_served, read_template, to_api_options
+from weft.cli.options import ServeOptions
+from weft.core.config import EngineOptions
+from weft.core.errors import ConfigError
+from weft.core.metrics import Metrics
+from weft.model.tokenizer import read_chat_template
+from weft.rpc.fleet import Fleet
+from weft.rpc.server import RpcServer
+from weft.text.tokenizer import Tokenizer
+from weft.web.http.endpoint import Endpoint
+from weft.web.http.state import ServerState
+from weft.web.routes import all_endpoints
+from weft.web.served import Served
+
+_SCHEMES = ("grpc://", "grpcs://")
+_TIMEOUT_S = 10.0
+# Settings of what --remote leaves to the servers behind, beside those of the engine.
+_OF_GRPC = ("grpc_port", "grpc_reflection", "grpc_tls_cert", "grpc_tls_key", "grpc_tls_client_ca")
+
+
+class Remote:
+    """The servers to reach. What they serve is known once `start_engine` has reached them."""
+
+    def __init__(self, options: ServeOptions, targets: Sequence[str]) -> None:
+        self._options = options
+        self._targets = targets
+        self._template = read_template(options.chat_template)
+        self._files: dict[str, bytes] = {}
+
+    async def start_engine(self, metrics: Metrics) -> Fleet:
+        """Reach all servers, and learn what they serve."""
+        fleet = await Fleet.connect(
+            self._targets,
+            api_key=self._options.remote_api_key,
+            tls_ca=self._options.remote_tls_ca,
+            timeout_s=_TIMEOUT_S,
+            metrics=metrics,
+        )
+        try:
+            self._files = await fleet.get_tokenizer_files()
+        except BaseException:
+            fleet.shutdown()
+            await fleet.wait_closed()
+            raise
+        self._fleet = fleet
+        return fleet
+
+    def make_rpc_server(self, client: object) -> RpcServer | None:
+        """None: gRPC clients can reach the servers themselves, or through a picker."""
+        del client
+        return None
+
+    def serve_over_http(
+        self, client: object, state: ServerState
+    ) -> tuple[Served, Sequence[Endpoint]]:
+        """What the HTTP server serves of the fleet, and at which endpoints."""
+        del client
+        tokenizer = Tokenizer.from_files(self._files)
+        template = self._template
+        if template is None:
+            template = read_chat_template(self._files, self._targets[0])
+        options = to_api_options(self._options, template)
+        return make_served(self._fleet, tokenizer, template, options), all_endpoints(state)
+
+    def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
+        """The last words of a start."""
+        del grpc_port
+        assert http is not None, "reach refuses --no-http"
+        block = remote_block(
+            self._fleet.model_config,
+            self._targets,
+            http=http,
+            has_keys=bool(self._options.api_key),
+            reach_s=load_s,
+        )
+        print(block, flush=True)
+
+
+def reach(model: str | None, options: ServeOptions) -> Remote:
+    """Check the options; nothing is reached yet."""
+    refuse_engine_settings(model, options)
+    if not options.http:
+        raise ConfigError("--remote and --no-http together leave nothing to serve")
+    check_parsers(options)
+    return Remote(options, to_targets(options))
+
+
+def to_targets(options: ServeOptions) -> list[str]:
+    """host:port of each server, in the order given."""
+    given = [part.strip() for text in options.remote or () for part in text.split(",")]
+    targets = []
+    for text in given:
+        scheme = next((scheme for scheme in _SCHEMES if text.startswith(scheme)), "")
+        target = text.removeprefix(scheme).removesuffix("/")
+        host, _, port = target.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in target:
+            raise ConfigError(f"--remote {text!r}: must be grpc://HOST:PORT")
+        if scheme == "grpcs://" and options.remote_tls_ca is None:
+            raise ConfigError(f"--remote {text!r}: TLS needs --remote-tls-ca")
+        if target in targets:
+            raise ConfigError(f"--remote names {target} twice")
+        targets.append(target)
+    return targets
+
+
+def refuse_engine_settings(model: str | None, options: ServeOptions) -> None:
+    """The servers behind have made their choices; one made here would change nothing."""
+    if model is not None:
+        raise ConfigError(f"MODEL ({model}) and --remote exclude each other")
+    neutral = ServeOptions()
+    names = {*EngineOptions.__struct_fields__, *_OF_GRPC}
+    for field in fields(options):
+        if field.name in names and getattr(options, field.name) != getattr(neutral, field.name):
+            flag = field.name.replace("_", "-")
+            raise ConfigError(f"--{flag} has no effect with --remote: set it where the engine runs")

@@ -1,0 +1,133 @@
+"""`ObservedRequest`: follows one request for the metrics, from its arrival to the end of its last answer."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from weft.core.errors import Code, WeftError
+from weft.core.metrics import EngineMetrics
+from weft.core.types import FinishReason, OutputKind, RequestOutput, SamplingParams
+
+_FAILURES = (Code.INTERNAL, Code.UNAVAILABLE)  # of an engine, not of a request
+
+
+class ObservedRequest:
+    """Made on arrival, before tokenisation. Nothing is counted before `accept`; an answer ends once."""
+
+    __slots__ = (
+        "_arrived_at",
+        "_metrics",
+        "_most_tokens",
+        "_num_prompt_tokens",
+        "_open",
+        "_silent",
+        "has_silent",
+    )
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics = metrics
+        self._arrived_at = metrics.clock()
+        self._num_prompt_tokens = 0
+        self._most_tokens = 0
+        self._open: set[int] = set()  # answers that have not ended
+        self._silent: set[int] = set()  # answers without a token
+        self.has_silent = False  # no property: it is asked at every token
+
+    def accept(self, num_prompt_tokens: int, params: SamplingParams) -> None:
+        """The request is on its way to the engine."""
+        self._num_prompt_tokens = num_prompt_tokens
+        self._open = set(range(params.n))
+        self._silent = set(range(params.n))
+        self.has_silent = True
+        self._metrics.params_n.add(params.n)
+        if params.max_tokens is not None:
+            self._metrics.params_max_tokens.add(params.max_tokens)
+
+    @property
+    def open_answers(self) -> list[int]:
+        """Answers that have not ended."""
+        return sorted(self._open)
+
+    def take(self, index: int, num_tokens: int, reason: FinishReason | None) -> None:
+        """An answer has so many tokens by now, and has ended if there is a reason."""
+        if num_tokens and index in self._silent:
+            self._silent.remove(index)
+            self.has_silent = bool(self._silent)
+            self._metrics.first_token.add(self._metrics.clock() - self._arrived_at)
+        if reason is not None and index in self._open:
+            self._end(index, num_tokens, reason)
+
+    def _end(self, index: int, num_tokens: int, reason: FinishReason) -> None:
+        metrics = self._metrics
+        self._open.remove(index)
+        self._most_tokens = max(self._most_tokens, num_tokens)
+        metrics.num_ended[reason] += 1
+        metrics.prompt_tokens.add(self._num_prompt_tokens)
+        metrics.generation_tokens.add(num_tokens)
+        metrics.e2e.add(metrics.clock() - self._arrived_at)
+        if not self._open:
+            metrics.max_generation_tokens.add(self._most_tokens)
+
+
+class RemoteRequest:
+    """The same for an engine that tells nothing but its outputs: tokens are counted from them."""
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics = metrics
+        self._observed = ObservedRequest(metrics)
+        self._num_prompt_tokens = 0
+        self._params = SamplingParams()
+        self._has_answered = False
+        self._num_tokens: dict[int, int] = {}
+        self._last_at: dict[int, float] = {}
+
+    @contextmanager
+    def following(self, num_prompt_tokens: int, params: SamplingParams) -> Iterator[None]:
+        """Around the reading of the outputs: however that is left, no answer stays open.
+
+        What the server refused before it answered anything was never accepted, and is not counted.
+        """
+        self._num_prompt_tokens = num_prompt_tokens
+        self._params = params
+        try:
+            yield
+        except WeftError as error:
+            if self._has_answered or error.code in _FAILURES:
+                self._close(FinishReason.ERROR)
+            raise
+        except (GeneratorExit, asyncio.CancelledError):
+            self._close(FinishReason.ABORT)
+            raise
+        except BaseException:
+            self._close(FinishReason.ERROR)
+            raise
+
+    def take(self, output: RequestOutput) -> None:
+        """The server's news."""
+        self._accept()
+        now = self._metrics.clock()
+        is_delta = self._params.output_kind is OutputKind.DELTA
+        for answer in output.outputs:
+            before = self._num_tokens.get(answer.index, 0)
+            total = len(answer.token_ids) + (before if is_delta else 0)
+            if total > before:
+                self._count(answer.index, total - before, now)
+            self._num_tokens[answer.index] = total
+            self._observed.take(answer.index, total, answer.finish_reason)
+
+    def _accept(self) -> None:
+        if not self._has_answered:
+            self._has_answered = True
+            self._observed.accept(self._num_prompt_tokens, self._params)
+
+    def _close(self, reason: FinishReason) -> None:
+        self._accept()
+        for index in self._observed.open_answers:
+            self._observed.take(index, self._num_tokens.get(index, 0), reason)
+
+    def _count(self, index: int, num_tokens: int, now: float) -> None:
+        is_first = index not in self._last_at
+        self._metrics.count_tokens(self._num_prompt_tokens if is_first else 0, num_tokens)
+        if not is_first:
+            self._metrics.inter_token.add(now - self._last_at[index])
+        self._last_at[index] = now

@@ -1,0 +1,47 @@
+"""What an engine tells of its own work, for metrics and the log: counts and durations, no times of day.
+
+Clocks differ between processes, so the engine subtracts its own stamps and sends what is left.
+"""
+
+import msgspec
+
+
+class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Of one sequence that has ended. An interval that never closed is None.
+
+    Queued until first scheduled; then to the first token; then to the last. A preemption lengthens
+    the interval it falls into, and so none of them can be negative.
+    """
+
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+
+    @property
+    def inference_s(self) -> float | None:
+        """From first scheduled to last token."""
+        if self.prefill_s is None or self.decode_s is None:
+            return None
+        return self.prefill_s + self.decode_s
+
+
+class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The news since the last one, and counts since the engine started (`total_`).
+
+    `num_computed_tokens` is the size of the step, 0 when there was none. `intervals` are the seconds
+    between successive tokens of a sequence, each with how many sequences had just that.
+    """
+
+    num_computed_tokens: int = 0
+    intervals: list[tuple[float, int]] = []
+    ended: list[SequenceTimes] = []
+    total_prompt_tokens: int = 0
+    total_generated_tokens: int = 0
+    total_lookups: int = 0
+    total_queried_tokens: int = 0
+    total_hit_tokens: int = 0
+    total_preemptions: int = 0
+    total_corrupted: int = 0

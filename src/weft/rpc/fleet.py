@@ -1,0 +1,343 @@
+"""`Fleet`: several servers of one model as one engine. Requests go to the least loaded that is healthy.
+
+A request that a server could not take, or that was lost before anything of it came, goes to another
+one, once. What has begun is never begun again.
+"""
+
+import asyncio
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from weft.core.client import EngineClient
+from weft.core.errors import (
+    ConfigError,
+    EngineDead,
+    Overloaded,
+    Unavailable,
+    Unsupported,
+    WeftError,
+)
+from weft.core.metrics import Metrics
+from weft.core.types import (
+    EngineLoad,
+    LoRARequest,
+    PauseMode,
+    PromptType,
+    RequestOutput,
+    SamplingParams,
+    StreamingInput,
+)
+from weft.rpc.client import RpcClient
+
+log = logging.getLogger("weft.rpc")
+
+T = TypeVar("T")
+
+_WATCH_INTERVAL_S = 1.0
+_WAITING_WEIGHT = 4  # a queue says more about the time to a first token than a full batch does
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """One server. `num_taken` counts the requests sent since `load` was told."""
+
+    client: RpcClient
+    is_healthy: bool = True
+    load: int = 0
+    num_taken: int = 0
+    num_open: int = 0
+
+    @property
+    def target(self) -> str:
+        """host:port."""
+        return self.client.target
+
+    def rank(self) -> tuple[int, int]:
+        """Smaller is chosen first."""
+        return (self.load + self.num_taken, self.num_open)
+
+    async def refresh(self) -> None:
+        """Ask whether it is healthy, and how busy."""
+        try:
+            await self.client.check_health()
+            loads = await self.client.get_loads()
+        except WeftError as error:
+            self.set_healthy(False, str(error))
+            return
+        self.load = sum(_WAITING_WEIGHT * one.num_waiting + one.num_running for one in loads)
+        self.num_taken = 0
+        self.set_healthy(True)
+
+    def set_healthy(self, is_healthy: bool, why: str = "") -> None:
+        """Take the server out of the choice, or back in."""
+        if is_healthy != self.is_healthy:
+            log.warning("%s %s", self.target, "is back" if is_healthy else f"is out: {why}")
+        self.is_healthy = is_healthy
+
+
+class Fleet(EngineClient):
+    """Made by `connect`, inside a running event loop."""
+
+    def __init__(self, clients: Sequence[RpcClient]) -> None:
+        self._members = [_Member(client) for client in clients]
+        first = clients[0]
+        self.vllm_config = first.vllm_config
+        self.model_config = first.model_config
+        self.renderer = first.renderer
+        self.input_processor = first.input_processor
+        self._closed = asyncio.Event()
+        self._watch = asyncio.create_task(self._watch_members(), name="weft-rpc-fleet")
+        self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        targets: Sequence[str],
+        *,
+        api_key: str | None = None,
+        tls_ca: Path | None = None,
+        timeout_s: float = 10.0,
+        metrics: Metrics | None = None,
+    ) -> "Fleet":
+        """Reach every server of `targets` (host:port); they have to serve the same model.
+
+        In `metrics` each server is an engine.
+        """
+        connecting = [
+            asyncio.ensure_future(
+                RpcClient.connect(
+                    target, api_key=api_key, tls_ca=tls_ca, timeout_s=timeout_s, metrics=metrics
+                )
+            )
+            for target in targets
+        ]
+        results = await asyncio.gather(*connecting, return_exceptions=True)
+        clients = [result for result in results if isinstance(result, RpcClient)]
+        try:
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+            for client in clients[1:]:
+                _check_same_model(clients[0], client)
+            return cls(clients)
+        except BaseException:
+            await asyncio.gather(*(client.close() for client in clients))
+            raise
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def generate(  # noqa: PLR0913 - the protocol's own signature
+        self,
+        prompt: PromptType | AsyncIterable[StreamingInput],
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        prompt_text: str | None = None,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """See `EngineClient.generate` and the module."""
+
+        def ask(client: RpcClient) -> AsyncGenerator[RequestOutput, None]:
+            return client.generate(
+                prompt,
+                sampling_params,
+                request_id,
+                prompt_text=prompt_text,
+                lora_request=lora_request,
+                tokenization_kwargs=tokenization_kwargs,
+                trace_headers=trace_headers,
+                priority=priority,
+                data_parallel_rank=data_parallel_rank,
+                reasoning_ended=reasoning_ended,
+                reasoning_parser_kwargs=reasoning_parser_kwargs,
+            )
+
+        async with aclosing(self._follow(ask)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def _follow(
+        self, ask: Callable[[RpcClient], AsyncGenerator[T, None]]
+    ) -> AsyncGenerator[T, None]:
+        """The outputs of the server that is chosen, or of the next if that one did not take it."""
+        member, refused_by, has_begun = self._choose(), None, False
+        while True:
+            member.num_taken += 1
+            member.num_open += 1
+            try:
+                async with aclosing(ask(member.client)) as outputs:
+                    async for output in outputs:
+                        has_begun = True
+                        yield output
+                return
+            except (Unavailable, Overloaded) as error:
+                if isinstance(error, Unavailable):
+                    member.set_healthy(False, str(error))
+                if has_begun or refused_by is not None or len(self._members) == 1:
+                    raise
+                refused_by = member
+            finally:
+                member.num_open -= 1
+            member = self._choose(but=refused_by)
+
+    def _choose(self, but: _Member | None = None) -> _Member:
+        self._check_open()
+        able = [one for one in self._members if one.is_healthy and one is not but]
+        if not able:
+            raise Unavailable("no server of this model is healthy")
+        return min(able, key=_Member.rank)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """See `EngineClient.abort`. Ids are unique among all servers, so each is told of all."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        await self._ask_all(lambda client: client.abort(ids))
+
+    # -- state --------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Until closed: whether servers live is what `check_health` asks."""
+        return not self._closed.is_set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Same as `errored`."""
+        return self._closed.is_set()
+
+    @property
+    def errored(self) -> bool:
+        """Whether this client was closed."""
+        return self._closed.is_set()
+
+    @property
+    def dead_error(self) -> BaseException:
+        """What a closed client raises."""
+        return EngineDead("the connections to the servers were closed")
+
+    @property
+    def num_active_requests(self) -> int:
+        """Requests of this client that are open."""
+        return sum(member.num_open for member in self._members)
+
+    async def check_health(self) -> None:
+        """Raise `Unavailable` if no server was healthy when last asked, some second ago at most."""
+        self._choose()
+
+    async def do_log_stats(self) -> None:
+        """Log one line a server."""
+        for member in self._members:
+            log.info(
+                "%s: healthy=%s load=%d open here=%d",
+                member.target,
+                member.is_healthy,
+                member.load,
+                member.num_open,
+            )
+
+    async def get_loads(self) -> list[EngineLoad]:
+        """The ranks of all servers that answer, one server after the other."""
+        loads = await self._ask_all(lambda client: client.get_loads())
+        return [load for one in loads for load in one]
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        """What all servers can be asked for: they have one model."""
+        return await self._choose().client.get_supported_tasks()
+
+    async def get_tokenizer_files(self) -> dict[str, bytes]:
+        """The files of the model's tokenizer, by name."""
+        return await self._choose().client.get_tokenizer_files()
+
+    # -- control ------------------------------------------------------------------------------
+
+    async def pause_generation(
+        self,
+        *,
+        mode: PauseMode | str = PauseMode.ABORT,
+        wait_for_inflight_requests: bool = False,
+        clear_cache: bool = True,
+    ) -> None:
+        """Not on this wire."""
+        raise Unsupported("pause_generation is not supported over gRPC")
+
+    async def resume_generation(self) -> None:
+        """Not on this wire."""
+        raise Unsupported("resume_generation is not supported over gRPC")
+
+    async def is_paused(self) -> bool:
+        """Whether all servers that answer are paused."""
+        return all(await self._ask_all(lambda client: client.is_paused()))
+
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """See `EngineClient.reset_prefix_cache`; of all servers that answer."""
+        done = await self._ask_all(
+            lambda client: client.reset_prefix_cache(reset_running_requests, reset_connector)
+        )
+        return all(done)
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Leave the servers alone and close the connections; open requests are aborted."""
+        del timeout
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="weft-rpc-fleet-close")
+
+    async def wait_closed(self) -> None:
+        """Return when this client has been closed; the servers go on."""
+        await self._closed.wait()
+
+    # -- members ------------------------------------------------------------------------------
+
+    async def _ask_all(self, ask: Callable[[RpcClient], Awaitable[T]]) -> list[T]:
+        """What every server that is healthy answers; the first error if none does."""
+        self._choose()
+        asked = (ask(member.client) for member in self._members if member.is_healthy)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        good = [answer for answer in answers if not isinstance(answer, BaseException)]
+        for answer in answers:
+            if isinstance(answer, BaseException) and not (good and isinstance(answer, Unavailable)):
+                raise answer
+        return good
+
+    async def _watch_members(self) -> None:
+        while True:
+            await asyncio.gather(*(member.refresh() for member in self._members))
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+
+    async def _close(self) -> None:
+        self._closed.set()
+        self._watch.cancel()
+        await asyncio.gather(self._watch, return_exceptions=True)
+        await asyncio.gather(*(member.client.close() for member in self._members))
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise self.dead_error
+
+
+def _check_same_model(one: RpcClient, other: RpcClient) -> None:
+    """Names, vocabulary and context: what makes answers of one worth as much as of the other."""
+    for name in ("served_model_names", "vocab_size", "max_model_len", "eos_token_ids"):
+        ours, theirs = getattr(one.model_config, name), getattr(other.model_config, name)
+        if ours != theirs:
+            raise ConfigError(
+                f"{other.target} serves another model than {one.target}: {name} is {theirs}, not {ours}"
+            )

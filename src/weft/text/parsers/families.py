@@ -1,0 +1,58 @@
+"""What a family of models is to the parsers: the marks it writes, and the form of its calls."""
+
+from dataclasses import dataclass
+
+from weft.text.parsers.forms.form import Form
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFamily:
+    """How models write tool calls. A call begins at one of `openers`; `form` reads on from there.
+
+    No form: calls are messages of the harmony format, as thoughts and answer are.
+
+    `sections` stand around several calls and mean nothing without one; so do `closers`, after one.
+    An answer whose first character is one of `starts` begins with a call, unless it turns out not to.
+    """
+
+    form: Form | None
+    models: str
+    example: str
+    openers: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
+    closers: tuple[str, ...] = ()
+    starts: str = ""
+    # The marks are special tokens of these models' tokenizers: text decoded without those has none.
+    needs_special_tokens: bool = False
+    # Calls have ids of the form `functions.NAME:N`, with N counted over the whole conversation.
+    counts_ids: bool = False
+    # A chat template that contains all of these belongs to the family; none: it cannot be told.
+    template_marks: tuple[str, ...] = ()
+
+    @property
+    def is_harmony(self) -> bool:
+        """Whether the whole answer is in the harmony format."""
+        return self.form is None
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFamily:
+    """How models write their thoughts: first in the answer, between a start and an end."""
+
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+    models: str
+    # The start may be missing although the prompt does not end with it.
+    may_omit_start: bool = False
+    # Marks of tool calls that end the thoughts too, and are read again as what they are.
+    implicit_ends: tuple[str, ...] = ()
+    # Tags around the answer, which are not part of it.
+    answer_tags: tuple[str, ...] = ()
+    needs_special_tokens: bool = False
+    template_marks: tuple[str, ...] = ()
+    is_harmony: bool = False
+
+    @property
+    def reasoning_end(self) -> str:
+        """What the model writes last before its answer."""
+        return self.ends[0]

@@ -1,0 +1,60 @@
+"""Parsers for answers that a grammar forces to be calls, whatever the model's own format is."""
+
+from collections.abc import Sequence
+
+from weft.text.parsers.answer import AnswerParser, read_answer, read_reasoning
+from weft.text.parsers.families import ReasoningFamily, ToolFamily
+from weft.text.parsers.forms.form import Desk
+from weft.text.parsers.forms.json_calls import JsonCalls
+from weft.text.parsers.outlet import Outlet
+from weft.text.parsers.parts import OutputParser
+from weft.text.parsers.tape import Markers, Reading, Tape
+
+_FORCED = ToolFamily(
+    form=JsonCalls(),
+    starts="[{",
+    models="any, under a grammar",
+    example='[{"name": "get_weather", "parameters": {"city": "Paris"}}]',
+)
+
+
+def forced_calls_parser(
+    *,
+    reasoning: ReasoningFamily | None = None,
+    starts_in_reasoning: bool | None = None,
+    end_markers: Sequence[str] = (),
+    first_id: int | None = None,
+) -> OutputParser:
+    """For `[{"name": ..., "parameters": {...}}, ...]`, behind thoughts if there are any.
+
+    With `first_id`, ids of the form `functions.NAME:N` are made, counted from there.
+    """
+    desk = Desk(Tape(), Outlet(first_id), {})
+    reading = read_answer(desk, reasoning, _FORCED, is_open=starts_in_reasoning)
+    return AnswerParser(desk, reading, end_markers)
+
+
+def named_call_parser(
+    name: str,
+    *,
+    reasoning: ReasoningFamily | None = None,
+    starts_in_reasoning: bool | None = None,
+    end_markers: Sequence[str] = (),
+    first_id: int | None = None,
+) -> OutputParser:
+    """For an answer that is, behind its thoughts, the arguments of one call of `name`."""
+    desk = Desk(Tape(), Outlet(first_id), {})
+    reading = _read_named(desk, name, reasoning, is_open=starts_in_reasoning)
+    return AnswerParser(desk, reading, end_markers)
+
+
+def _read_named(
+    desk: Desk, name: str, reasoning: ReasoningFamily | None, *, is_open: bool | None
+) -> Reading[None]:
+    if reasoning is not None and is_open is not False:
+        yield from read_reasoning(desk, reasoning, is_open=is_open)
+    yield from desk.tape.skip_space()
+    if (yield from desk.tape.peek()) == "":
+        return
+    desk.announce(name)
+    yield from desk.tape.until(Markers(()), desk.outlet.arguments)

@@ -1,0 +1,1 @@
+"""How one call is written: each form is a reader that a family sets up with its own marks."""

@@ -1,0 +1,100 @@
+"""What every form offers, and what forms share: names, the announcement of a call, its arguments."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from weft.text.parsers.json_scan import read_json
+from weft.text.parsers.outlet import Outlet
+from weft.text.parsers.tape import Malformed, Markers, Reading, Tape
+
+# Letters, digits and what stands in names of functions; never white space or the start of a marker.
+NAME = re.compile(r"[\w.:/$-]*")
+
+_FENCE = Markers(("```",))
+_LANGUAGE = Markers(("json",))
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What a form works with: text in, parts out, and the parameters' schemas by tool."""
+
+    tape: Tape
+    outlet: Outlet
+    schemas: Mapping[str, Mapping[str, Any]]
+
+    def announce(self, name: str, call_id: str | None = None) -> None:
+        """Say that a call begins. From here on the text is no longer kept: it is not content."""
+        if not name:
+            raise Malformed
+        self.tape.forget()
+        self.outlet.call(name, call_id)
+
+
+class Form(Protocol):
+    """Reads the calls that begin where a family's opening marker ended.
+
+    `Malformed` or `CutOff` where the text is not of the form. Until then the calls announced stand, and
+    what the tape kept since the last of them was none.
+    """
+
+    def read(self, desk: Desk) -> Reading[None]:
+        """Read to the end of the call or calls."""
+        ...
+
+
+def read_arguments(desk: Desk, name: str, call_id: str | None = None) -> Reading[None]:
+    """Announce a call and pass on the JSON object that comes next, as the model writes it."""
+    if (yield from desk.tape.peek()) == "{":
+        desk.announce(name, call_id)
+        yield from read_json(desk.tape, desk.outlet.arguments)
+        return
+    pieces: list[str] = []
+    yield from read_json(desk.tape, pieces.append)
+    give_arguments(desk, "".join(pieces), name, call_id)
+
+
+def give_arguments(desk: Desk, value: str, name: str, call_id: str | None = None) -> None:
+    """Announce a call and pass on a value that is there as a whole.
+
+    Models write an object; or a string that holds the object's JSON; or null for none.
+    """
+    if value.startswith('"'):
+        value = decode_string(value).strip() or "{}"
+        _check_object(value)
+    elif value == "null":
+        value = "{}"
+    elif not value.startswith("{"):
+        raise Malformed
+    desk.announce(name, call_id)
+    desk.outlet.arguments(value)
+
+
+def skip_fence(tape: Tape) -> Reading[None]:
+    """Take the mark that begins or ends a Markdown code block, if it comes next."""
+    yield from tape.skip_space()
+    if (yield from tape.take_any(_FENCE)) is not None:
+        yield from tape.take_any(_LANGUAGE)
+        yield from tape.skip_space()
+
+
+def decode_string(text: str) -> str:
+    """The text that a JSON string stands for; `Malformed` if it is none that can be sent."""
+    try:
+        value = json.loads(text, strict=False)
+        value.encode()
+    except (ValueError, AttributeError) as error:
+        raise Malformed from error
+    assert isinstance(value, str), "only strings have `encode`"
+    return value
+
+
+def _check_object(text: str) -> None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed from error
+    if not isinstance(value, dict):
+        raise Malformed

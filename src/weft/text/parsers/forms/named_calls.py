@@ -1,0 +1,73 @@
+"""Calls as a name followed by the arguments as a JSON object."""
+
+import re
+from dataclasses import dataclass, field
+
+from weft.text.parsers.forms.form import NAME, Desk, read_arguments, skip_fence
+from weft.text.parsers.forms.json_calls import JsonCalls
+from weft.text.parsers.tape import Markers, Reading
+
+_ID = re.compile(r"[\w-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCalls:
+    """NAME {...}, with the marks between that a family has.
+
+    `before` must come before the name and one of `after` behind it, if they are given. `id_mark` and an
+    id may follow the name. `has_id_names`: the name is `functions.NAME:N`, which is the call's id too.
+    `is_fenced`: the arguments may stand in a Markdown code block.
+    """
+
+    before: Markers = field(default_factory=lambda: Markers(()))
+    after: Markers = field(default_factory=lambda: Markers(()))
+    id_mark: Markers = field(default_factory=lambda: Markers(()))
+    has_id_names: bool = False
+    is_after_optional: bool = False
+    is_fenced: bool = False
+
+    def read(self, desk: Desk) -> Reading[None]:
+        """See `Form.read`."""
+        tape = desk.tape
+        yield from tape.skip_space()
+        if self.before.literals:
+            yield from tape.expect(self.before)
+        name = yield from tape.take_while(NAME)
+        call_id: str | None = None
+        yield from tape.skip_space()
+        if (yield from tape.take_any(self.id_mark)) is not None:
+            call_id = (yield from tape.take_while(_ID)) or None
+        if self.is_after_optional or not self.after.literals:
+            yield from tape.take_any(self.after)
+        else:
+            yield from tape.expect(self.after)
+        yield from tape.skip_space()
+        if self.is_fenced:
+            yield from skip_fence(tape)
+        if self.has_id_names:
+            name, call_id = _split_id(name)
+        yield from read_arguments(desk, name, call_id)
+        if self.is_fenced:
+            yield from skip_fence(tape)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedOrJsonCalls:
+    """Either form, told by the first character: a name, or the bracket that opens JSON."""
+
+    named: NamedCalls
+    json: JsonCalls
+
+    def read(self, desk: Desk) -> Reading[None]:
+        """See `Form.read`."""
+        yield from desk.tape.skip_space()
+        is_json = (yield from desk.tape.peek()) in ("[", "{")
+        yield from (self.json if is_json else self.named).read(desk)
+
+
+def _split_id(written: str) -> tuple[str, str | None]:
+    """Name and id of `functions.NAME:N`; what is written otherwise is a name without an id."""
+    name, found, number = written.rpartition(":")
+    if not found or not number.isdecimal():
+        return written.removeprefix("functions."), None
+    return name.removeprefix("functions."), written

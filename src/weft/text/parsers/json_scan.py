@@ -1,0 +1,119 @@
+"""Finds the end of a JSON value in text that arrives in pieces, looking at each character once."""
+
+import enum
+import re
+
+from weft.text.parsers.tape import CutOff, Malformed, Reading, Sink, Tape
+
+# Python's own JSON reader fails beyond some hundreds; no tool takes anything near this.
+MAX_DEPTH = 128
+
+_CLOSERS = {"{": "}", "[": "]"}
+_STRUCTURE = re.compile(r'["{}\[\]]')
+_IN_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_AFTER_SCALAR = re.compile(r'[\s,:;\[\]{}"<`]')
+
+
+class _Inside(enum.Enum):
+    NOTHING = enum.auto()
+    NESTED = enum.auto()
+    STRING = enum.auto()
+    ESCAPE = enum.auto()
+    SCALAR = enum.auto()
+    NONSENSE = enum.auto()
+
+
+class JsonScanner:
+    """Follows the brackets and strings of one value; whether the rest is JSON, it does not ask."""
+
+    __slots__ = ("_closers", "_inside")
+
+    def __init__(self) -> None:
+        self._closers: list[str] = []
+        self._inside = _Inside.NOTHING
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the value ended where a bracket closes another kind, or nests too deeply."""
+        return self._inside is _Inside.NONSENSE
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the value is a number or a name, which the end of the text ends too."""
+        return self._inside is _Inside.SCALAR
+
+    def push(self, text: str, start: int = 0) -> int | None:
+        """Where in `text` the value ends that goes on at `start`; None if it goes on beyond it."""
+        at: int | None = start
+        while at is not None and at < len(text):
+            match self._inside:
+                case _Inside.NOTHING:
+                    at = self._begin(text[at], at)
+                case _Inside.SCALAR:
+                    after = _AFTER_SCALAR.search(text, at)
+                    return None if after is None else after.start()
+                case _Inside.ESCAPE:
+                    self._inside = _Inside.STRING
+                    at += 1
+                case _Inside.STRING:
+                    at = self._in_string(text, at)
+                case _Inside.NESTED:
+                    at = self._in_brackets(text, at)
+                case _Inside.NONSENSE:
+                    return at
+            if self._inside is _Inside.NESTED and not self._closers:
+                return at
+        return None
+
+    def _begin(self, first: str, at: int) -> int:
+        if first == '"':
+            self._inside = _Inside.STRING
+        elif first in _CLOSERS:
+            self._inside = _Inside.NESTED
+            self._closers.append(_CLOSERS[first])
+        elif first.isalnum() or first == "-":
+            self._inside = _Inside.SCALAR
+        else:
+            return self._break(at)
+        return at + 1
+
+    def _in_string(self, text: str, at: int) -> int | None:
+        found = _IN_STRING.match(text, at)
+        assert found is not None, "it matches nothing too"
+        if found.end() == len(text):
+            return None
+        self._inside = _Inside.ESCAPE if text[found.end()] == "\\" else _Inside.NESTED
+        return found.end() + 1
+
+    def _in_brackets(self, text: str, at: int) -> int | None:
+        found = _STRUCTURE.search(text, at)
+        if found is None:
+            return None
+        mark = found.group()
+        if mark == '"':
+            self._inside = _Inside.STRING
+        elif mark in _CLOSERS:
+            if len(self._closers) == MAX_DEPTH:
+                return self._break(found.start())
+            self._closers.append(_CLOSERS[mark])
+        elif self._closers.pop() != mark:
+            return self._break(found.start())
+        return found.end()
+
+    def _break(self, at: int) -> int:
+        self._inside = _Inside.NONSENSE
+        return at
+
+
+def read_json(tape: Tape, sink: Sink) -> Reading[None]:
+    """Give `sink` the text of the JSON value that comes next, as it comes.
+
+    What came before is given also where it then turns out to be none (`Malformed`) or the text ends
+    in it (`CutOff`).
+    """
+    scanner = JsonScanner()
+    is_whole = yield from tape.scan(scanner.push, sink)
+    if scanner.is_broken:
+        raise Malformed
+    if not is_whole and not scanner.is_scalar:
+        raise CutOff

@@ -1,0 +1,159 @@
+"""What one turn's answers are made of: thoughts or none, calls in which form; the parsers that find them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.types import SamplingParams
+from weft.text.parsers.families import ReasoningFamily, ToolFamily
+from weft.text.parsers.forced import forced_calls_parser, named_call_parser
+from weft.text.parsers.parts import OutputParser
+from weft.text.parsers.table import (
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+    make_parser,
+    starts_in_reasoning,
+)
+from weft.web.chat.thoughts import ThoughtCounter
+from weft.web.chat.tools import template_tools
+from weft.web.chat.turn import NamedTool, Turn
+from weft.web.served import Served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """Made once a turn, when its prompt is rendered.
+
+    `is_open` says whether answers begin inside thoughts; None leaves it to the model. `end_markers`
+    are left out of texts that are decoded with special tokens for the parser's sake. `first_id` is where
+    the numbers in the ids of forced calls go on, for models that count them over the conversation.
+    """
+
+    turn: Turn
+    reasoning: ReasoningFamily | None
+    tool: ToolFamily | None
+    is_open: bool | None
+    end_markers: tuple[str, ...]
+    first_id: int | None
+
+    def parser(self) -> OutputParser:
+        """A parser for one answer."""
+        match self.turn.tool_choice:
+            case NamedTool(name=name):
+                return named_call_parser(
+                    name,
+                    reasoning=self.reasoning,
+                    starts_in_reasoning=self.is_open,
+                    end_markers=self.end_markers,
+                    first_id=self.first_id,
+                )
+            case "required":
+                return forced_calls_parser(
+                    reasoning=self.reasoning,
+                    starts_in_reasoning=self.is_open,
+                    end_markers=self.end_markers,
+                    first_id=self.first_id,
+                )
+            case _:
+                return make_parser(
+                    self.reasoning,
+                    self.tool,
+                    tools=template_tools(self.turn.tools) or (),
+                    starts_in_reasoning=self.is_open,
+                    num_earlier_calls=_num_calls(self.turn),
+                    end_markers=self.end_markers,
+                )
+
+    def counter(self, served: Served, prompt_token_ids: list[int]) -> ThoughtCounter | None:
+        """What counts the tokens of one answer's thoughts; None where there can be none."""
+        if self.reasoning is None or self.is_open is False:
+            return None
+        detokenizer = served.tokenizer.detokenizer(
+            skip_special_tokens=False, prompt_token_ids=prompt_token_ids
+        )
+        return ThoughtCounter(self.reasoning, self.is_open, detokenizer)
+
+
+def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParams) -> AnswerFormat:
+    """The format of the answers to a rendered prompt; `params` say what rules them."""
+    reasoning = _reasoning_family(served)
+    tool = _tool_family(served, turn)
+    is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
+    if params.structured_outputs is not None:
+        is_open = False  # the constraint rules from the first token
+    has_markers = needs_special_tokens(served, turn) and turn.params.skip_special_tokens
+    return AnswerFormat(
+        turn=turn,
+        reasoning=reasoning,
+        tool=tool,
+        is_open=is_open,
+        end_markers=_end_markers(served) if has_markers else (),
+        first_id=_first_id(served, turn),
+    )
+
+
+def with_special_tokens(served: Served, turn: Turn, params: SamplingParams) -> SamplingParams:
+    """The parameters with which the engine's texts hold what the parser looks for."""
+    if not needs_special_tokens(served, turn):
+        return params
+    return msgspec.structs.replace(params, skip_special_tokens=False)
+
+
+def needs_special_tokens(served: Served, turn: Turn) -> bool:
+    """Whether the marks of thoughts or calls are special tokens, which texts usually leave out."""
+    families = (_reasoning_family(served), _tool_family(served, turn))
+    return any(family is not None and family.needs_special_tokens for family in families)
+
+
+def _reasoning_family(served: Served) -> ReasoningFamily | None:
+    name = served.options.reasoning_parser
+    return None if name is None else REASONING_PARSERS[name]
+
+
+def _tool_family(served: Served, turn: Turn) -> ToolFamily | None:
+    """The family whose calls are looked for: where the model may make some as it likes."""
+    if not turn.tools or turn.tool_choice != "auto":
+        return None
+    options = served.options
+    if not options.enable_auto_tool_choice or options.tool_call_parser is None:
+        raise BadRequest(
+            "tool_choice",
+            'tool_choice "auto" needs a server with a tool-call parser (--enable-auto-tool-choice '
+            "and --tool-call-parser); a named function, required and none work without",
+        )
+    return TOOL_PARSERS[options.tool_call_parser]
+
+
+def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
+    """What the prompt says of thoughts. A message that is continued tells by its own text."""
+    if not turn.continue_final_message:
+        return starts_in_reasoning(prompt, family)
+    # The template ends the prompt inside the message, so that it ends with the message's text.
+    text = prompt[-len(_text_of(turn.messages[-1])) :]
+    is_begun = any(start in text for start in family.starts)
+    return is_begun and not any(end in text for end in family.ends)
+
+
+def _end_markers(served: Served) -> tuple[str, ...]:
+    texts = map(served.tokenizer.added_text, served.client.model_config.eos_token_ids)
+    return tuple(text for text in texts if text)
+
+
+def _first_id(served: Served, turn: Turn) -> int | None:
+    name = served.options.tool_call_parser
+    return _num_calls(turn) if name is not None and TOOL_PARSERS[name].counts_ids else None
+
+
+def _num_calls(turn: Turn) -> int:
+    """Calls made so far; some families number theirs through the whole conversation."""
+    return sum(len(message.get("tool_calls") or ()) for message in turn.messages)
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,44 @@
+"""The flags of the APIs arrive where they are used."""
+
+from dataclasses import fields
+
+import pytest
+
+from weft.cli.loading import check_parsers, to_api_options
+from weft.cli.options import ServeOptions
+from weft.core.errors import ConfigError
+from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
+from weft.web.served import ApiOptions
+
+HERMES = "<tools>{{ tools }}</tools> <tool_call>{{ call }}</tool_call> <think></think>"
+CHOSEN = {"tool_call_parser", "reasoning_parser"}
+
+
+def test_every_option_of_the_apis_has_a_flag_and_arrives():
+    """An option that is lost on the way is one that is accepted and ignored."""
+    names = {field.name for field in fields(ApiOptions)} - CHOSEN
+    given = {name: f"value of {name}" for name in names}
+    arrived = to_api_options(ServeOptions(**given), None)  # type: ignore[arg-type]
+    assert {name: getattr(arrived, name) for name in names} == given
+
+
+def test_the_defaults_of_flags_are_the_defaults_of_the_apis():
+    """Without a template to go by, there are no parsers either."""
+    assert to_api_options(ServeOptions(), None) == ApiOptions()
+
+
+def test_parsers_go_by_the_chat_template():
+    """Unless they are named, or refused."""
+    auto = to_api_options(ServeOptions(), HERMES)
+    named = ServeOptions(tool_call_parser="mistral", reasoning_parser="none")
+    assert auto.tool_call_parser in TOOL_PARSERS
+    assert auto.reasoning_parser in REASONING_PARSERS
+    chosen = to_api_options(named, HERMES)
+    assert (chosen.tool_call_parser, chosen.reasoning_parser) == ("mistral", None)
+
+
+@pytest.mark.parametrize("name", ["tool_call_parser", "reasoning_parser"])
+def test_an_unknown_parser_is_refused(name: str):
+    """With those that there are."""
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} 'x' is not known.*auto"):
+        check_parsers(ServeOptions(**{name: "x"}))

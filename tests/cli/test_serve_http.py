@@ -1,0 +1,183 @@
+"""`weft serve` over HTTP, as a process: its first second, its addresses, its keys, and its end."""
+
+import json
+import signal
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, weft
+from tests.faults.test_start_up import free_address
+from tests.faults.watching import is_listening, until
+from tests.rpc.test_auth import make_pair
+
+SLOW_TO_LOAD = "embedded:random?layers=24&hidden=1024&vocab=32000&max_len=1024"
+
+
+def get(url: str, body: object = None, **headers: str) -> tuple[int, str]:
+    """Status and text of an answer, 0 where nobody answers."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"} | headers
+    request = urllib.request.Request(url, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def test_both_servers_answer_for_one_engine():
+    """The ready block names both, and comes last; scripts find their line in the log."""
+    with running(SMALL, "--served-model-name", "small") as server:
+        assert server.http.startswith("http://127.0.0.1:")
+        status, text = get(f"{server.http}/v1/models")
+        assert (status, json.loads(text)["data"][0]["id"]) == (200, "small")
+        tokens = get(f"{server.http}/tokenize", {"model": "small", "prompt": "hello"})
+        assert json.loads(tokens[1])["count"] == 5
+        server.read_log_until(f"Uvicorn running on {server.http}")
+        assert weft("complete", "hello", "--address", server.address).returncode == 0
+
+
+def test_either_server_can_be_left_out():
+    """And then nothing listens there."""
+    with running(SMALL, "--no-grpc") as server:
+        assert "  gRPC" not in server.banner
+        assert get(f"{server.http}/readyz")[0] == 200
+        assert f"curl {server.http}/v1/models" in server.banner.splitlines()[-1]
+        server.send(signal.SIGTERM)
+        assert server.wait()[0] == 0
+    with running(SMALL, "--no-http") as server:
+        assert "  HTTP" not in server.banner
+        assert is_listening(server.address)
+
+
+def test_http_answers_long_before_the_model_is_ready():
+    """Alive, not ready, and how far it is; everything else is told when to come back."""
+    address = free_address()
+    url, port = f"http://{address}", address.rpartition(":")[2]
+    started = time.monotonic()
+    with subprocess.Popen(
+        [*WEFT, "serve", SLOW_TO_LOAD, "--num-gpu-blocks-override", "64", "--port", port, "--no-grpc"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
+    ) as process:  # fmt: skip
+        try:
+            until(lambda: get(f"{url}/livez")[0] == 200, 10)
+            process_s = time.monotonic() - started
+            ready, models = get(f"{url}/readyz")[0], get(f"{url}/v1/models")
+            progress = json.loads(get(f"{url}/startupz")[1])
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert process_s < 5  # a second where nothing else runs; `benchmarks` are for that
+    assert (ready, models[0]) == (503, 503)
+    assert json.loads(models[1])["error"]["code"] == "service_unavailable"
+    assert progress["phase"] != "ready"
+    assert 0 <= progress["fraction"] < 1
+    assert (process.returncode, out) == (128 + signal.SIGTERM, "")
+    assert "Traceback" not in err
+
+
+def test_http_is_up_within_half_a_second_of_work():
+    """Counted as processor time, because other processes may run beside the tests."""
+    code = "import time, weft.cli.main, weft.cli.serve\nprint(time.process_time())"
+    result = subprocess.run(
+        [WEFT[0], "-c", code], capture_output=True, text=True, check=True, env=clean_environment()
+    )
+    assert float(result.stdout) < 0.7
+
+
+def test_keys_hold_for_both_servers():
+    """One flag, every way in; control has its own."""
+    argv = (SMALL, "--api-key", "one", "--api-key", "two", "--control-api-key", "three")
+    with running(*argv) as server:
+        assert get(f"{server.http}/v1/models")[0] == 401
+        assert get(f"{server.http}/v1/models", authorization="Bearer two")[0] == 200
+        assert get(f"{server.http}/resume", {}, **{"x-api-key": "one"})[0] == 401
+        assert get(f"{server.http}/resume", {}, **{"x-api-key": "three"})[0] == 200
+        assert weft("complete", "x", "--address", server.address).returncode == 1
+        assert (
+            weft("complete", "x", "--address", server.address, "--api-key", "one").returncode == 0
+        )
+
+
+def test_tls_encrypts(tmp_path: Path):
+    """The block says https, and the certificate is the one given."""
+    pair = make_pair(tmp_path, "server")
+    argv = ("--ssl-certfile", str(pair.cert), "--ssl-keyfile", str(pair.key))
+    with running(SMALL, "--no-grpc", *argv) as server:
+        trust = ssl.create_default_context(cafile=pair.cert)
+        with urllib.request.urlopen(f"{server.http}/readyz", context=trust, timeout=5) as answer:
+            assert answer.status == 200
+    assert server.http.startswith("https://127.0.0.1:")
+
+
+def test_a_template_of_the_users_own_is_used(tmp_path: Path):
+    """In place of the model's."""
+    path = tmp_path / "template.jinja"
+    path.write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    with running(SMALL, "--chat-template", str(path), "--no-grpc") as server:
+        body = {"messages": [{"role": "user", "content": "ab"}]}
+        tokens = json.loads(get(f"{server.http}/tokenize", body)[1])["tokens"]
+    assert bytes(tokens) == b"<ab>"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--no-http", "--no-grpc"), "nothing to serve"),
+        (("--port", "65536"), "--port must be between 0 and 65535"),
+        (("--ssl-certfile", "x.pem"), "both --ssl-certfile and --ssl-keyfile"),
+        (
+            ("--ssl-certfile", "/none", "--ssl-keyfile", "/none"),
+            "--ssl-certfile: cannot read /none",
+        ),
+        (("--control-api-key", " "), "--control-api-key must not be empty"),
+        (("--allowed-origins", "a.example"), "--allowed-origins"),
+        (("--chat-template", "/none"), "--chat-template: cannot read /none"),
+        (("--tool-call-parser", "nothing"), "--tool-call-parser"),
+        (("--reasoning-parser", "nothing"), "--reasoning-parser"),
+        (("--max-n", "0"), "--max-n must be at least 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):
+    """One line that names the flag, status 2, and nothing listens."""
+    ports = ("--grpc-port", "0") if "--port" in argv else ("--grpc-port", "0", "--port", "0")
+    result = weft("serve", SMALL, *argv, *ports)
+    assert (result.returncode, result.stdout) == (2, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+
+
+def test_a_port_in_use_is_refused_before_the_model_is_read():
+    """And the server that has it is not disturbed."""
+    with running(SMALL, "--no-grpc") as server:
+        port = server.http.rpartition(":")[2]
+        result = weft("serve", "/no/such/model", "--port", port, "--no-grpc")
+        assert get(f"{server.http}/readyz")[0] == 200
+    assert result.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+    assert "--port" in result.stderr
+
+
+def test_the_death_of_the_engine_ends_http_too():
+    """Nobody is told that all is well, and the status is that of a failure."""
+
+    def is_ready(server: Server) -> bool:
+        return get(f"{server.http}/health")[0] == 200
+
+    with running(SMALL, "--no-grpc") as server:
+        assert is_ready(server)
+        server.engine.kill()
+        until(lambda: not is_ready(server), 2)
+        assert server.wait()[0] == 1
+        assert not is_listening(server.http.removeprefix("http://"))

@@ -1,0 +1,264 @@
+"""The endpoints around the APIs, over a `FakeEngine`."""
+
+import json
+import re
+
+import jsonschema
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.web.http.serving import generate, make_state, post, serving
+from weft import __version__
+from weft.web.admin.invocations import invocations_endpoint
+from weft.web.http.endpoint import Answer, Call
+from weft.web.routes import all_endpoints
+
+CONTROL = {"control_api_keys": ("c",), "headers": {"x-api-key": "c"}}
+
+
+async def test_models_are_listed_by_every_name():
+    """As the official clients read them."""
+    async with serving() as site:
+        models = (await site.http.get("/v1/models")).json()
+        one = await site.http.get("/v1/models/fake-model")
+    assert models["object"] == "list"
+    [card] = models["data"]
+    assert (card["id"], card["object"], card["max_model_len"]) == ("fake-model", "model", 256)
+    assert one.json() == card
+
+
+@pytest.mark.parametrize("name", ["other", "a/b", "a%2Fb", "..%2f..%2fetc", "x" * 5000])
+async def test_an_unknown_model_is_not_found(name: str):
+    """Row 49: 404 with the code that clients look for, and no more of the name than is needed."""
+    async with serving() as site:
+        answer = await site.http.get(f"/v1/models/{name}")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+    assert len(answer.text) < 400
+
+
+async def test_text_becomes_tokens_and_text_again():
+    """Special tokens apart, which the byte tokenizer has none of."""
+    async with serving() as site:
+        tokens = (
+            await site.http.post("/tokenize", json={"prompt": "naïve", "return_token_strs": True})
+        ).json()
+        text = (await site.http.post("/detokenize", json={"tokens": tokens["tokens"]})).json()
+    assert tokens["count"] == len(tokens["tokens"]) == len("naïve".encode())
+    assert "".join(tokens["token_strs"]) == "naïve"
+    assert tokens["max_model_len"] == 256
+    assert text == {"prompt": "naïve"}
+
+
+async def test_a_conversation_becomes_tokens():
+    """Through the chat template, as a request would."""
+    async with serving() as site:
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        answer = await site.http.post("/tokenize", json={"messages": messages})
+        text = await site.http.post("/detokenize", json={"tokens": answer.json()["tokens"]})
+    assert text.json() == {"prompt": "a;b;"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "parameter"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": []}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"prompt": 1}, "prompt"),
+        ("/tokenize", {"prompt": "a", "tools": []}, "tools"),
+        ("/tokenize", {"prompt": "a", "continue_final_message": True}, "add_generation_prompt"),
+        ("/tokenize", {"messages": [{"role": "user"}], "chat_template": "x"}, "chat_template"),
+        (
+            "/tokenize",
+            {"messages": [{"role": "user"}], "chat_template_kwargs": {"tokenize": True}},
+            "chat_template_kwargs",
+        ),
+        ("/tokenize", {"prompt": "a", "mm_processor_kwargs": {}}, "mm_processor_kwargs"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [1, 512]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [2**70]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [1.0]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [True]}, "tokens[0]"),
+        ("/detokenize", {}, "tokens"),
+    ],
+)
+async def test_what_cannot_be_tokens_is_refused(path: str, body: dict, parameter: str):
+    """Rows 24, 39 and 47: by name."""
+    async with serving() as site:
+        answer = await site.http.post(path, json=body)
+        await site.check_canary()
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == parameter
+
+
+async def test_another_models_tokens_are_not_counted():
+    """The count would be wrong."""
+    async with serving() as site:
+        answer = await site.http.post("/tokenize", json={"model": "other", "prompt": "a"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_facts_are_told():
+    """Version, load, configuration and tokenizer."""
+    async with serving() as site:
+        version = (await site.http.get("/version")).json()
+        load = (await site.http.get("/load")).json()
+        info = (await site.http.get("/server_info")).json()
+        tokenizer = (await site.http.get("/tokenizer_info")).json()
+    assert version == {"version": __version__}
+    assert load["server_load"] == 0
+    assert load["loads"][0]["max_total_tokens"] == 1024
+    assert info["config"]["cache_config"]["block_size"] == 16
+    assert tokenizer["chat_template"].startswith("{% for m")
+
+
+async def test_metrics_count_requests_by_endpoint():
+    """Paths that do not exist share one label: nobody can make a thousand series."""
+    async with serving() as site:
+        for path in ("/v1/models", "/v1/models/a", "/x", "/y", "/health"):
+            await site.http.get(path)
+        text = (await site.http.get("/metrics")).text
+    samples = {
+        tuple(sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "http_requests_total"
+    }
+    assert samples == {
+        ("/v1/models", "GET", "2xx"): 1,
+        ("/v1/models/{model:path}", "GET", "4xx"): 1,
+        ("none", "GET", "4xx"): 2,
+        ("/health", "GET", "2xx"): 1,
+    }
+    assert 'http_request_duration_seconds_count{handler="/health",method="GET"} 1.0' in text
+    assert "http_request_duration_highr_seconds_count 5.0" in text
+    assert 'http_response_size_bytes_count{handler="none"} 2.0' in text
+
+
+# -- control --------------------------------------------------------------------------------------
+
+
+async def test_the_engine_is_paused_and_goes_on():
+    """And says which."""
+    async with serving(**CONTROL) as site:
+        assert (await site.http.post("/pause?mode=keep&clear_cache=false")).status_code == 200
+        assert (await site.http.get("/is_paused")).json() == {"is_paused": True}
+        assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": True}
+        assert (await site.http.post("/resume")).status_code == 200
+        assert (await site.http.get("/is_paused")).json() == {"is_paused": False}
+
+
+@pytest.mark.parametrize(
+    ("url", "parameter"),
+    [
+        ("/pause?clear_cache=maybe", "clear_cache"),
+        ("/pause?level=1", "level"),
+        ("/resume?x=1", "x"),
+        ("/reset_prefix_cache?reset_running_requests=", "reset_running_requests"),
+    ],
+)
+async def test_control_refuses_what_it_does_not_know(url: str, parameter: str):
+    """Row 20: a word that is misspelled must not be passed over."""
+    async with serving(**CONTROL) as site:
+        answer = await site.http.post(url)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, parameter)
+
+
+async def test_cached_blocks_are_dropped_or_held():
+    """409 while requests hold them."""
+    async with serving(**CONTROL) as site:
+        site.engine.num_resets_refused = 1
+        assert (await site.http.post("/reset_prefix_cache")).status_code == 409
+        assert (await site.http.post("/reset_prefix_cache")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"request_ids": []}, 200),
+        ({"request_ids": ["nobody"]}, 200),
+        ({"request_ids": ["x"] * 10_001}, 413),
+        ({"request_ids": [1]}, 400),
+        ({"request_ids": [], "x": 1}, 400),
+        ({}, 400),
+    ],
+)
+async def test_aborting(body: dict, status: int):
+    """Row 56: unknown ids are no error; too many, and other fields, are."""
+    async with serving(**CONTROL) as site:
+        assert (await site.http.post("/abort_requests", json=body)).status_code == status
+
+
+REFUSED = [
+    endpoint for endpoint in all_endpoints(make_state()) if endpoint.summary.startswith("Refused")
+]
+
+
+@pytest.mark.parametrize("endpoint", REFUSED, ids=lambda endpoint: endpoint.path)
+async def test_what_is_not_offered_is_refused_by_name(endpoint):
+    """501, and a sentence that names it."""
+    async with serving(control_api_keys=("c",)) as site:
+        answer = await site.http.request(endpoint.method, endpoint.path, headers={"x-api-key": "c"})
+    assert answer.status_code == 501
+    assert answer.json()["error"]["code"] == "unsupported"
+    assert "not supported" in answer.json()["error"]["message"]
+
+
+# -- description ----------------------------------------------------------------------------------
+
+
+async def test_the_description_names_every_endpoint():
+    """Made from the same table; every reference in it leads somewhere."""
+    async with serving() as site:
+        description = (await site.http.get("/openapi.json")).json()
+    described = {
+        (method.upper(), path)
+        for path, operations in description["paths"].items()
+        for method in operations
+    }
+    endpoints = all_endpoints(make_state())
+    assert described == {(e.method, e.path.replace(":path", "")) for e in endpoints}
+    schemas = description["components"]["schemas"]
+    references = re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(description))
+    assert set(references) <= set(schemas)
+    for schema in schemas.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+async def test_the_page_loads_nothing():
+    """It is read where there is no network, and runs no script."""
+    async with serving() as site:
+        answer = await site.http.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "<script" not in answer.text
+    assert re.findall(r"(?:src|href)=\"?([^\" >]+)", answer.text) == ["/openapi.json"]
+    assert "/v1/models" in answer.text
+
+
+# -- invocations ----------------------------------------------------------------------------------
+
+
+async def echo(call: Call) -> Answer:
+    """What it was given."""
+    return call.body
+
+
+async def test_invocations_lead_where_the_body_belongs():
+    """SageMaker has one path for all of it."""
+
+    endpoints = (post("/v1/chat/completions", generate), post("/v1/completions", echo))
+    handler = invocations_endpoint(endpoints).handler
+    async with serving(post("/sage", handler, body=invocations_endpoint(()).body)) as site:
+        chat = await site.http.post("/sage", json={"messages": [], "max_tokens": 2})
+        text = await site.http.post("/sage", json={"prompt": "a", "max_tokens": 7})
+        wrong = await site.http.post("/sage", json={"prompt": "a", "max_tokens": "x"})
+        other = await site.http.post("/sage", json={"input": "a"})
+        none = await site.http.post("/sage", json={"x": 1})
+        real = await site.http.post("/invocations", json={"x": 1})
+    assert len(chat.json()["token_ids"]) == 2
+    assert text.json()["max_tokens"] == 7
+    assert wrong.json()["error"]["param"] == "max_tokens"
+    assert other.status_code == 501
+    assert (none.status_code, real.status_code) == (400, 400)

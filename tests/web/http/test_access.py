@@ -1,0 +1,155 @@
+"""Who gets in: every route with every way to come without a key."""
+
+import pytest
+
+from tests.web.http.serving import GENERATE, make_state, serving
+from weft.web.http.endpoint import Access
+from weft.web.routes import all_endpoints
+
+KEYS = {"api_keys": ("first", "sécond"), "control_api_keys": ("control",)}
+GUARDED = [
+    endpoint
+    for endpoint in (*all_endpoints(make_state()), *GENERATE)
+    if endpoint.access is not Access.OPEN
+]
+WAYS = {
+    "no key": ("{}", ""),
+    "wrong key": ("{}", "Authorization: Bearer wrong\r\n"),
+    "empty key": ("{}", "Authorization: Bearer \r\n"),
+    "no scheme": ("{}", "Authorization: first\r\n"),
+    "other scheme": ("{}", "Authorization: Basic first\r\n"),
+    "twice": ("{}", "Authorization: Bearer first\r\nAuthorization: Bearer first\r\n"),
+    "other header": ("{}", "X-Key: first\r\n"),
+    "two slashes": ("/{}", ""),
+    "dots": ("/v1/..{}", ""),
+    "open first": ("/health/..{}", ""),
+    "open after": ("{}/../health", ""),
+    "encoded dot": ("/%2e{}", ""),
+    "open query": ("{}?/health", ""),
+    "open fragment": ("{}#/health", ""),
+    "absolute": ("http://localhost{}", ""),
+    "websocket": ("{}", "Connection: Upgrade\r\nUpgrade: websocket\r\n"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_no_route_answers_without_a_key(way: str):
+    """Default-deny: 401 for all that exists and all that does not, decided by the raw path."""
+    target, extra = WAYS[way]
+    statuses = set()
+    async with serving(**KEYS) as site:
+        for endpoint in GUARDED:
+            path = target.format(endpoint.path.replace("{model:path}", "x"))
+            for host in ("x", "x/?"):
+                # Closed after the answer, which an upgrade would else keep from happening.
+                head = f"{endpoint.method} {path} HTTP/1.1\r\nHost: {host}\r\n{extra}"
+                answer = await site.exchange(head.encode() + b"Connection: close\r\n\r\n")
+                statuses.add(answer.split()[1])
+    assert statuses == {b"401"}
+
+
+@pytest.mark.parametrize("way", ["two slashes", "dots", "open first", "encoded dot"])
+async def test_a_path_is_what_it_says(way: str):
+    """Nothing is decoded or tidied: with a key such a path is unknown, and never another one's."""
+    async with serving(**KEYS) as site:
+        answer = await site.exchange(
+            f"GET {WAYS[way][0].format('/version')} HTTP/1.1\r\nHost: x\r\n"
+            "Authorization: Bearer first\r\nConnection: close\r\n\r\n".encode()
+        )
+    assert answer.startswith(b"HTTP/1.1 404 ")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer first"},
+        {"authorization": "bearer first"},
+        {"x-api-key": "first"},
+        {"authorization": "Bearer sécond".encode()},
+        {"authorization": "Bearer wrong", "x-api-key": "first"},
+    ],
+    ids=range(5),
+)
+async def test_a_key_opens(headers):
+    """Either header, for every API: clients of both makers send their own."""
+    async with serving(**KEYS) as site:
+        answer = await site.http.get("/v1/models", headers=headers)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/livez", "/readyz", "/startupz"])
+async def test_probes_need_no_key(path: str):
+    """Orchestrators have none. They learn that the server is there, and no more."""
+    async with serving(**KEYS) as site:
+        assert (await site.http.get(path)).status_code == 200
+        assert (await site.http.head(path)).status_code == 200
+
+
+async def control(headers: dict[str, str], **keys) -> int:
+    """The status of a control call."""
+    async with serving(**keys) as site:
+        return (await site.http.post("/resume", headers=headers)).status_code
+
+
+async def test_control_is_off_without_a_key_of_its_own():
+    """Not even with an API key, and not even where none is needed."""
+    assert await control({"x-api-key": "first"}, api_keys=("first",)) == 403
+    assert await control({}) == 403
+
+
+async def test_control_takes_its_own_key_alone():
+    """An API key is for inference."""
+    assert await control({"x-api-key": "control"}, **KEYS) == 200
+    assert await control({"x-api-key": "first"}, **KEYS) == 401
+    assert await control({}, control_api_keys=("control",)) == 401
+
+
+async def test_a_control_key_is_no_api_key():
+    """Each key opens what it was given for."""
+    async with serving(**KEYS) as site:
+        answer = await site.http.get("/v1/models", headers={"x-api-key": "control"})
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://localhost"}, {"host": "evil.example"}, {"host": ""}]
+)
+async def test_control_is_not_for_web_pages(headers):
+    """Nor for names that were pointed at this machine."""
+    assert await control({"x-api-key": "control", **headers}, **KEYS) == 403
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:8000", "10.0.0.7:80"])
+async def test_control_takes_addresses(host: str):
+    """What cannot have been looked up."""
+    assert await control({"x-api-key": "control", "host": host}, **KEYS) == 200
+
+
+async def test_pages_of_other_origins_get_nothing_by_default():
+    """No header that would let them read, and no answer to their question."""
+    async with serving() as site:
+        headers = {"origin": "https://a.example", "access-control-request-method": "POST"}
+        answer = await site.http.options("/v1/models", headers=headers)
+        assert answer.status_code == 405
+        assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_pages_of_allowed_origins_may_read():
+    """A browser's question needs no key; the request itself does."""
+    async with serving(allowed_origins=("https://a.example",), **KEYS) as site:
+        headers = {
+            "origin": "https://a.example",
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization, content-type",
+        }
+        asked = await site.http.options("/test/chat/completions", headers=headers)
+        refused = await site.http.get("/v1/models", headers={"origin": "https://a.example"})
+        other = await site.http.options(
+            "/v1/models", headers={**headers, "origin": "https://b.example"}
+        )
+    assert asked.status_code == 204
+    assert asked.headers["access-control-allow-origin"] == "https://a.example"
+    assert asked.headers["access-control-allow-headers"] == "authorization, content-type"
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "https://a.example"
+    assert (other.status_code, "access-control-allow-origin" in other.headers) == (401, False)

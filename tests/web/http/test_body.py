@@ -1,0 +1,271 @@
+"""Bodies: what is refused, with which status and parameter, and that the next caller does not notice."""
+
+import asyncio
+import gzip
+import json
+import time
+import tracemalloc
+
+import msgspec
+import pytest
+
+from tests.web.http.serving import serving
+from weft.core.errors import BadRequest
+from weft.web.http.body import decode_body
+
+JSON = {"content-type": "application/json"}
+
+
+class Inner(msgspec.Struct):
+    """A part of a body."""
+
+    x: int = 0
+
+
+class Body(msgspec.Struct):
+    """A body."""
+
+    name: str = ""
+    parts: list[Inner] = []
+    number: float = 0.0
+
+
+BAD = {
+    "empty": b"",
+    "blank": b" \n",
+    "null": b"null",
+    "array": b"[]",
+    "string": b'"{}"',
+    "not json": b"hello",
+    "cut": b'{"name": "a',
+    "trailing": b"{} {}",
+    "single quotes": b"{'name': 1}",
+    "comment": b"{} // x",
+    "bom": b"\xef\xbb\xbf{}",
+    "utf-16": '{"name":"a"}'.encode("utf-16"),
+    "not utf-8": b'{"name":"\xff"}',
+    "not utf-8 in an unknown field": b'{"zzz":"\xff"}',
+    "overlong utf-8": b'{"name":"\xc0\xaf"}',
+    "lone surrogate": b'{"name":"\\ud800"}',
+    "control character": b'{"name":"a\nb"}',
+    "nan": b'{"number":NaN}',
+    "nan in an unknown field": b'{"zzz":NaN}',
+    "infinity": b'{"number":-Infinity}',
+    "1e400": b'{"number":1e400}',
+    "leading zero": b'{"number":01}',
+    "20k deep": b'{"zzz":' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+    "100k deep": b'{"zzz":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+    "100k open": b'{"parts":' + b"[" * 100_000,
+    "same key": b'{"name":"a","name":"a"}',
+    "same key escaped": b'{"name":"a","n\\u0061me":"b"}',
+    "same key inside": b'{"zzz":[{"a":1},{"a":1,"b":{"a":1},"a":2}]}',
+    "same key after a quote": b'{"a\\"":1,"b":"\\\\","a\\"":2}',
+}
+
+
+@pytest.mark.parametrize("body", BAD.values(), ids=BAD.keys())
+def test_what_is_not_plain_json_is_refused(body: bytes):
+    """Rows 1 to 4, 19 and 21."""
+    with pytest.raises(BadRequest):
+        decode_body(body, Body)
+
+
+@pytest.mark.parametrize(
+    ("body", "parameter"),
+    [
+        (b'{"name":1}', "name"),
+        (b'{"name":true}', "name"),
+        (b'{"parts":{}}', "parts"),
+        (b'{"parts":[{},{"x":"1"}]}', "parts[1].x"),
+        (b'{"parts":[{"x":1.0}]}', "parts[0].x"),
+        (b'{"parts":[{"x":true}]}', "parts[0].x"),
+        (b'{"number":"1"}', "number"),
+    ],
+)
+def test_the_parameter_at_fault_is_named(body: bytes, parameter: str):
+    """Row 39: strict types, and the path to where it is wrong."""
+    with pytest.raises(BadRequest) as caught:
+        decode_body(body, Body)
+    assert caught.value.parameter == parameter
+
+
+def test_a_missing_field_is_named():
+    """With the path to the object that lacks it."""
+
+    class Outer(msgspec.Struct):
+        inner: Body
+        needed: int
+
+    with pytest.raises(BadRequest) as caught:
+        decode_body(b'{"inner":{}}', Outer)
+    assert caught.value.parameter == "needed"
+
+
+def test_unknown_fields_are_ignored_or_refused():
+    """Row 20: by inference, and by control."""
+    assert decode_body(b'{"zzz":1}', Body) == Body()
+    with pytest.raises(BadRequest) as caught:
+        decode_body(b'{"zzz":1}', Body, is_strict=True)
+    assert caught.value.parameter == "zzz"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "}", '"', "\\", ":", '":', "a\u0000b", "é😀", '{"a":1,"a":1}']
+)
+def test_text_may_hold_anything(text: str):
+    """What looks like structure inside a string is none."""
+    body = json.dumps({"name": text, text: 1, "parts": []}).encode()
+    assert decode_body(body, Body).name == text
+
+
+def test_a_body_of_many_numbers_is_read_in_no_time():
+    """Looking for repeated keys costs nothing where there are none."""
+
+    started = time.process_time()
+    decode_body(b'{"zzz":[' + b"1," * 2_000_000 + b"1]}", Body)
+    assert time.process_time() - started < 1
+
+
+def test_a_body_of_too_many_objects_is_refused():
+    """It would hold up everybody else."""
+    with pytest.raises(BadRequest, match="more than"):
+        decode_body(b'{"zzz":[' + b"{}," * 1_500_000 + b"{}]}", Body)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/jsonx"},
+        {"content-type": "multipart/form-data; boundary=x"},
+        JSON | {"content-encoding": "gzip"},
+        JSON | {"content-encoding": "br"},
+    ],
+    ids=range(7),
+)
+async def test_a_body_of_another_kind_is_refused(headers):
+    """Rows 6 and 10: a page of another origin can send the first ones without asking."""
+    async with serving() as site:
+        body = gzip.compress(b"{}")
+        answer = await site.http.post("/test/chat/completions", content=body, headers=headers)
+        await site.check_canary()
+    assert answer.status_code == 415
+    assert answer.json()["error"]["code"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
+async def test_json_is_json_in_any_spelling(kind: str):
+    """Parameters and capitals mean nothing."""
+    async with serving() as site:
+        answer = await site.http.post(
+            "/test/chat/completions", content=b"{}", headers={"content-type": kind}
+        )
+    assert answer.status_code == 200
+
+
+async def chunks(number: int, size: int):
+    """A body without a length."""
+    for _ in range(number):
+        yield b" " * size
+
+
+async def test_a_body_over_the_limit_is_refused():
+    """Row 5: by its length and by what has come; one byte less is read."""
+    limit = 100_000
+    async with serving(max_body_bytes=limit) as site:
+        url = "/test/chat/completions"
+        fits = await site.http.post(url, content=b"{}".ljust(limit), headers=JSON)
+        declared = await site.http.post(url, content=b"{}".ljust(limit + 1), headers=JSON)
+        streamed = await site.http.post(url, content=chunks(101, 1000), headers=JSON)
+        other = await site.http.post("/v1/messages/test", content=chunks(101, 1000), headers=JSON)
+        await site.check_canary()
+    assert fits.status_code == 200
+    assert (declared.status_code, streamed.status_code) == (413, 413)
+    assert declared.json()["error"]["code"] == "request_too_large"
+    assert other.json()["error"]["type"] == "request_too_large"
+
+
+async def test_a_body_over_the_limit_is_never_held():
+    """Row 14: what will be refused is counted and dropped."""
+    async with serving(max_body_bytes=2**20) as site:
+        tracemalloc.start()
+        answer = await site.http.post(
+            "/test/chat/completions", content=chunks(3000, 10_000), headers=JSON
+        )
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert answer.status_code == 413
+    assert peak < 8 * 2**20
+
+
+async def test_a_slow_body_is_not_waited_for():
+    """Row 13: a byte now and then is no progress."""
+    async with serving(body_grace_s=0.3) as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(
+            b"POST /test/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+            b"Content-Type: application/json\r\n\r\n"
+        )
+
+        async def drip() -> None:
+            while not reader.at_eof():
+                writer.write(b" ")
+                await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+        dripping.cancel()
+        writer.close()
+        await site.check_canary()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in answer
+
+
+async def test_a_body_that_is_cut_short_leaves_nothing():
+    """Row 11: nobody is there to be told, and nothing was started."""
+    async with serving() as site:
+        _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(
+            b"POST /test/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+            b"Content-Type: application/json\r\n\r\n{"
+        )
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        await site.check_canary()
+        assert len(site.engine.calls) == 1
+
+
+async def test_a_body_of_single_bytes_is_read():
+    """However it is cut into pieces."""
+    async with serving() as site:
+        answer = await site.http.post(
+            "/test/chat/completions", content=chunks_of(b'{"max_tokens": 2}'), headers=JSON
+        )
+    assert len(answer.json()["token_ids"]) == 2
+
+
+async def chunks_of(body: bytes):
+    """A byte at a time."""
+    for byte in body:
+        yield bytes([byte])
+
+
+async def test_the_error_is_in_the_callers_own_form():
+    """The same mistake, as each API writes it."""
+    async with serving() as site:
+        ours = await site.http.post("/test/chat/completions", json={"max_tokens": "3"})
+        theirs = await site.http.post("/v1/messages/test", json={"max_tokens": "3"})
+        strict = await site.http.post("/strict", json={"zzz": 1})
+    assert ours.status_code == theirs.status_code == strict.status_code == 400
+    assert ours.json()["error"] == {
+        "message": "Expected `int`, got `str`, at max_tokens",
+        "type": "invalid_request_error",
+        "param": "max_tokens",
+        "code": None,
+    }
+    assert theirs.json()["error"]["type"] == "invalid_request_error"
+    assert strict.json()["error"]["param"] == "zzz"

@@ -1,0 +1,281 @@
+"""Bad parameters, row by row: each a `BadRequest` that names its field, before anything runs."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from tests.doubles.fake_engine import FakeEngine
+from tests.web.openai.calls import CHAT, HELLO, answer, chat, chat_chunks, complete, make_call
+from tests.web.serving import ECHO, serving, weather_tool
+from weft.core.errors import BadRequest, ContextLengthExceeded, EngineDead, NotFound
+from weft.web.openai.calling import heading
+from weft.web.openai.chat import to_turn
+
+SCHEMA = "response_format"
+
+
+def schema(value):
+    """A response format with this schema."""
+    return {SCHEMA: {"type": "json_schema", "json_schema": {"name": "x", "schema": value}}}
+
+
+def nested(depth):
+    """A schema of that many levels."""
+    value = {"type": "object"}
+    for _ in range(depth):
+        value = {"type": "object", "properties": {"a": value}}
+    return value
+
+
+WRONG_TYPES = [
+    {"temperature": "1"},
+    {"temperature": True},
+    {"max_tokens": 1.5},
+    {"max_tokens": True},
+    {"n": "2"},
+    {"seed": 1.0},
+    {"stop": 5},
+    {"stop": {"a": 1}},
+    {"stream": "true"},
+    {"logprobs": 3},
+    {"logit_bias": [1]},
+    {"logit_bias": {"5": "x"}},
+    {"messages": "hello"},
+    {"messages": ["hello"]},
+    {"tools": {"type": "function"}},
+    {"tools": [{"type": "function", "function": {"name": 5}}]},
+    {"tool_choice": 5},
+    {"response_format": "json"},
+    {"structured_outputs": {"regexp": "x"}},
+    {"stop_token_ids": [1.0]},
+    {"allowed_token_ids": [True]},
+    {"model": 5},
+]
+
+
+@pytest.mark.parametrize("fields", WRONG_TYPES)
+def test_wrong_types_do_not_decode(fields):
+    """Nothing is converted: a bool is no number and a number no text."""
+    with pytest.raises(msgspec.ValidationError):
+        make_call(None, CHAT, {"messages": HELLO, **fields})
+
+
+ROWS = [
+    ("messages", {"messages": []}),
+    ("stop_token_ids", {"stop_token_ids": [512]}),
+    ("stop_token_ids", {"stop_token_ids": [2**31]}),
+    ("stop_token_ids", {"stop_token_ids": [-1]}),
+    ("stop_token_ids", {"stop_token_ids": [2**70]}),
+    ("max_tokens", {"max_tokens": 0}),
+    ("max_tokens", {"max_tokens": -1}),
+    ("max_tokens", {"max_tokens": 2**31}),
+    ("max_tokens", {"max_completion_tokens": 0}),
+    ("max_tokens", {"max_completion_tokens": 1, "max_tokens": 2}),
+    ("min_tokens", {"min_tokens": 9, "max_tokens": 8}),
+    ("min_tokens", {"min_tokens": 5000}),
+    ("temperature", {"temperature": -0.1}),
+    ("temperature", {"temperature": 1e308}),
+    ("top_p", {"top_p": 0}),
+    ("top_p", {"top_p": -1}),
+    ("top_p", {"top_p": 1.1}),
+    ("top_k", {"top_k": -2}),
+    ("min_p", {"min_p": 2}),
+    ("presence_penalty", {"presence_penalty": 1e9}),
+    ("frequency_penalty", {"frequency_penalty": -1e9}),
+    ("repetition_penalty", {"repetition_penalty": 0}),
+    ("repetition_penalty", {"repetition_penalty": -1}),
+    ("n", {"n": 0}),
+    ("n", {"n": -1}),
+    ("n", {"n": 129}),
+    ("n", {"n": 2**31}),
+    ("seed", {"seed": 2**64}),
+    ("stop", {"stop": ["a"] * 10_000}),
+    ("stop", {"stop": ""}),
+    ("stop", {"stop": ["a", ""]}),
+    ("stop", {"stop": "a" * 1024 * 1024}),
+    ("allowed_token_ids", {"allowed_token_ids": []}),
+    ("allowed_token_ids", {"allowed_token_ids": [512]}),
+    ("bad_words", {"bad_words": [""]}),
+    ("logit_bias", {"logit_bias": {"abc": 1}}),
+    ("logit_bias", {"logit_bias": {"512": 1}}),
+    ("logit_bias", {"logit_bias": {str(n): 1 for n in range(100_000)}}),
+    ("logprobs", {"logprobs": True, "top_logprobs": -2}),
+    ("logprobs", {"logprobs": True, "top_logprobs": 21}),
+    ("logprobs", {"logprobs": True, "top_logprobs": 512}),
+    ("top_logprobs", {"top_logprobs": 1}),
+    ("top_logprobs", {"top_logprobs": 1, "logprobs": False}),
+    ("logprob_token_ids", {"logprobs": True, "logprob_token_ids": list(range(129))}),
+    ("logprob_token_ids", {"logprob_token_ids": [1]}),
+    ("prompt_logprobs", {"prompt_logprobs": -2}),
+    ("stream_options", {"stream_options": {"include_usage": True}}),
+    (SCHEMA, schema(nested(100))),
+    (SCHEMA, schema({"description": "x" * 70_000})),
+    (SCHEMA, {SCHEMA: {"type": "json_schema"}}),
+    (SCHEMA, {SCHEMA: {"type": "xml"}}),
+    ("structured_outputs", {"structured_outputs": {}}),
+    ("structured_outputs", {"structured_outputs": {"regex": "a", "choice": ["b"]}}),
+    ("structured_outputs", {"structured_outputs": {"choice": []}}),
+    ("structured_outputs", {"structured_outputs": {"choice": [""]}}),
+    ("structured_outputs", {"structured_outputs": {"choice": ["a"] * 100_000}}),
+    ("structured_outputs", {"structured_outputs": {"grammar": ""}}),
+    (SCHEMA, {"structured_outputs": {"regex": "a"}, SCHEMA: {"type": "json_object"}}),
+    ("guided_choice", {"guided_regex": "a", "guided_choice": ["b"]}),
+    ("guided_whitespace_pattern", {"guided_regex": "a", "guided_whitespace_pattern": " "}),
+    ("tools", {"tools": [weather_tool(), weather_tool()]}),
+    ("tools", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}),
+    ("tools", {"tools": [{"type": "function"}]}),
+    ("tool_choice", {"tools": [weather_tool()], "tool_choice": "sometimes"}),
+    ("tool_choice", {"tools": [weather_tool()], "tool_choice": {"type": "function"}}),
+    (
+        "tool_choice",
+        {
+            "tools": [weather_tool()],
+            "tool_choice": {"type": "function", "function": {"name": "other"}},
+        },
+    ),
+    ("tool_choice", {"tool_choice": "auto"}),
+    ("tool_choice", {"tool_choice": "required"}),
+    ("tool_choice", {"tools": [weather_tool()]}),
+    ("chat_template", {"chat_template": "{{ messages }}"}),
+    ("chat_template_kwargs", {"chat_template_kwargs": {"chat_template": "x"}}),
+    ("chat_template_kwargs", {"chat_template_kwargs": {"tokenize": False}}),
+    (
+        "continue_final_message",
+        {"continue_final_message": True, "add_generation_prompt": True},
+    ),
+    ("cache_salt", {"cache_salt": ""}),
+    ("cache_salt", {"cache_salt": "x" * 10_000}),
+    ("cache_salt", {"cache_salt": "a\nb"}),
+    ("priority", {"priority": 1}),
+    ("priority", {"priority": 2**40}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": -2}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 10**6}),
+    ("truncation_side", {"truncate_prompt_tokens": 2, "truncation_side": "middle"}),
+    ("top_logprobs", {"top_logprobs": -1}),
+]
+
+
+async def test_bad_parameters_are_refused_by_name():
+    """Every row, streamed and not: the same sentence, and nothing is left in the engine."""
+    async with serving(ECHO) as served:
+        for parameter, fields in ROWS:
+            with pytest.raises(BadRequest) as caught:
+                await chat(served, fields)
+            assert caught.value.parameter == parameter, fields
+            assert len(str(caught.value)) < 500
+            if "stream_options" in fields:
+                continue
+            with pytest.raises(BadRequest) as streamed:
+                await chat_chunks(served, fields)
+            assert streamed.value.parameter in {parameter, "prompt_logprobs"}, fields
+        assert served.client.num_active_requests == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        schema({"type": 1}),
+        schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}),
+        {"structured_outputs": {"regex": "(a"}},
+        {"structured_outputs": {"regex": "a{1000000}"}},
+        {"structured_outputs": {"regex": "(?<=a)b"}},
+        {"structured_outputs": {"grammar": "(" * 30_000}},
+        {
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": "f", "parameters": {"properties": {"a": {"type": 1}}}},
+                }
+            ],
+            "tool_choice": "required",
+        },
+    ],
+)
+async def test_constraints_that_cannot_be_built_are_refused(fields):
+    """Within the time limit of their building; the engine goes on."""
+    async with serving(ECHO) as served:
+        with pytest.raises(BadRequest):
+            await chat(served, fields)
+        assert (await chat(served, max_tokens=1))["usage"]["completion_tokens"] == 1
+
+
+async def test_prompt_logprobs_do_not_stream():
+    """They are told once, with an answer in one piece."""
+    async with serving(ECHO) as served:
+        with pytest.raises(BadRequest) as caught:
+            await chat_chunks(served, prompt_logprobs=1)
+    assert caught.value.parameter == "prompt_logprobs"
+
+
+@pytest.mark.parametrize("name", ["stranger", "", "../../etc", "x" * 1_000_000, "\0"])
+async def test_a_model_that_is_not_served_is_not_found(name):
+    """On either path, with a short message; no name at all is the served model."""
+    async with serving(ECHO) as served:
+        for ask in (chat, complete):
+            with pytest.raises(NotFound) as caught:
+                await ask(served, model=name)
+            assert "does not exist" in str(caught.value)
+            assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("length", [1, 2])
+async def test_a_prompt_as_long_as_the_context_does_not_fit(length):
+    """There has to be room for a token, and for every token that is asked for by number."""
+    async with serving(ECHO, max_model_len=64) as served:
+        for max_tokens in (None, 1):
+            with pytest.raises(ContextLengthExceeded):
+                await complete(served, prompt="x" * (63 + length), max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("text", ["\0", "e\u0301" * 1000, "\u200b", "<|im_end|><|im_start|>system"])
+async def test_odd_text_is_text(text):
+    """Answered or refused, never an error of ours."""
+    async with serving(ECHO, max_model_len=32768, num_gpu_blocks_override=2100) as served:
+        messages = [{"role": "user", "content": text}]
+        assert (await chat(served, messages=messages, max_tokens=1))["choices"]
+
+
+@pytest.mark.parametrize("label", ["", "x" * 1_000_000, "a\nb"])
+async def test_a_bad_request_id_costs_its_label_only(label):
+    """The answer bears the server's own."""
+    async with serving(ECHO) as served:
+        assert (await chat(served, request_id=label, max_tokens=1))["id"] == "chatcmpl-r1"
+
+
+async def test_the_header_wins_over_the_request_id_of_the_body():
+    """The body's is for clients that cannot set headers."""
+    async with serving(ECHO) as served:
+        call = make_call(served, CHAT, {"messages": HELLO, "request_id": "b"}, label="h")
+        assert heading(call, call.body, prefix="p", created=0).id == "p-h"
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"), [("1", 1), ("x", None), ("-1", None), ("1.0", None), ("9" * 30, None)]
+)
+async def test_the_rank_header_is_a_number_or_nothing(text, rank):
+    """What is no number is ignored; whether there is such a rank, the engine knows."""
+    async with serving(ECHO) as served:
+        headers = {"x-data-parallel-rank": text}
+        call = make_call(served, CHAT, {"messages": HELLO}, headers=headers)
+        assert to_turn(call, call.body, model="m").data_parallel_rank == rank
+
+
+async def test_a_rank_that_is_not_there_is_refused():
+    """One engine has rank 0."""
+    async with serving(ECHO) as served:
+        with pytest.raises(BadRequest) as caught:
+            await answer(served, CHAT, {"messages": HELLO}, headers={"x-data-parallel-rank": "7"})
+    assert caught.value.parameter == "data_parallel_rank"
+
+
+async def test_a_dead_engine_never_begins_a_stream():
+    """The error comes before the first event, and so with a status of its own."""
+    engine = FakeEngine()
+    await engine.die()
+    async with serving(ECHO) as served:
+        dead = replace(served, client=engine)
+        with pytest.raises(EngineDead):
+            await chat_chunks(dead)
+        with pytest.raises(EngineDead):
+            await complete(dead)

@@ -1,0 +1,229 @@
+"""Every field of every body is used, refused by name, or in the table of labels."""
+
+import msgspec
+import pytest
+
+from tests.web.openai.calls import CHAT, COMPLETIONS, HELLO, make_call
+from tests.web.serving import ECHO, serving, weather_tool
+from weft.core.errors import BadRequest
+from weft.schema.chat import ChatBody, FunctionBody, ToolBody
+from weft.schema.completion import CompletionBody
+from weft.schema.sampling import JsonSchemaFormat, ResponseFormat, StreamOptions
+from weft.web.chat.tools import forced_calls
+from weft.web.openai.calling import heading
+from weft.web.openai.chat import to_shape, to_turn
+from weft.web.openai.completions import to_job
+from weft.web.openai.unsupported import INNER_LABELS, LABELS, REFUSED
+
+TAG = '{"type":"structural_tag","format":{"type":"any_text"}}'
+
+# A value that asks for something, and what has to stand beside it to be meant.
+SAMPLES = {
+    "messages": [{"role": "user", "content": "another"}],
+    "prompt": "another",
+    "n": 2,
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_k": 3,
+    "min_p": 0.1,
+    "presence_penalty": 0.1,
+    "frequency_penalty": 0.1,
+    "repetition_penalty": 1.1,
+    "seed": 1,
+    "stop": "x",
+    "stop_token_ids": [1],
+    "include_stop_str_in_output": True,
+    "ignore_eos": True,
+    "max_tokens": 5,
+    "max_completion_tokens": 5,
+    "min_tokens": 1,
+    "prompt_logprobs": 1,
+    "logit_bias": {"1": 1.0},
+    "allowed_token_ids": [1],
+    "bad_words": ["x"],
+    "repetition_detection": {"max_pattern_size": 2, "min_count": 2},
+    "thinking_token_budget": 5,
+    "truncate_prompt_tokens": 3,
+    "skip_special_tokens": False,
+    "spaces_between_special_tokens": False,
+    "response_format": {"type": "json_object"},
+    "structured_outputs": {"regex": "x"},
+    "guided_json": {"type": "object"},
+    "guided_json_object": True,
+    "guided_regex": "x",
+    "guided_choice": ["x"],
+    "guided_grammar": 'root ::= "x"',
+    "guided_decoding_backend": "outlines",
+    "guided_whitespace_pattern": "x",
+    "structural_tag": TAG,
+    "use_beam_search": True,
+    "length_penalty": 0.5,
+    "early_stopping": True,
+    "logits_processors": ["x"],
+    "vllm_xargs": {"x": 1},
+    "model": "two",
+    "stream": True,
+    "add_special_tokens": True,
+    "echo": True,
+    "return_token_ids": True,
+    "return_tokens_as_token_ids": True,
+    "request_id": "mine",
+    "cache_salt": "x",
+    "priority": 1,
+    "kv_transfer_params": {"do_remote_decode": True},
+    "mm_processor_kwargs": {"x": 1},
+    "metadata": {"x": "y"},
+    "moderation": {"x": 1},
+    "prompt_cache_key": "x",
+    "prompt_cache_options": {"x": 1},
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "x",
+    "service_tier": "flex",
+    "store": True,
+    "user": "x",
+    "logprobs": True,
+    "tool_choice": "required",
+    "functions": [{"name": "x"}],
+    "function_call": "auto",
+    "documents": [{"text": "x"}],
+    "chat_template": "x",
+    "chat_template_kwargs": {"x": 1},
+    "add_generation_prompt": False,
+    "continue_final_message": True,
+    "include_reasoning": False,
+    "parallel_tool_calls": False,
+    "reasoning_effort": "low",
+    "verbosity": "low",
+    "modalities": ["audio"],
+    "audio": {"voice": "x"},
+    "prediction": {"type": "content", "content": "x"},
+    "web_search_options": {"x": 1},
+    "prompt_embeds": "x",
+    "suffix": "x",
+    "best_of": 2,
+    "tools": [weather_tool()],
+}
+BESIDE = {
+    "truncation_side": ({"truncate_prompt_tokens": 3}, "right"),
+    "stream_options": ({"stream": True}, {"include_usage": True}),
+    "logprob_token_ids": ({"logprobs": True}, [1]),
+    "top_logprobs": ({"logprobs": True}, 2),
+    "tool_choice": ({"tools": [weather_tool()]}, "required"),
+    ("chat", "echo"): ({"messages": [{"role": "assistant", "content": "x"}]}, True),
+    # A body's own sense of these: in completions a number, and special tokens unless told not to.
+    ("completions", "logprobs"): ({}, 1),
+    ("completions", "add_special_tokens"): ({}, False),
+    ("completions", "logprob_token_ids"): ({"logprobs": 1}, [1]),
+    ("completions", "return_tokens_as_token_ids"): ({"logprobs": 1}, True),
+}
+
+# A tokenizer that adds a token to every text, so that not adding it can be told.
+ADDS_BOS = {"add_bos_token": True, "bos_token": "<|im_start|>"}
+
+
+async def chat_outcome(served, fields):
+    """All that a chat body becomes."""
+    call = make_call(served, CHAT, {"messages": HELLO, **fields})
+    head = heading(call, call.body, prefix="chatcmpl", created=0)
+    turn = to_turn(call, call.body, model=head.model)
+    return turn, to_shape(call, call.body, turn, head)
+
+
+async def completions_outcome(served, fields):
+    """All that a completions body becomes."""
+    call = make_call(served, COMPLETIONS, {"prompt": "hello", **fields})
+    job = await to_job(call, call.body)
+    head = heading(call, call.body, prefix="cmpl", created=0)
+    shape = {name: getattr(job.shape, name) for name in job.shape.__slots__ if name != "head"}
+    return head, shape, job.prompts, job.has_prompt_rows, job.priority
+
+
+OUTCOMES = {"chat": chat_outcome, "completions": completions_outcome}
+
+
+async def fate(name, api):
+    """What becomes of a field: "used", "refused" or "label"."""
+    companions, value = BESIDE.get((api, name)) or BESIDE.get(name) or ({}, SAMPLES.get(name))
+    assert value is not None, f"no sample for {name}"
+    names = ["one", "two"]
+    async with serving(ECHO, served_model_name=names, tokenizer_config=ADDS_BOS) as served:
+        before = await OUTCOMES[api](served, companions)
+        try:
+            after = await OUTCOMES[api](served, {**companions, name: value})
+        except BadRequest as error:
+            return "refused" if error.parameter == name else f"refused as {error.parameter}"
+    return "label" if before == after else "used"
+
+
+def fields_of(struct):
+    """Their names, for one test each."""
+    return [field.encode_name for field in msgspec.structs.fields(struct)]
+
+
+@pytest.mark.parametrize("name", fields_of(ChatBody))
+async def test_every_field_of_chat_has_a_fate(name):
+    """A field that changes nothing is in the table of labels, and no other is."""
+    assert await fate(name, "chat") in ({"label"} if name in LABELS else {"used", "refused"})
+
+
+@pytest.mark.parametrize("name", fields_of(CompletionBody))
+async def test_every_field_of_completions_has_a_fate(name):
+    """A field that changes nothing is in the table of labels, and no other is."""
+    expected = {"label"} if name in LABELS else {"used", "refused"}
+    assert await fate(name, "completions") in expected
+
+
+def inner(name, value):
+    """A body in which that inner field has that value; None leaves it out."""
+    field, *_, last = name.split(".")
+    changed = {} if value is None else {last: value}
+    if field == "tools":
+        function = {"name": "f", "parameters": {"type": "object"}, **changed}
+        return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    schema = {"schema": {"type": "object"}, **changed}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+@pytest.mark.parametrize("name", sorted(INNER_LABELS))
+async def test_inner_labels_change_nothing(name):
+    """Of what the engine is asked: the same parameters with and without."""
+    value = True if name.endswith("strict") else "x"
+    async with serving(ECHO) as served:
+        bare, _ = await chat_outcome(served, inner(name, None))
+        labelled, _ = await chat_outcome(served, inner(name, value))
+    assert labelled.params == bare.params
+    assert forced_calls(labelled) == forced_calls(bare)
+
+
+def test_inner_fields_are_all_known_here():
+    """A new one is either a label or has to be used: this test asks which."""
+    used = {"type", "json_schema", "structures", "triggers", "format", "schema"}
+    used |= {"function", "name", "description", "parameters"}
+    used |= {"include_usage", "continuous_usage_stats", "include_obfuscation"}
+    structs = (ResponseFormat, JsonSchemaFormat, ToolBody, FunctionBody, StreamOptions)
+    inner_fields = {name for struct in structs for name in fields_of(struct)}
+    assert inner_fields == used | {name.rpartition(".")[2] for name in INNER_LABELS}
+
+
+def test_the_tables_name_fields_that_exist():
+    """A field that is gone takes its row along."""
+    known = {*fields_of(ChatBody), *fields_of(CompletionBody)}
+    assert LABELS.keys() | REFUSED.keys() <= known
+    assert not LABELS.keys() & REFUSED.keys()
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+async def test_null_is_never_refused(name):
+    """Clients send null for what they do not set."""
+    async with serving(ECHO) as served:
+        for api, struct in (("chat", ChatBody), ("completions", CompletionBody)):
+            if name in fields_of(struct):
+                plain = await OUTCOMES[api](served, {})
+                assert await OUTCOMES[api](served, {name: None}) == plain
+
+
+async def test_unknown_fields_are_ignored():
+    """Clients send what newer and other servers know."""
+    async with serving(ECHO) as served:
+        plain = await chat_outcome(served, {})
+        assert await chat_outcome(served, {"something_new": 1}) == plain
