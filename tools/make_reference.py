@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import sys
+import tomllib
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from weft.web.http.problem import to_http_status
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+INTERFACE = ROOT / "tools" / "engine_interface.toml"
 COMMANDS = {
     "weft serve [MODEL]": (ServeOptions,),
     "weft complete [PROMPT]": (ConnectOptions, SampleOptions),
@@ -209,6 +211,32 @@ def models() -> str:
     return "\n".join(lines) + "\n"
 
 
+def engine() -> str:
+    """Every method of an engine's client, every parameter of a request."""
+    lines = [
+        NOTE,
+        "",
+        "# The engine from Python",
+        "",
+        (
+            "`weft.core.client.EngineClient` has the method names of vLLM's protocol, and the parameters of a "
+            "request the names that vLLM gives them. Each row names the test that proves it, or says why a call "
+            "is refused."
+        ),
+    ]
+    for title, rows in tomllib.loads(INTERFACE.read_text(encoding="utf-8")).items():
+        lines += ["", f"## {title}", "", "| name | |", "| --- | --- |"]
+        lines += [f"| `{name}` | {_interface_cell(row)} |" for name, row in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _interface_cell(row: dict[str, str]) -> str:
+    if "refused" in row:
+        return f"refused: {row['refused']}"
+    file, _, name = row["test"].partition("::")
+    return f"`{name}` in tests/{file}"
+
+
 def parsers() -> str:
     """Every family of tool calls and of thoughts."""
     lines = [
@@ -328,6 +356,7 @@ _SCALARS = {
 }
 PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": command_line,
+    "engine.md": engine,
     "errors.md": errors,
     "grpc.md": grpc,
     "metrics.md": metrics,

@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.engines import ENGINES
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.core.logprobs import FlatLogprobs
 from weft.core.types import (
     FinishReason,
     OutputKind,
@@ -125,6 +126,22 @@ async def test_logprobs_align_with_tokens(engine):
     assert all(token in entry for token, entry in pairs)
 
 
+async def test_flat_logprobs_say_the_same(constrained):
+    """In another container, of the prompt too; under every output kind."""
+    wanted = {"logprobs": 2, "prompt_logprobs": 1, "output_kind": OutputKind.FINAL_ONLY}
+    usual = (await collect(constrained, params(**wanted)))[0]
+    flat = (await collect(constrained, params(**wanted, flat_logprobs=True)))[0]
+    assert isinstance(flat.outputs[0].logprobs, FlatLogprobs)
+    assert flat.outputs[0].logprobs == usual.outputs[0].logprobs
+    assert isinstance(flat.prompt_logprobs, FlatLogprobs)
+    assert flat.prompt_logprobs == usual.prompt_logprobs
+    deltas = await collect(
+        constrained, params(logprobs=2, flat_logprobs=True, output_kind=OutputKind.DELTA)
+    )
+    rows = [row for output in deltas for row in output.outputs[0].logprobs]
+    assert rows == usual.outputs[0].logprobs
+
+
 @pytest.mark.parametrize(
     ("asked", "pattern"),
     [
@@ -132,6 +149,13 @@ async def test_logprobs_align_with_tokens(engine):
         ({"regex": "[a-c]{2}"}, "[a-c]{2}"),
         ({"choice": ["yes", "no"]}, "yes|no"),
         ({"grammar": 'root ::= "x" [0-9]'}, "x[0-9]"),
+        (
+            {
+                "structural_tag": '{"type": "structural_tag", "format": {"type": "tag", '
+                '"begin": "<f>", "content": {"type": "regex", "pattern": "[a-c]{2}"}, "end": "</f>"}}'
+            },
+            "<f>[a-c]{2}</f>",
+        ),
     ],
 )
 async def test_answers_have_the_form_that_was_asked_for(constrained, asked, pattern):
@@ -167,6 +191,25 @@ async def test_a_form_that_cannot_be_is_refused_by_name(constrained, asked):
         await collect(constrained, wanted)
     assert (await collect(constrained, GREEDY))[-1].is_finished
     await until_idle(constrained)
+
+
+async def test_the_form_begins_behind_a_thought(in_process):
+    """Which its own text ends; at once where it has ended in the prompt, or is not to be waited for."""
+    asked = StructuredOutputsParams(regex="[a-c]{3}")
+    wanted = params(structured_outputs=asked, logit_bias={ord("z"): 100.0})
+    marker = {"reasoning_parser_kwargs": {"end": "zz"}}
+    texts = [
+        (await collect(in_process, wanted, prompt=prompt, **how))[-1].outputs[0].text
+        for prompt, how in [
+            (PROMPT, marker),
+            (PROMPT, {**marker, "reasoning_ended": True}),
+            ([*b"zz "], marker),
+        ]
+    ]
+    assert [text[:2] for text in texts if len(text) == 5] == ["zz"]
+    assert [len(text) for text in texts] == [5, 3, 3]
+    with pytest.raises(BadRequest, match="reasoning_parser_kwargs"):
+        await collect(in_process, wanted, reasoning_ended=False)
 
 
 async def test_bad_words_do_not_come(in_process):
@@ -279,6 +322,11 @@ async def test_health_and_tasks_are_told(engine):
     assert await engine.is_paused() is False
 
 
+async def test_traces_are_not_exported(constrained):
+    """So callers need not gather what a trace is made of."""
+    assert await constrained.is_tracing_enabled() is False
+
+
 async def test_load_is_of_this_engine(engine):
     """An idle engine runs nothing, and has room."""
     await collect(engine, GREEDY)
@@ -328,6 +376,15 @@ async def test_pause_keep_freezes_and_resume_goes_on(controlled):
     await controlled.pause_generation(mode="keep", clear_cache=True)
     await controlled.resume_generation()
     assert (await task)[-1].outputs[0].token_ids == expected
+
+
+async def test_a_paused_engine_counts_as_sleeping(controlled):
+    """Nothing is scheduled, which is what callers ask."""
+    assert await controlled.is_sleeping() is False
+    await controlled.pause_generation()
+    assert await controlled.is_sleeping() is True
+    await controlled.resume_generation()
+    assert await controlled.is_sleeping() is False
 
 
 async def test_an_unknown_pause_mode_is_refused(controlled):

@@ -57,6 +57,7 @@ BAD = [
     *(("logprob_token_ids", value) for value in ([], [100], [-1], [True], "a", [5, 5])),
     ("logprob_token_ids", list(range(129))),
     *(("bad_words", value) for value in ("ab", [""], [" "], [5], ["x" * 257], ["a"] * 257)),
+    *(("thinking_token_budget", value) for value in (-2, 1.0, True, 2**31)),
     *(("stream_interval", value) for value in (0, -1, 1.0, True, 2**31)),
     *(("extra_args", value) for value in ({"a": 1}, [1], "x")),
     *(("repetition_detection", value) for value in ({"max_pattern_size": 1}, 5)),

@@ -11,8 +11,8 @@ from weft.core.types import FinishReason, Request, SamplingParams
 from weft.engine.grammar import Grammar, GrammarFailed, Vocabulary, build
 from weft.engine.messages import LogprobRow, SequenceOutput
 from weft.engine.plan import Plan
-from weft.engine.sampler import sample
 from weft.engine.scheduler import Scheduler
+from weft.engine.verify import settle
 
 EOS = 1
 
@@ -72,6 +72,7 @@ class SteppingEngine:
         lora=None,
         priority=0,
         grammar=None,
+        thought=None,
         is_grammar_late=False,
         bad_token_ids=(),
         eos_token_ids=(EOS, 2),
@@ -87,22 +88,24 @@ class SteppingEngine:
                 lora_name=lora,
                 priority=priority,
                 grammar=grammar,
+                thought=thought,
                 bad_token_ids=list(bad_token_ids),
                 eos_token_ids=eos_token_ids,
             )
         )
         self.answers[request_id] = [Answer() for _ in range(sampling.n)]
-        if grammar is not None and not is_grammar_late:
+        if (grammar or thought) and not is_grammar_late:
             self.settle(request_id, self.made(grammar))
 
     def settle(self, request_id: str, made: Grammar | str) -> None:
         """Give a request its grammar, or the reason why there is none."""
         self._take(self.scheduler.settle_grammar(request_id, made))
 
-    def made(self, grammar: str) -> Grammar | str:
-        """The grammar, or why there is none."""
+    def made(self, grammar: str | None) -> Grammar | str:
+        """The grammar, or why there is none; of None, the vocabulary alone."""
         try:
-            return Grammar(build(self.vocabulary, grammar), self.vocabulary)
+            matcher = None if grammar is None else build(self.vocabulary, grammar)
+            return Grammar(matcher, self.vocabulary)
         except GrammarFailed as failure:
             return str(failure)
 
@@ -115,7 +118,8 @@ class SteppingEngine:
         plan = self.scheduler.plan()
         if plan is not None:
             logits = self.runner.forward(plan.to_batch(self.config.cache_config.block_size))
-            self._take(self.scheduler.commit(plan, sample(logits, plan)))
+            mode = self.config.model_config.logprobs_mode
+            self._take(settle(logits, plan, self.scheduler, mode))
         return plan
 
     def run(self, max_steps: int = 10_000) -> None:

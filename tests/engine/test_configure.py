@@ -48,6 +48,12 @@ def refusal(model_card: ModelCard | None = None, free: int = 16 * GIB, **flags) 
     return str(caught.value)
 
 
+def test_grammars_rule_thoughts_only_when_told():
+    """The flag reaches the engine's configuration."""
+    assert not resolved().structured_outputs_in_reasoning
+    assert resolved(structured_outputs_in_reasoning=True).structured_outputs_in_reasoning
+
+
 def test_what_is_not_given_is_chosen():
     """Nothing in an EngineConfig is left open; the length is the model's own."""
     config = resolved()
@@ -174,6 +180,7 @@ def test_two_ways_to_size_the_pool_are_refused_together():
         ({"served_model_name": ["a", " "]}, "--served-model-name"),
         ({"scheduling_policy": "lifo"}, '--scheduling-policy "lifo"'),
         ({"max_logprobs": -2}, "--max-logprobs"),
+        ({"logprobs_mode": "raw"}, "--logprobs-mode"),
     ],
 )
 def test_other_bad_values_are_refused_by_the_name_of_their_flag(flags: dict, words: str):

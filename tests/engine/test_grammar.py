@@ -234,12 +234,16 @@ def test_a_much_used_grammar_is_built_again(compiled):
 
 
 def test_a_tokenizer_that_cannot_be_used_fails_the_request_only():
-    """The engine goes on; the log has the details."""
+    """The engine goes on; the sentence has the details."""
     rung = threading.Semaphore(0)
     compiler = GrammarCompiler(lambda: Vocabulary.read("{}", 300, (1,)), rung.release)
     compiler.order("id", to_grammar_text("regex", "ab", None))
     assert rung.acquire(timeout=10)
-    assert compiler.take_ready() == [("id", "internal error while building the grammar")]
+    [(engine_id, reason)] = compiler.take_ready()
+    assert (engine_id, reason.partition(" (")[0]) == (
+        "id",
+        "no text of this tokenizer can be followed",
+    )
     compiler.close()
 
 

@@ -1,12 +1,14 @@
 """The engine's loop, fed by a script of commands."""
 
+import tracemalloc
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from tests.doubles.fake_runner import FakeRunner, greedy_after
+from tests.doubles.fake_runner import FakeRunner, greedy_after, logits_after
 from tests.doubles.stepping import make_config, make_request
-from weft.core.types import FinishReason, SamplingParams
+from weft.core.types import FinishReason, LogprobsMode, SamplingParams
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import (
     Abort,
@@ -28,6 +30,19 @@ PROMPT = list(range(10, 21))
 def byte_tokenizer_json():
     """Wider than the fake model's logits."""
     return tokenizer_files(300, "<|endoftext|>")["tokenizer.json"].decode()
+
+
+class Wide:
+    """A runner of a large vocabulary, whose logits cost little to make."""
+
+    vocab_size = 152_000
+
+    def allocate_kv(self, *, num_blocks, block_size):
+        """It keeps none."""
+
+    def forward(self, batch):
+        """Some finite numbers."""
+        return np.ones((len(batch.logit_rows), self.vocab_size), np.float32)
 
 
 class Script:
@@ -197,3 +212,34 @@ def test_load_counts_blocks_and_preemptions():
     assert max(load.num_held_blocks for load in loads) > 0
     assert loads[-1].num_held_blocks == loads[-1].num_running == loads[-1].num_waiting == 0
     assert loads[-1].num_blocks == 6
+
+
+@pytest.mark.slow
+def test_scoring_a_long_prompt_takes_bounded_memory():
+    """8,192 rows of 152,000 tokens are 5 GB; no more than 1 GiB of them may be there at once."""
+    wanted = SamplingParams(prompt_logprobs=1, max_tokens=1)
+    script = Script([Add(make_request("a", [5] * 8192, wanted))])
+    tracemalloc.start()
+    script.run(
+        Wide(),
+        vocab_size=Wide.vocab_size,
+        max_model_len=10_000,
+        num_blocks=700,
+        block_size=16,
+        max_num_batched_tokens=8192,
+    )
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 30
+    outputs = [o for event in script.events if isinstance(event, StepOutput) for o in event.outputs]
+    assert len(outputs[0].prompt_logprobs) == 8191
+
+
+def test_the_loop_reports_in_the_engines_mode():
+    """Logits, where it was started so."""
+    add = Add(make_request("a", PROMPT, SamplingParams(max_tokens=1, logprobs=0, temperature=0.0)))
+    script = Script([add]).run(logprobs_mode=LogprobsMode.RAW_LOGITS)
+    [output] = [
+        o for event in script.events if isinstance(event, StepOutput) for o in event.outputs
+    ]
+    assert output.logprobs[0][0][1] == logits_after(PROMPT, 64).max()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.stepping import make_request
-from weft.core.types import SamplingParams
+from weft.core.types import LogprobsMode, SamplingParams
 from weft.engine.noise import gumbel
 from weft.engine.plan import Plan, PlannedRows
 from weft.engine.sampler import choose, logprob_row, sample, truncate
@@ -209,3 +209,60 @@ def test_chosen_ids_are_scored_with_their_ranks():
         (0, 1),
     ]
     assert [p for _, p, _ in row.logprobs] == pytest.approx(exact[[0, 11, 2, 0]], abs=1e-5)
+
+
+PENALISED = {"frequency_penalty": 1.0, "output": (0,), "logprobs": 12}
+
+
+def scored(mode, **params):
+    """Token to value, as the sampler reports a row under this mode."""
+    step = make_sequence(**params)
+    plan = Plan((PlannedRows(step, start=0, num_tokens=3, samples=True, num_scored=0),))
+    [row] = sample(LOGITS[None], plan, mode).rows
+    assert row.logprobs[0][0] == row.token_id
+    return {token_id: value for token_id, value, _ in row.logprobs}
+
+
+def test_raw_values_are_of_the_models_own_logits():
+    """Whatever is done to them afterwards."""
+    exact = np.log(softmax(LOGITS.astype(np.float64)))
+    logprobs = scored(LogprobsMode.RAW_LOGPROBS, temperature=0.5, top_k=2, **PENALISED)
+    logits = scored(LogprobsMode.RAW_LOGITS, temperature=0.5, top_k=2, **PENALISED)
+    assert [logprobs[i] for i in range(VOCAB)] == pytest.approx(exact, abs=1e-6)
+    assert [logits[i] for i in range(VOCAB)] == LOGITS.tolist()
+
+
+def test_processed_values_are_of_what_may_be_drawn():
+    """Penalties, temperature and truncation are in them, and what was cut off is not listed."""
+    expected = (LOGITS.astype(np.float64) - np.eye(VOCAB)[0]) / 0.5
+    kept = [1, 2, 0, 3]  # 3.0, 3.0, 2.0 and, as good as the last of three, 2.0
+    params = {"temperature": 0.5, "top_k": 3, **PENALISED}
+    logits = scored(LogprobsMode.PROCESSED_LOGITS, **params)
+    assert logits == {i: pytest.approx(expected[i]) for i in kept}
+    logprobs = scored(LogprobsMode.PROCESSED_LOGPROBS, **params)
+    exact = np.log(softmax(expected[kept]))
+    assert logprobs == {i: pytest.approx(p, abs=1e-6) for i, p in zip(kept, exact, strict=True)}
+
+
+def test_a_greedy_row_is_processed_without_a_temperature():
+    """It has none."""
+    logits = scored(LogprobsMode.PROCESSED_LOGITS, temperature=0.0, **PENALISED)
+    assert logits[0] == 1.0
+    assert [logits[i] for i in range(1, VOCAB)] == LOGITS[1:].tolist()
+
+
+@pytest.mark.parametrize("mode", list(LogprobsMode))
+def test_the_mode_changes_no_token(mode):
+    """Nor does asking for log-probabilities: with them rows go another way, to the same draw."""
+    for params in ({}, {"temperature": 0.7}, {"temperature": 0.0}):
+        for seed in range(30):
+            plain, asked = (
+                Plan((PlannedRows(step, 0, 2, samples=True, num_scored=0),))
+                for step in (
+                    make_sequence(seed=seed, **params, **wish) for wish in ({}, {"logprobs": 2})
+                )
+            )
+            assert (
+                sample(LOGITS[None], plain, mode).rows[0].token_id
+                == sample(LOGITS[None], asked, mode).rows[0].token_id
+            )

@@ -288,6 +288,25 @@ def test_penalties_see_the_same_output_after_preemption():
     assert engine.answers["a"][0].token_ids == plain.answers["a"][0].token_ids
 
 
+def test_a_step_scores_no_more_rows_than_it_may_keep():
+    """A long prompt that is scored takes more steps; its scores are the same, and nobody starves."""
+    plain = make_engine()
+    limited = make_engine()
+    limited.scheduler.max_scored_rows = 3
+    for engine in (plain, limited):
+        for name in ("a", "b"):
+            engine.submit(name, [*PROMPT, ord(name)][:20], prompt_logprobs=2, max_tokens=2)
+        engine.submit("c", PROMPT, max_tokens=2)
+    plain.run()
+    while limited.scheduler.has_work:
+        plan = limited.step()
+        assert sum(entry.num_scored for entry in plan.entries) <= 3
+    for name in "abc":
+        got, expected = limited.answers[name][0], plain.answers[name][0]
+        assert got.prompt_logprobs == expected.prompt_logprobs
+        assert got.token_ids == expected.token_ids
+
+
 def test_prompt_logprobs_are_whole_when_chunked_cached_and_preempted():
     """They come once, cover every position but the first, and never come from the cache (trap 6)."""
     plain = make_engine()

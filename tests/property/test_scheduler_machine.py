@@ -8,18 +8,21 @@ from collections import Counter
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from tests.doubles.stepping import make_engine
+from weft.core.config import SpeculativeConfig
 from weft.core.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     FinishReason,
+    OpenThought,
     RepetitionDetectionParams,
 )
 from weft.engine.grammar import Vocabulary
 from weft.engine.grammar_text import to_grammar_text
+from weft.engine.sequence import Status
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 VOCAB = 260
@@ -31,10 +34,14 @@ GRAMMARS = [None, None, *(to_grammar_text("regex", r, None) for r in ("[a-c]{2,9
 WISHES = [
     {},
     {},
+    {"thought": OpenThought(end="ab", end_token_ids=[97, 98]), "thinking_token_budget": 2},
     {"min_tokens": 1, "repetition_penalty": 1.5},
     {"bad_token_ids": [[97], [98, 99]]},
     {"repetition_detection": RepetitionDetectionParams(max_pattern_size=2, min_count=2)},
 ]
+DRAFTS = SpeculativeConfig(
+    method="ngram", num_speculative_tokens=3, prompt_lookup_max=2, prompt_lookup_min=1
+)
 PROMPTS = st.lists(st.integers(3, 5), min_size=1, max_size=14)
 SALTS = st.sampled_from([None, "a", "b"])
 
@@ -46,6 +53,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.start(None)
+        self.submitted: dict[str, tuple[list[int], dict, int]] = {}
+        self.aborted: set[str] = set()  # wholly or in part
+        self.gone: set[str] = set()  # wholly
+        self.cached: set[bytes] = set()
+        self.owner_by_hash: dict[bytes, tuple[str | None, str | None]] = {}  # salt, adapter
+        self.steps_without_token = 0
+
+    @initialize(speculation=st.sampled_from([None, DRAFTS]))
+    def start(self, speculation):
+        """Half of the engines draft tokens."""
         self.engine = make_engine(
             num_blocks=12,
             block_size=2,
@@ -54,14 +72,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_batched_tokens=6,
             vocab_size=VOCAB,
             policy="priority",
+            speculation=speculation,
         )
         self.engine.vocabulary = VOCABULARY
-        self.submitted: dict[str, tuple[list[int], dict, int]] = {}
-        self.aborted: set[str] = set()  # wholly or in part
-        self.gone: set[str] = set()  # wholly
-        self.cached: set[bytes] = set()
-        self.owner_by_hash: dict[bytes, tuple[str | None, str | None]] = {}  # salt, adapter
-        self.steps_without_token = 0
 
     @rule(
         target=requests,
@@ -90,7 +103,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(num_steps):
             open_before = self.engine.scheduler.num_open_requests
             tokens_before = self._num_tokens()
+            ran_before = list(self.engine.scheduler._running)
             plan = self.engine.step()
+            self._check_order(ran_before)
             self._check_no_work_on_ended(plan)
             is_progress = self._num_tokens() > tokens_before or not open_before
             self.steps_without_token = 0 if is_progress else self.steps_without_token + 1
@@ -194,13 +209,26 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _num_tokens(self) -> int:
         return sum(len(a.token_ids) for answers in self.engine.answers.values() for a in answers)
 
+    def _check_order(self, ran_before):
+        """I10: by (priority, arrival), who gives way comes after all who stay, and who is taken up
+        before all who wait on."""
+        scheduler = self.engine.scheduler
+        gave_way = [s.order for s in ran_before if s.status is Status.WAITING]
+        stayed = [s.order for s in ran_before if s.status is not Status.WAITING]
+        assert not gave_way or not stayed or max(stayed) < min(gave_way)
+        taken_up = [s.order for s in scheduler._running if s not in ran_before]
+        assert not (gave_way and taken_up)
+        waiting = [s.order for s in scheduler._waiting]
+        assert not taken_up or not waiting or max(taken_up) < min(waiting)
+        assert all(s.order[0] == s.request.priority for s in scheduler._running)
+
     def _check_no_work_on_ended(self, plan):
         """I6: no step contains an aborted sequence; I1: nobody is planned twice."""
         entries = plan.entries if plan else ()
         seen = Counter((e.sequence.request.request_id, e.sequence.index) for e in entries)
         assert all(count == 1 for count in seen.values())
         assert not {request_id for request_id, _ in seen} & self.gone
-        assert sum(e.num_tokens for e in entries) <= 6
+        assert sum(e.num_rows for e in entries) <= 6
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase

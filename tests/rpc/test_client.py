@@ -43,6 +43,7 @@ from weft.core.types import (
     OutputKind,
     RequestOutput,
     SamplingParams,
+    StreamingInput,
 )
 from weft.rpc.client import RpcClient
 from weft.rpc.server import RpcOptions, RpcServer
@@ -332,6 +333,7 @@ async def test_bad_prompts_are_refused_on_either_side(
         ("trace_headers", {"trace_headers": {"traceparent": "x"}}),
         ("priority", {"priority": 1}),
         ("reasoning_ended", {"reasoning_ended": True}),
+        ("reasoning_ended", {"reasoning_ended": False}),
     ],
 )
 async def test_arguments_without_a_field_are_refused(
@@ -340,6 +342,16 @@ async def test_arguments_without_a_field_are_refused(
     """The protocol has no place for them."""
     with pytest.raises(BadRequest, match=f"{name} cannot be sent over gRPC"):
         await anext(client.generate(PROMPT, SamplingParams(), "r1", **arguments))
+
+
+async def test_a_prompt_in_pieces_is_refused(client: RpcClient):
+    """A request is one message on this wire."""
+
+    async def pieces():
+        yield StreamingInput(PROMPT)
+
+    with pytest.raises(BadRequest, match="a prompt in pieces cannot be sent over gRPC"):
+        await anext(client.generate(pieces(), SamplingParams(), "r1"))
 
 
 async def test_cache_salt_is_refused(client: RpcClient):

@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 
 from tests.text.vocabularies import byte_level, byte_level_library, files_of
@@ -104,6 +105,14 @@ def test_a_malformed_prompt_names_what_is_wrong(prompt, parameter, words):
     with pytest.raises(BadRequest, match=words) as caught:
         process(prompt)
     assert caught.value.parameter == parameter
+
+
+def test_an_engine_can_let_grammars_rule_thoughts():
+    """Its configuration does for every request what a request can do for itself."""
+    rules = msgspec.structs.replace(config(), structured_outputs_in_reasoning=True)
+    request = Processor(rules, TOKENIZER).process("x", SamplingParams(), "r")
+    assert request.params.grammar_from_first_token
+    assert not process("x").params.grammar_from_first_token
 
 
 def test_parameters_are_checked_before_the_prompt():

@@ -62,6 +62,19 @@ class ServeOptions:
         Count,
         Parameter(group=MODEL, help="Most log-probabilities a request may ask for; -1: no limit."),
     ] = 20
+    logprobs_mode: Annotated[
+        Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"],
+        Parameter(
+            group=MODEL,
+            help="What log-probabilities are of: the model's logits, or what is left to draw from.",
+        ),
+    ] = "raw_logprobs"
+    structured_outputs_in_reasoning: Annotated[
+        bool,
+        Parameter(
+            group=MODEL, help="Let structured output rule a thought too, not its answer only."
+        ),
+    ] = False
     kv_cache_bytes: Annotated[
         Size,
         Parameter(
@@ -98,6 +111,16 @@ class ServeOptions:
         Literal["fcfs", "priority"],
         Parameter(group=SCHEDULING, help="First come first served, or by request priority."),
     ] = "fcfs"
+    speculative_config: Annotated[
+        str | None,
+        Parameter(
+            group=SCHEDULING,
+            help=(
+                'Draft tokens from what was said before; JSON, such as {"method": "ngram", '
+                '"num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}.'
+            ),
+        ),
+    ] = None
     max_num_queued_reqs: Annotated[
         MaybeCount,
         Parameter(

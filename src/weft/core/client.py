@@ -4,7 +4,7 @@ Method names and meanings are those of vLLM's protocol of the same name. What an
 not offer yet raises `Unsupported`, naming the method.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
 from weft.core.config import EngineConfig, ModelConfig
@@ -20,6 +20,7 @@ from weft.core.types import (
     Request,
     RequestOutput,
     SamplingParams,
+    StreamingInput,
 )
 
 
@@ -68,7 +69,7 @@ class EngineClient(Protocol):
 
     def generate(
         self,
-        prompt: PromptType,
+        prompt: PromptType | AsyncIterable[StreamingInput],
         sampling_params: SamplingParams,
         request_id: str,
         *,
@@ -84,7 +85,22 @@ class EngineClient(Protocol):
         """Yield outputs until one has `is_finished`. Closing the generator aborts the request.
 
         Smaller `priority` runs sooner under the priority policy. `prompt_text` only fills
-        `RequestOutput.prompt`. Raises BadRequest, Overloaded, Unsupported or EngineDead.
+        `RequestOutput.prompt`.
+
+        A model that thinks before it answers gets its structured output after the thought, which
+        `reasoning_parser_kwargs={"end": "</think>"}` describes: `end` is the text, 1 to 64
+        characters, that the thought ends with, and no other key is known. `reasoning_ended` says
+        whether it did in the prompt; None looks whether the prompt's text ends with `end`, spaces
+        aside. True, or neither argument, starts the constraint with the first token; False needs
+        `end`. What follows `end` in its last token is not looked at.
+
+        A prompt may come in pieces, while the answer goes on: then each piece is answered in turn, its
+        last output not finished though it has a `finish_reason`, and `sampling_params` count anew. A
+        piece continues all that was said before, but for the last token of the answer to the one
+        before it. When there are no more pieces, the last answer is the finished one, or an empty
+        output is. Pieces take one answer, and neither "final_only", `stop`, truncation nor reasoning.
+
+        Raises BadRequest, Overloaded, Unsupported or EngineDead.
         """
         ...
 

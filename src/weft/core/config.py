@@ -4,7 +4,11 @@
 is left to choose. Sizes are in tokens, blocks or bytes, as the name says.
 """
 
+from typing import Any
+
 import msgspec
+
+from weft.core.types import LogprobsMode
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +29,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     max_logprobs: int = 20
+    logprobs_mode: str = "raw_logprobs"
+    structured_outputs_in_reasoning: bool = False
+    speculative_config: str | dict[str, Any] | None = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +52,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     pad_token_id: int | None
     default_sampling_params: dict[str, float | int]
     max_logprobs: int
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     revision: str | None = None
     runner_type: str = "generate"
     is_multimodal_model: bool = False
@@ -74,6 +82,18 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.num_blocks * self.block_size
 
 
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How tokens are drafted: "ngram" continues an earlier place that ends with the same tokens.
+
+    At most `num_speculative_tokens` a step, after `prompt_lookup_max` to `prompt_lookup_min` equal ones.
+    """
+
+    method: str
+    num_speculative_tokens: int
+    prompt_lookup_max: int
+    prompt_lookup_min: int
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one step and of the queue. `policy` is "fcfs" or "priority"."""
 
@@ -82,13 +102,18 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     max_num_queued_reqs: int
     max_num_queued_tokens: int
+    speculation: SpeculativeConfig | None = None
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one engine runs with."""
+    """Everything one engine runs with.
+
+    `structured_outputs_in_reasoning` lets every grammar rule from the first token, thoughts included.
+    """
 
     model_config: ModelConfig
     cache_config: CacheConfig
     scheduler_config: SchedulerConfig
+    structured_outputs_in_reasoning: bool = False
     data_parallel_size: int = 1
     kv_transfer_config: None = None

@@ -13,6 +13,7 @@ from weft.core.types import StructuredOutputsParams
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 MAX_GRAMMAR_BYTES = 64 * 1024
 MAX_JSON_DEPTH = 64
+MAX_TAG_DEPTH = 80  # a schema, and the tags around it
 MAX_CHOICES = 4096
 # A counted repetition is unrolled by whoever builds the grammar.
 MAX_REPEATS = 10_000
@@ -44,7 +45,7 @@ def validate_structured_outputs(asked: object) -> None:
         case "choice":
             _check_choice(value)
         case _:
-            raise BadRequest(kind, f"{kind} is not supported yet")
+            _check_tag(value)
     _check_whitespace(kind, asked.whitespace_pattern)
 
 
@@ -63,19 +64,38 @@ def kind_of(asked: StructuredOutputsParams) -> str:
 def schema_of(value: object) -> dict[str, Any]:
     """The schema as an object, whichever form it was given in."""
     text = value if isinstance(value, str) else _to_json(value)
-    _check_text("json", text)
-    try:
-        schema = json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise _too_deep() from None
-    except ValueError as error:
-        raise BadRequest("json", f"json is not valid JSON: {error}") from error
-    _check_tree(schema)
+    schema = _parsed("json", text, MAX_JSON_DEPTH)
     if schema is True:
         return {}
     if not isinstance(schema, dict):
         raise BadRequest("json", f"json must be a schema, an object, got {text[:40]!a}")
     return schema
+
+
+def _check_tag(text: object) -> None:
+    """Its parts are read where the grammar is written; here it is an object within bounds."""
+    tag = _parsed("structural_tag", text, MAX_TAG_DEPTH)
+    if not isinstance(tag, dict) or tag.get("type") != "structural_tag":
+        raise BadRequest(
+            "structural_tag", 'structural_tag must be an object of type "structural_tag"'
+        )
+    if ("format" in tag) == ("structures" in tag):
+        raise BadRequest("structural_tag", "structural_tag takes one of format and structures")
+    if unknown := sorted(tag.keys() - {"type", "format", "structures", "triggers"}):
+        raise BadRequest("structural_tag", f"structural_tag has unknown keys {unknown[:5]}")
+
+
+def _parsed(kind: str, text: object, max_depth: int) -> Any:
+    _check_text(kind, text)
+    assert isinstance(text, str)
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise _too_deep(kind, max_depth) from None
+    except ValueError as error:
+        raise BadRequest(kind, f"{kind} is not valid JSON: {error}") from error
+    _check_tree(kind, value, max_depth)
+    return value
 
 
 def _to_json(value: object) -> str:
@@ -84,7 +104,7 @@ def _to_json(value: object) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except RecursionError:
-        raise _too_deep() from None
+        raise _too_deep("json", MAX_JSON_DEPTH) from None
     except (TypeError, ValueError) as error:
         raise BadRequest("json", f"json must be plain JSON: {error}") from error
 
@@ -93,26 +113,27 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
 
-def _check_tree(schema: object) -> None:
-    """Depth, and the repetitions of every pattern, without recursion."""
-    level: list[object] = [schema]
-    for _ in range(MAX_JSON_DEPTH + 1):
+def _check_tree(kind: str, whole: object, max_depth: int) -> None:
+    """Depth, and the repetitions of every pattern and grammar, without recursion."""
+    level: list[object] = [whole]
+    for _ in range(max_depth + 1):
         below: list[object] = []
         for value in level:
             if isinstance(value, dict):
                 below += value.values()
-                if isinstance(value.get("pattern"), str):
-                    _check_repeats("json", value["pattern"])
+                for text in (value.get("pattern"), value.get("grammar")):
+                    if isinstance(text, str):
+                        _check_repeats(kind, text)
             elif isinstance(value, list):
                 below += value
         if not below:
             return
         level = below
-    raise _too_deep()
+    raise _too_deep(kind, max_depth)
 
 
-def _too_deep() -> BadRequest:
-    return BadRequest("json", f"json is nested deeper than {MAX_JSON_DEPTH} levels")
+def _too_deep(kind: str, max_depth: int) -> BadRequest:
+    return BadRequest(kind, f"{kind} is nested deeper than {max_depth} levels")
 
 
 def _check_text(kind: str, value: object) -> None:

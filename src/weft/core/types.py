@@ -4,6 +4,7 @@ All are frozen msgspec Structs, so that the same value serves Python callers and
 processes. Token ids are plain ints, times are seconds, log-probabilities are natural logarithms.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypedDict
 
@@ -26,6 +27,19 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     ERROR = "error"
     REPETITION = "repetition"
+
+
+class LogprobsMode(StrEnum):
+    """What an engine reports as log-probabilities, of which stage of sampling.
+
+    Raw is before everything but a grammar, processed after everything, temperature and truncation too.
+    Prompt tokens are not sampled: of theirs there is only raw.
+    """
+
+    RAW_LOGPROBS = "raw_logprobs"
+    RAW_LOGITS = "raw_logits"
+    PROCESSED_LOGPROBS = "processed_logprobs"
+    PROCESSED_LOGITS = "processed_logits"
 
 
 class PauseMode(StrEnum):
@@ -60,6 +74,7 @@ class StructuredOutputsParams(
     """What the answer must look like: exactly one of the constraints, checked by `weft.core.structured`.
 
     `json` is a JSON schema, as text or as an object. `grammar` is Lark or, with `root ::=`, GBNF.
+    `structural_tag` is JSON: free text in which tags have a form (see `weft.engine.structural_tag`).
     JSON is written without whitespace between its parts, unless `whitespace_pattern` says what may
     stand there.
     """
@@ -93,10 +108,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `None` means "not asked for". `max_tokens=None` fills the context. `temperature` below 1e-5 is
     greedy. `top_k` 0 or -1 is off. `logprobs`/`prompt_logprobs` -1 asks for the whole vocabulary.
     `logprob_token_ids` are scored beside the sampled token, in place of the most likely ones.
+    `flat_logprobs` asks for them as `weft.core.logprobs.FlatLogprobs`, of few objects, not as lists.
 
     What may be sampled is narrowed by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
     `min_tokens`; one that would leave nothing is passed over at that token. With `structured_outputs`,
-    `ignore_eos` keeps the answer going only while the constraint allows more.
+    `ignore_eos` keeps the answer going only while the constraint allows more. After a thought (see
+    `EngineClient.generate`) the constraint begins behind it, or with `grammar_from_first_token` at once.
+    A thought that has taken `thinking_token_budget` tokens is ended: the text that ends it comes next,
+    token by token, whatever else is asked. -1 is no budget.
     """
 
     n: int = 1
@@ -117,10 +136,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    grammar_from_first_token: bool = False
+    thinking_token_budget: int | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     truncate_prompt_tokens: int | None = None
     detokenize: bool = True
@@ -144,6 +166,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
+class StreamingInput(msgspec.Struct, frozen=True):
+    """A piece of a prompt that comes while its request is answered; None keeps the call's parameters."""
+
+    prompt: PromptType
+    sampling_params: SamplingParams | None = None
+
+
+class OpenThought(msgspec.Struct, frozen=True, kw_only=True):
+    """Reasoning that has not ended where the answer begins: the text that ends it, and its tokens."""
+
+    end: str
+    end_token_ids: list[int]
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request, ready for the engine. `params.max_tokens` is resolved to a number.
 
@@ -151,7 +187,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
     `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
     `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
-    token of each list may not follow the others.
+    token of each list may not follow the others. `thought` is None unless the answer begins with one.
     """
 
     request_id: str
@@ -167,6 +203,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     lora_name: str | None = None
     grammar: str | None = None
     bad_token_ids: list[list[int]] = []
+    thought: OpenThought | None = None
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,7 +244,7 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     token_ids: list[int] = []
     cumulative_logprob: float | None = None
-    logprobs: list[PositionLogprobs] | None = None
+    logprobs: Sequence[PositionLogprobs] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -229,7 +266,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     is_finished: bool
-    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     num_cached_tokens: int = 0
 
     @property
@@ -269,6 +306,8 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 0
     num_steps: int = 0
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     @property
     def token_usage(self) -> float:

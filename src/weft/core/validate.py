@@ -52,6 +52,8 @@ _BOOLEANS = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
     "skip_reading_prefix_cache",
+    "grammar_from_first_token",
+    "flat_logprobs",
 )
 _NUMBERS = (
     "temperature",
@@ -109,6 +111,8 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
     _check_logit_bias(params.logit_bias, limits)
     _check_bad_words(params.bad_words)
     _check_repetition(params.repetition_detection)
+    if params.thinking_token_budget is not None:
+        _check_integer("thinking_token_budget", params.thinking_token_budget, -1, INT32_MAX)
     if params.stream_interval is not None:
         _check_integer("stream_interval", params.stream_interval, 1, INT32_MAX)
     if params.extra_args:
@@ -157,11 +161,13 @@ def resolve_params(
             params.min_tokens,
         )
     prompt_logprobs = _resolve_logprobs(params.prompt_logprobs, limits)
+    budget = params.thinking_token_budget
     return msgspec.structs.replace(
         params,
         **_resolve_sampling(params, limits),
         max_tokens=max_tokens,
         seed=None if params.seed == -1 else params.seed,
+        thinking_token_budget=None if budget == -1 else budget,
         stop=list(params.stop_strings) or None,
         stop_token_ids=_unique(params.stop_token_ids),
         allowed_token_ids=_unique(params.allowed_token_ids),

@@ -14,6 +14,8 @@ from weft.core.config import (
     SchedulerConfig,
 )
 from weft.core.errors import ConfigError
+from weft.core.types import LogprobsMode
+from weft.engine.speculation import read_speculation
 from weft.model.card import ModelCard
 
 # Of the free memory, what weights and KV pool may take together; the rest is for the arrays of a
@@ -57,6 +59,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
             enable_prefix_caching=options.enable_prefix_caching,
         ),
         scheduler_config=scheduler,
+        structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
     )
 
 
@@ -234,6 +237,7 @@ def _scheduler_config(options: EngineOptions) -> SchedulerConfig:
         max_num_queued_tokens=_bounded(
             "max_num_queued_tokens", options.max_num_queued_tokens, DEFAULT_MAX_NUM_QUEUED_TOKENS
         ),
+        speculation=read_speculation(options.speculative_config),
     )
 
 
@@ -243,6 +247,11 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         raise ConfigError("--served-model-name must not be empty")
     if options.max_logprobs < -1:
         raise ConfigError(f"--max-logprobs must be at least -1, not {options.max_logprobs}")
+    if options.logprobs_mode not in list(LogprobsMode):
+        raise ConfigError(
+            f'--logprobs-mode "{options.logprobs_mode}" is unknown; '
+            f"choose from {', '.join(LogprobsMode)}"
+        )
     is_unlimited = options.max_logprobs == -1
     return ModelConfig(
         model=options.model,
@@ -259,6 +268,7 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         max_logprobs=card.vocab_size
         if is_unlimited
         else min(options.max_logprobs, card.vocab_size),
+        logprobs_mode=LogprobsMode(options.logprobs_mode),
         revision=options.revision,
     )
 

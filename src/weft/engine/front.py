@@ -10,8 +10,8 @@ import itertools
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from typing import Any, assert_never
 
@@ -39,6 +39,7 @@ from weft.core.types import (
     Request,
     RequestOutput,
     SamplingParams,
+    StreamingInput,
     StructuredOutputsParams,
 )
 from weft.engine.grammar_check import GrammarChecker
@@ -60,7 +61,9 @@ from weft.engine.messages import (
     Stop,
 )
 from weft.engine.open_requests import OpenRequest, OpenRequests
+from weft.engine.session import Session
 from weft.engine.stat_log import StatLog
+from weft.engine.thought import read_thought
 from weft.text.inputs import Processor
 from weft.text.tokenizer import Tokenizer
 
@@ -68,7 +71,6 @@ log = logging.getLogger("weft.engine")
 
 STALL_S = 30.0  # an engine that answers nothing for so long is unhealthy; no step takes as long
 _LOAD_TIMEOUT_S = 0.5
-_LONG_TEXT = 10_000  # characters
 
 
 class FrontClient(EngineClient):
@@ -82,12 +84,13 @@ class FrontClient(EngineClient):
     ) -> None:
         self.vllm_config = config
         self.model_config = config.model_config
-        self.renderer = tokenizer
+        self.renderer: Tokenizer = tokenizer
         self.input_processor = Processor(config, tokenizer)
         self._grammars = GrammarChecker(
             tokenizer, config.model_config.vocab_size, config.model_config.eos_token_ids
         )
         self._open = OpenRequests(config.scheduler_config, tokenizer)
+        self._sessions: set[Session] = set()
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
         self._feed = KvEventFeed()
@@ -115,7 +118,7 @@ class FrontClient(EngineClient):
 
     async def generate(  # noqa: PLR0913 - the protocol's own signature
         self,
-        prompt: PromptType,
+        prompt: PromptType | AsyncIterable[StreamingInput],
         sampling_params: SamplingParams,
         request_id: str,
         *,
@@ -129,30 +132,85 @@ class FrontClient(EngineClient):
         reasoning_parser_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """See `EngineClient.generate`."""
-        observed = None if self._metrics is None else ObservedRequest(self._metrics)
+        observed = self._observed()
         self._check_alive()
-        _refuse(
-            lora_request=lora_request,
-            reasoning_ended=reasoning_ended,
-            reasoning_parser_kwargs=reasoning_parser_kwargs,
-        )
+        _refuse(lora_request=lora_request)
         self._check_rank(data_parallel_rank)
         if trace_headers:
             log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
-        process = partial(
-            self.input_processor.process,
-            prompt,
-            sampling_params,
-            request_id,
-            prompt_text=prompt_text,
-            tokenization_kwargs=tokenization_kwargs,
-            priority=priority,
+        options = {
+            "prompt_text": prompt_text,
+            "tokenization_kwargs": tokenization_kwargs,
+            "priority": priority,
+        }
+        if isinstance(prompt, AsyncIterable):
+            _refuse(
+                reasoning_ended=reasoning_ended, reasoning_parser_kwargs=reasoning_parser_kwargs
+            )
+            session = Session(request_id, prompt)
+            answer = partial(self._answer_piece, session, options)
+            with self._registered(session):
+                async with aclosing(session.outputs(sampling_params, answer)) as outputs:
+                    async for output in outputs:
+                        yield output
+            return
+        request = await self.input_processor.process_soon(
+            prompt, sampling_params, request_id, **options
         )
-        # The tokenizer takes about 1 µs a character, without the GIL: long texts must not hold the loop.
-        is_long = len(_text_of(prompt)) > _LONG_TEXT
-        request = await asyncio.to_thread(process) if is_long else process()
         self._check_alive()
+        thought = read_thought(
+            request.params,
+            reasoning_ended,
+            reasoning_parser_kwargs,
+            request.prompt_token_ids,
+            self.renderer,
+        )
+        if thought is not None:
+            request = msgspec.structs.replace(request, thought=thought)
+        async with aclosing(self._follow(request, observed)) as outputs:
+            async for output in outputs:
+                yield output
+
+    def _observed(self) -> ObservedRequest | None:
+        """Before anything else is done for a request: its time begins here."""
+        return None if self._metrics is None else ObservedRequest(self._metrics)
+
+    @contextmanager
+    def _registered(self, session: Session) -> Iterator[None]:
+        """While this lasts the session can be aborted, and fails when the engine dies."""
+        self._sessions.add(session)
+        try:
+            yield
+        finally:
+            self._sessions.discard(session)
+
+    async def _answer_piece(
+        self,
+        session: Session,
+        options: Mapping[str, Any],
+        piece: StreamingInput,
+        before: list[int],
+    ) -> AsyncGenerator[RequestOutput, None]:
+        observed = self._observed()
+        self._check_alive()
+        request = await self.input_processor.process_piece(
+            piece, before, session.request_id, **options
+        )
+        self._check_alive()
+        async with aclosing(self._follow(request, observed, session)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def _follow(
+        self,
+        request: Request,
+        observed: ObservedRequest | None,
+        session: Session | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Hand a checked request to the engine and follow it to its end."""
         opened = self._open.admit(request)
+        if session is not None:
+            session.current = opened
         try:
             if request.params.structured_outputs is not None:
                 request = await self._with_grammar(request, request.params.structured_outputs)
@@ -189,7 +247,11 @@ class FrontClient(EngineClient):
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """See `EngineClient.abort`."""
-        named = self._open.named([request_id] if isinstance(request_id, str) else request_id)
+        request_ids = {request_id} if isinstance(request_id, str) else set(request_id)
+        for session in self._sessions:
+            if session.request_id in request_ids:
+                session.abort()
+        named = self._open.named(request_ids)
         for opened in named:
             opened.stream.abort()
             opened.has_news.set()
@@ -222,7 +284,7 @@ class FrontClient(EngineClient):
     @property
     def num_active_requests(self) -> int:
         """See `EngineClient`."""
-        return len(self._open)
+        return len(self._open) + sum(session.is_parked for session in self._sessions)
 
     async def check_health(self) -> None:
         """Raise if the engine is dead, or has neither stepped nor answered a ping for long.
@@ -384,6 +446,8 @@ class FrontClient(EngineClient):
         for opened in self._open:
             if not opened.stream.is_finished:
                 opened.fail(self.dead_error)
+        for session in self._sessions:
+            session.fail(self.dead_error)
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(self.dead_error)
@@ -417,11 +481,6 @@ class FrontClient(EngineClient):
         self._is_closing = True
         self._send(Stop(timeout or 0.0))
         return True
-
-
-def _text_of(prompt: object) -> str:
-    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-    return text if isinstance(text, str) else ""
 
 
 def _refuse(**given: object) -> None:

@@ -43,6 +43,23 @@ class Vocabulary:
     eos_token_ids: tuple[int, ...]
     hidden_ids: tuple[int, ...] = ()
 
+    def piece(self, token_id: int) -> bytes:
+        """What the token adds to the text; of a special token, its name."""
+        return self.tokenizer.decode_bytes([token_id])
+
+    def special_ids(self) -> dict[str, int]:
+        """The tokens that stand for themselves and end no sequence, by name; walks the vocabulary."""
+        tokenizer = self.tokenizer
+        ends = {*self.eos_token_ids, *self.hidden_ids}
+        special = [
+            token_id
+            for token_id in range(min(tokenizer.vocab_size, self.width))
+            if tokenizer.is_special_token(token_id) and token_id not in ends
+        ]
+        names = {tokenizer.decode_str([token_id]): token_id for token_id in special}
+        # Ids that the tokenizer does not have are special to the library, and are called this.
+        return {name: i for name, i in names.items() if name and name != f"<[{i}]>"}
+
     @classmethod
     def read(cls, tokenizer_json: str, width: int, eos_token_ids: Sequence[int]) -> "Vocabulary":
         """Build from the text of tokenizer.json."""
@@ -164,14 +181,19 @@ def _compute_all(states: list[GrammarState]) -> None:
 
 @dataclass(slots=True)
 class Grammar:
-    """A grammar that is ready: it starts as many sequences as one likes."""
+    """A grammar that is ready: it starts as many sequences as one likes.
 
-    matcher: LLMatcher
+    `matcher` is None where nothing is asked of the form, and only the vocabulary was waited for.
+    """
+
+    matcher: LLMatcher | None
     vocabulary: Vocabulary
     num_uses: int = 0
 
-    def start(self, end_ids: Sequence[int] = ()) -> GrammarState:
+    def start(self, end_ids: Sequence[int] = ()) -> GrammarState | None:
         """The state of a sequence that has no output yet."""
+        if self.matcher is None:
+            return None
         return GrammarState(self.matcher.deep_copy(), self.vocabulary, end_ids)
 
 
@@ -184,17 +206,17 @@ class GrammarCompiler:
 
     def __init__(self, read_vocabulary: Callable[[], Vocabulary], wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._ready: queue.SimpleQueue[tuple[str, str, Grammar | str]] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[str, str | None, Grammar | str]] = queue.SimpleQueue()
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
         self._num_bytes = 0
         self._builder = ThreadPoolExecutor(1, "weft-grammar")
         self.mask_pool = ThreadPoolExecutor(1, "weft-mask")  # its thread starts with its first use
         self._vocabulary = self._builder.submit(read_vocabulary)
 
-    def order(self, engine_id: str, text: str) -> None:
-        """Ask for a grammar; `take_ready` gives it, at once if it is kept."""
-        grammar = self._kept.get(text)
-        if grammar is not None and grammar.num_uses < _MAX_USES:
+    def order(self, engine_id: str, text: str | None) -> None:
+        """Ask for a grammar (None: for the vocabulary); `take_ready` gives it, at once if it is kept."""
+        grammar = None if text is None else self._kept.get(text)
+        if text is not None and grammar is not None and grammar.num_uses < _MAX_USES:
             self._kept.move_to_end(text)
             grammar.num_uses += 1
             self._ready.put((engine_id, text, grammar))
@@ -206,7 +228,7 @@ class GrammarCompiler:
         ready = []
         while not self._ready.empty():
             engine_id, text, made = self._ready.get()
-            if isinstance(made, Grammar) and made is not self._kept.get(text):
+            if text is not None and isinstance(made, Grammar) and made is not self._kept.get(text):
                 self._keep(text, made)
             ready.append((engine_id, made))
         return ready
@@ -234,13 +256,15 @@ class GrammarCompiler:
             oldest, _ = self._kept.popitem(last=False)
             self._num_bytes -= _cost(oldest)
 
-    def _build(self, engine_id: str, text: str) -> None:
+    def _build(self, engine_id: str, text: str | None) -> None:
         made: Grammar | str
         try:
             vocabulary = self._vocabulary.result()
-            made = Grammar(build(vocabulary, text), vocabulary)
+            made = Grammar(None if text is None else build(vocabulary, text), vocabulary)
         except GrammarFailed as error:
             made = str(error)
+        except ValueError as error:  # with a grammar, the front has said so already
+            made = f"no text of this tokenizer can be followed ({one_line(str(error))})"
         except Exception:
             log.exception("a grammar could not be built: engine_id=%s", engine_id)
             made = "internal error while building the grammar"

@@ -1,15 +1,29 @@
 """From what a caller asked an answer to look like to the text that the grammar library builds from."""
 
+import json
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from llguidance import LLMatcher
 
+from weft.engine import structural_tag
 from weft.engine.gbnf import is_gbnf, to_lark
 
+NO_SPECIAL_IDS: Mapping[str, int] = MappingProxyType({})
 
-def to_grammar_text(kind: str, value: Any, whitespace_pattern: str | None) -> str:
-    """The library's own notation. `ValueError` where the constraint cannot be written in it."""
+
+def to_grammar_text(
+    kind: str,
+    value: Any,
+    whitespace_pattern: str | None,
+    special_ids: Mapping[str, int] = NO_SPECIAL_IDS,
+) -> str:
+    """The library's own notation. `ValueError` where the constraint cannot be written in it.
+
+    `special_ids` are the tokens of the model that stand for themselves, by name.
+    """
     match kind:
         case "json":
             return _json_grammar(value, whitespace_pattern)
@@ -22,6 +36,8 @@ def to_grammar_text(kind: str, value: Any, whitespace_pattern: str | None) -> st
             return str(LLMatcher.grammar_from_regex("|".join(map(re.escape, value))))
         case "grammar":
             return str(LLMatcher.grammar_from_lark(to_lark(value) if is_gbnf(value) else value))
+        case "structural_tag":
+            return structural_tag.to_grammar(json.loads(value), special_ids)
         case _:
             raise ValueError(f"there is no constraint {kind}")
 

@@ -26,13 +26,15 @@ def _prepare(setup: dict[str, Any]) -> Answerer:
     except ValueError as error:
         refusal = {"error": f"no grammar works with this tokenizer ({one_line(str(error))})"}
         return lambda _: refusal
-    return partial(_answer, vocabulary)
+    return partial(_answer, vocabulary, vocabulary.special_ids())
 
 
-def _answer(vocabulary: Vocabulary, line: str) -> dict[str, str]:
+def _answer(vocabulary: Vocabulary, special_ids: dict[str, int], line: str) -> dict[str, str]:
     asked = json.loads(line)
     try:
-        text = to_grammar_text(asked["kind"], asked["value"], asked["whitespace_pattern"])
+        text = to_grammar_text(
+            asked["kind"], asked["value"], asked["whitespace_pattern"], special_ids
+        )
         GrammarState(build(vocabulary, text), vocabulary).mask()
     except (GrammarFailed, ValueError) as error:
         return {"error": one_line(str(error))}

@@ -49,6 +49,8 @@ class LoadMeter:
             num_blocks=pool.num_blocks,
             num_steps=self._num_steps,
             num_preemptions=scheduler.num_preemptions,
+            num_draft_tokens=scheduler.num_draft_tokens,
+            num_accepted_tokens=scheduler.num_accepted_tokens,
         )
 
     def has_news(self, scheduler: Scheduler) -> bool:

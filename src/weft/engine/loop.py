@@ -29,8 +29,12 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
-from weft.engine.sampler import sample
 from weft.engine.scheduler import Admission, Scheduler
+from weft.engine.verify import settle
+
+# Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if
+# it must. 8,192 rows of 152,000 tokens would be 5 GB.
+MAX_SCORED_BYTES = 256 << 20
 
 log = logging.getLogger("weft.engine")
 
@@ -59,11 +63,15 @@ class EngineLoop:
         read_tokenizer: Callable[[], str],
     ) -> None:
         self._block_size = config.cache_config.block_size
+        self._logprobs_mode = config.model_config.logprobs_mode
         self._runner = runner
         self._mailbox = mailbox
         self._emit = emit
         self._scheduler = Scheduler(
-            config.scheduler_config, config.cache_config, config.model_config.max_model_len
+            config.scheduler_config,
+            config.cache_config,
+            config.model_config.max_model_len,
+            max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
         )
         self._meter = LoadMeter(config)
         model = config.model_config
@@ -110,7 +118,8 @@ class EngineLoop:
         plan = self._scheduler.plan()
         if plan is None:
             return []
-        grammars = [e.sequence.grammar for e in plan.entries if e.samples and e.sequence.grammar]
+        sampled_now = (entry.sequence for entry in plan.entries if entry.samples)
+        grammars = [g for s in sampled_now if (g := s.ruling_grammar) is not None]
         if grammars:
             GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
         try:
@@ -118,8 +127,7 @@ class EngineLoop:
         except Exception:
             self._report(self._scheduler.fail(plan))  # they know why; the others learn that it died
             raise
-        sampled = sample(logits, plan)
-        outputs = self._scheduler.commit(plan, sampled)
+        outputs = settle(logits, plan, self._scheduler, self._logprobs_mode)
         num_tokens = sum(len(output.token_ids) for output in outputs)
         self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
         return outputs
@@ -169,7 +177,7 @@ class EngineLoop:
 
     def _add(self, request: Request) -> None:
         self._scheduler.add(request)
-        if request.grammar is not None:
+        if request.grammar is not None or request.thought is not None:
             self._grammars.order(request.engine_id, request.grammar)
 
     def _abort(self, command: Abort) -> list[SequenceOutput]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
+from weft.core.logprobs import new_logprobs
 from weft.core.types import (
     CompletionOutput,
     FinishReason,
@@ -36,7 +37,7 @@ class RequestStream:
         self._answers = [
             _Answer(index, request, self._tokenizer) for index in range(request.params.n)
         ]
-        self._prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self._prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
         self._num_cached_tokens: int | None = None
         self._has_told_prompt = False
         self._has_told_end = False
@@ -112,9 +113,10 @@ class RequestStream:
             num_cached_tokens=self._num_cached_tokens or 0,
         )
 
-    def _prompt_rows(self, rows: Sequence[LogprobRow]) -> list[PositionLogprobs | None]:
+    def _prompt_rows(self, rows: Sequence[LogprobRow]) -> Sequence[PositionLogprobs | None]:
         token_ids = self._request.prompt_token_ids
-        scored: list[PositionLogprobs | None] = [None]
+        scored = new_logprobs(is_flat=self._request.params.flat_logprobs)
+        scored.append(None)
         for position, row in enumerate(rows, start=1):
             before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
             scored.append(_logprobs_of(row, before, self._tokenizer))
@@ -158,7 +160,7 @@ class _Answer:
         self._stop_reason: int | str | None = None
         self._texts: list[str] = []
         self._token_ids: list[int] = []
-        self._logprobs: list[PositionLogprobs] = []
+        self._logprobs = new_logprobs(is_flat=request.params.flat_logprobs)
         self._logprob_sum = 0.0
         self._num_told_texts = 0
         self._num_told_tokens = 0

@@ -12,7 +12,8 @@ from weft.engine.sequence import Sequence
 class PlannedRows:
     """Tokens `start .. start + num_tokens` of one sequence; `samples` if they reach its end.
 
-    The logits of the first `num_scored` rows score prompt tokens.
+    The logits of the first `num_scored` rows score prompt tokens. `draft_token_ids` are guesses at what
+    follows the last token, each computed in a row of its own behind it.
     """
 
     sequence: Sequence
@@ -20,6 +21,17 @@ class PlannedRows:
     num_tokens: int
     samples: bool
     num_scored: int
+    draft_token_ids: tuple[int, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the step that the entry takes."""
+        return self.num_tokens + len(self.draft_token_ids)
+
+    @classmethod
+    def last_of(cls, sequence: Sequence) -> "PlannedRows":
+        """The entry whose row is that of the sequence's last token."""
+        return cls(sequence, sequence.num_tokens - 1, 1, samples=True, num_scored=0)
 
     @classmethod
     def of(cls, sequence: Sequence, start: int, num_tokens: int) -> "PlannedRows":
@@ -37,14 +49,14 @@ class PlannedRows:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step. The logits come back entry by entry: scored rows first, then the sampled row."""
+    """One step. The logits come back entry by entry: scored rows, the sampled row, rows of drafts."""
 
     entries: tuple[PlannedRows, ...]
 
     @property
     def num_tokens(self) -> int:
         """Rows of the step."""
-        return sum(entry.num_tokens for entry in self.entries)
+        return sum(entry.num_rows for entry in self.entries)
 
     def to_batch(self, block_size: int) -> Batch:
         """The step as arrays."""
@@ -55,9 +67,10 @@ class Plan:
         starts = [0]
         for entry in self.entries:
             first_row = starts[-1]
-            end = entry.start + entry.num_tokens
+            end = entry.start + entry.num_rows
             blocks = entry.sequence.block_ids
-            token_ids += entry.sequence.token_ids[entry.start : end]
+            token_ids += entry.sequence.token_ids[entry.start : entry.start + entry.num_tokens]
+            token_ids += entry.draft_token_ids
             positions += range(entry.start, end)
             slots += [
                 blocks[position // block_size] * block_size + position % block_size
@@ -65,8 +78,8 @@ class Plan:
             ]
             logit_rows += range(first_row, first_row + entry.num_scored)
             if entry.samples:
-                logit_rows.append(first_row + entry.num_tokens - 1)
-            starts.append(first_row + entry.num_tokens)
+                logit_rows += range(first_row + entry.num_tokens - 1, first_row + entry.num_rows)
+            starts.append(first_row + entry.num_rows)
         return Batch(
             token_ids=np.array(token_ids, np.int32),
             positions=np.array(positions, np.int32),

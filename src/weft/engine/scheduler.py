@@ -5,13 +5,16 @@ a step spends a budget of tokens on closing the gaps. One order, (priority, arri
 served first and, read backwards, who gives way when blocks run out.
 """
 
+import sys
 import time
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from enum import Enum
 
 from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request
+from weft.engine.drafts import NgramLookup
 from weft.engine.grammar import Grammar, GrammarFailed
 from weft.engine.messages import SequenceOutput
 from weft.engine.plan import Plan, PlannedRows
@@ -20,6 +23,7 @@ from weft.engine.repetition import RepetitionWatch
 from weft.engine.sampled import Sampled, SampledRow
 from weft.engine.sequence import Sequence, Status
 from weft.engine.stopwatch import Stopwatch
+from weft.engine.thought import ThoughtWatch
 
 
 class Admission(Enum):
@@ -38,10 +42,13 @@ class Scheduler:
         config: SchedulerConfig,
         cache_config: CacheConfig,
         max_model_len: int,
+        max_scored_rows: int = sys.maxsize,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
+        # Rows of a whole vocabulary each, which a step that scores its prompts keeps at once.
+        self.max_scored_rows = max_scored_rows
         # A sequence longer than the pool could only wait for itself.
         self.max_model_len = min(max_model_len, cache_config.max_total_tokens)
         self.admission = Admission.OPEN
@@ -56,6 +63,8 @@ class Scheduler:
         self.num_lookups = 0
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
         self._waiting: list[Sequence] = []  # sorted by order
         self._running: list[Sequence] = []  # sorted by order
         self._compiling: list[Sequence] = []  # not to be scheduled before their grammar is there
@@ -106,7 +115,8 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue the `n` sequences of a request, all or none.
 
-        One with a grammar waits for `settle_grammar`, and keeps its place in the order meanwhile.
+        One with a grammar or a thought waits for `settle_grammar`, and keeps its place in the order
+        meanwhile.
         """
         assert request.engine_id not in self._sequences, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
@@ -117,6 +127,7 @@ class Scheduler:
                 order=(priority, self._num_arrivals + index),
                 token_ids=list(request.prompt_token_ids),
                 repetition=_repetition_watch(request),
+                lookup=self._lookup(),
             )
             for index in range(request.params.n)
         ]
@@ -125,7 +136,7 @@ class Scheduler:
         for sequence in sequences:
             self.stopwatch.queue(sequence)
         self._sequences[request.engine_id] = sequences
-        if request.grammar is not None:
+        if request.grammar is not None or request.thought is not None:
             for sequence in sequences:
                 sequence.status = Status.COMPILING
             self._compiling += sequences
@@ -133,8 +144,11 @@ class Scheduler:
         for sequence in sequences:
             insort(self._waiting, sequence, key=_by_order)
 
+    def _lookup(self) -> NgramLookup | None:
+        return None if self.config.speculation is None else NgramLookup(self.config.speculation)
+
     def settle_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
-        """Let a request with a grammar take its place; or end it, with the sentence why there is none."""
+        """Let a request that waits for this take its place; or end it, with the sentence why there is none."""
         outputs = []
         for sequence in [s for s in self._compiling if s.request.engine_id == engine_id]:
             if isinstance(made, str):
@@ -143,6 +157,12 @@ class Scheduler:
             self._compiling.remove(sequence)
             sequence.status = Status.WAITING
             sequence.grammar = made.start(sequence.params.stop_token_ids or ())
+            if sequence.request.thought is not None:
+                sequence.thought = ThoughtWatch(
+                    sequence.request.thought,
+                    made.vocabulary.piece,
+                    sequence.params.thinking_token_budget,
+                )
             insort(self._waiting, sequence, key=_by_order)
         return outputs
 
@@ -188,9 +208,11 @@ class Scheduler:
         entries = self._plan_running(self.config.max_num_batched_tokens)
         for entry in entries.values():
             self.cache.register(entry.sequence, entry.sequence.num_planned_tokens)
+        budget = self.config.max_num_batched_tokens - sum(e.num_tokens for e in entries.values())
         if self.num_preemptions == num_preemptions:
-            budget = self.config.max_num_batched_tokens
-            self._plan_waiting(budget - sum(e.num_tokens for e in entries.values()), entries)
+            budget = self._plan_waiting(budget, entries)
+        if self.config.speculation is not None:
+            self._plan_drafts(budget, entries)
         return Plan(tuple(entries.values())) if entries else None
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[SequenceOutput]:
@@ -202,6 +224,10 @@ class Scheduler:
             if sequence.status is not Status.RUNNING:
                 continue  # ended or preempted since the plan: its token is dropped, once
             sequence.num_computed_tokens = entry.start + entry.num_tokens
+            # A draft that turned out right was computed without having been planned.
+            sequence.num_planned_tokens = max(
+                sequence.num_planned_tokens, sequence.num_computed_tokens
+            )
             output = self._commit_row(sequence, entry, row)
             if output is not None:
                 outputs.append(output)
@@ -215,6 +241,7 @@ class Scheduler:
             if sequence.status is not Status.RUNNING:
                 continue  # gave way to an earlier one in this very loop
             wanted = min(sequence.num_tokens - sequence.num_planned_tokens, budget)
+            wanted = min(wanted, self._scorable(sequence, entries))
             if wanted <= 0:
                 continue
             while not self._grow(sequence, sequence.num_planned_tokens + wanted):
@@ -227,21 +254,53 @@ class Scheduler:
                 budget -= wanted
         return entries
 
-    def _plan_waiting(self, budget: int, entries: dict[Sequence, PlannedRows]) -> None:
+    def _plan_waiting(self, budget: int, entries: dict[Sequence, PlannedRows]) -> int:
+        """Take up who waits; the budget that is left."""
         for sequence in list(self._admissible()):
             if budget <= 0 or len(self._running) >= self.config.max_num_seqs:
-                return
+                return budget
             found = self.cache.find(sequence)
             if not self._fits(sequence, found):
-                return  # head of line: nobody overtakes, or a long prompt would wait for ever
+                return (
+                    budget  # head of line: nobody overtakes, or a long prompt would wait for ever
+                )
             num_cached = len(found) * self.cache.block_size
-            num_tokens = min(sequence.num_tokens - num_cached, budget)
+            num_tokens = min(
+                sequence.num_tokens - num_cached, budget, self._scorable(sequence, entries)
+            )
+            if not num_tokens:
+                return budget  # its turn comes when those before it have scored their prompts
             self._start(sequence, found)
             is_grown = self._grow(sequence, num_cached + num_tokens)
             assert is_grown, "the whole sequence fits, so its first chunk does"
             entries[sequence] = self._take_up(sequence, num_tokens)
             self.cache.register(sequence, sequence.num_planned_tokens)
             budget -= num_tokens
+        return budget
+
+    def _plan_drafts(self, budget: int, entries: dict[Sequence, PlannedRows]) -> None:
+        """Spend what is left of the budget, and of the blocks, on guesses at what follows."""
+        for sequence, entry in entries.items():
+            if not entry.samples or sequence.lookup is None:
+                continue
+            # The last token of an answer needs no row: nothing follows it.
+            last = min(
+                sequence.num_prompt_tokens + (sequence.params.max_tokens or sys.maxsize),
+                self.max_model_len,
+            )
+            drafts = sequence.lookup.propose(
+                sequence.token_ids, min(budget, last - sequence.num_tokens - 1)
+            )
+            if drafts and self._grow(sequence, sequence.num_tokens + len(drafts)):
+                entries[sequence] = replace(entry, draft_token_ids=drafts)
+                self.num_draft_tokens += len(drafts)
+                budget -= len(drafts)
+
+    def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
+        """How many tokens the sequence may compute, if their rows are to be scored."""
+        if not sequence.wants_prompt_logprobs:
+            return sys.maxsize
+        return self.max_scored_rows - sum(entry.num_scored for entry in entries.values())
 
     def _admissible(self) -> Iterator[Sequence]:
         if self.admission is Admission.OPEN:
@@ -355,9 +414,12 @@ class Scheduler:
             return FinishReason.STOP, None
         if token_id in eos_token_ids or token_id in (params.stop_token_ids or ()):
             return FinishReason.STOP, token_id
-        if sequence.grammar is not None:
-            sequence.grammar.advance(token_id)
-            if sequence.grammar.is_over:
+        grammar = sequence.ruling_grammar
+        if sequence.thought is not None and not sequence.thought.is_over:
+            sequence.thought.push(token_id)
+        if grammar is not None:
+            grammar.advance(token_id)
+            if grammar.is_over:
                 return FinishReason.STOP, None
         if sequence.num_tokens >= self.max_model_len:
             return FinishReason.LENGTH, None

@@ -4,9 +4,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weft.core.types import Request, SamplingParams
+from weft.engine.drafts import NgramLookup
 from weft.engine.grammar import GrammarState
 from weft.engine.messages import LogprobRow
 from weft.engine.repetition import RepetitionWatch
+from weft.engine.thought import ThoughtWatch
 
 _SEED_MASK = (1 << 64) - 1
 
@@ -26,8 +28,8 @@ class Sequence:
 
     Computed tokens chase `num_tokens`: a token is planned when a step takes it up and computed when
     that step is committed. `order` sorts sequences by (priority, arrival): the smallest runs first,
-    the largest gives way first. `grammar` and `repetition` follow the output, token by token, and
-    know it already when a preempted sequence runs again.
+    the largest gives way first. `grammar`, `repetition` and `thought` follow the output, token by
+    token, and know it already when a preempted sequence runs again.
     """
 
     request: Request
@@ -45,6 +47,8 @@ class Sequence:
     prompt_logprobs: list[LogprobRow] = field(default_factory=list)
     grammar: GrammarState | None = None
     repetition: RepetitionWatch | None = None
+    thought: ThoughtWatch | None = None
+    lookup: NgramLookup | None = None
     queued_at: float | None = None  # these four are stamped by the stopwatch, on its clock
     scheduled_at: float | None = None
     first_token_at: float | None = None
@@ -79,6 +83,22 @@ class Sequence:
     def output_token_ids(self) -> list[int]:
         """Tokens sampled so far."""
         return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def ruling_grammar(self) -> GrammarState | None:
+        """What the next token must obey; nothing while a thought is open that comes before it."""
+        is_later = self.thought is not None and not self.params.grammar_from_first_token
+        return None if is_later and self.is_thinking else self.grammar
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the thought that the answer began with is still open."""
+        return self.thought is not None and not self.thought.is_over
+
+    @property
+    def forced_token_id(self) -> int | None:
+        """The token that must come next, because the thought has taken what it may; mostly None."""
+        return None if self.thought is None else self.thought.forced_token_id
 
     @property
     def has_started(self) -> bool:

@@ -5,7 +5,7 @@ What the wire has no call for raises `Unsupported`, and what it has no field for
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from weft.core.types import (
     PromptType,
     RequestOutput,
     SamplingParams,
+    StreamingInput,
     TokensPrompt,
 )
 from weft.core.validate import Limits, validate_params, validate_prompt, validate_request_id
@@ -116,7 +117,7 @@ class RpcClient(EngineClient):
 
     async def generate(  # noqa: PLR0913 - the protocol's own signature
         self,
-        prompt: PromptType,
+        prompt: PromptType | AsyncIterable[StreamingInput],
         sampling_params: SamplingParams,
         request_id: str,
         *,
@@ -136,9 +137,11 @@ class RpcClient(EngineClient):
             tokenization_kwargs=tokenization_kwargs,
             trace_headers=trace_headers,
             priority=priority,
-            reasoning_ended=reasoning_ended,
+            reasoning_ended=reasoning_ended is not None,
             reasoning_parser_kwargs=reasoning_parser_kwargs,
         )
+        if isinstance(prompt, AsyncIterable):
+            raise not_on_this_wire("a prompt in pieces")
         validate_request_id(request_id)
         validate_params(sampling_params, self._limits)
         tokens = self._tokenize(read_prompt(prompt), sampling_params)

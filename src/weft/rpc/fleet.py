@@ -6,7 +6,15 @@ one, once. What has begun is never begun again.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +37,7 @@ from weft.core.types import (
     PromptType,
     RequestOutput,
     SamplingParams,
+    StreamingInput,
 )
 from weft.rpc.client import RpcClient
 
@@ -131,7 +140,7 @@ class Fleet(EngineClient):
 
     async def generate(  # noqa: PLR0913 - the protocol's own signature
         self,
-        prompt: PromptType,
+        prompt: PromptType | AsyncIterable[StreamingInput],
         sampling_params: SamplingParams,
         request_id: str,
         *,

@@ -1,14 +1,17 @@
 """From what a caller gave to a checked `Request`: tokenise, truncate, validate, resolve."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import PromptType, Request, SamplingParams
+from weft.core.types import PromptType, Request, SamplingParams, StreamingInput, TokensPrompt
 from weft.core.validate import (
     Limits,
     resolve_params,
@@ -22,6 +25,8 @@ from weft.core.validate import (
 from weft.text.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+# The tokenizer takes about 1 µs a character, without the GIL.
+_LONG_TEXT = 10_000  # characters
 _SIDES = ("left", "right")
 # A normaliser may shorten text before it is cut into tokens, but not by more than this.
 _SHRINKAGE = 4
@@ -57,6 +62,7 @@ class Processor:
         self._limits = limits or Limits.of(config)
         self._eos_token_ids = config.model_config.eos_token_ids
         self._tokenizer = tokenizer
+        self._rules_thoughts = config.structured_outputs_in_reasoning
 
     def process(
         self,
@@ -84,6 +90,8 @@ class Processor:
         token_ids = _truncated(self._token_ids(given, how), how, self._limits)
         validate_prompt(token_ids, self._limits)
         resolved = resolve_params(params, len(token_ids), self._limits)
+        if self._rules_thoughts:
+            resolved = msgspec.structs.replace(resolved, grammar_from_first_token=True)
         return Request(
             request_id=request_id,
             engine_id=f"{request_id}-{secrets.token_hex(4)}",
@@ -98,6 +106,32 @@ class Processor:
             cache_salt=given.cache_salt,
             bad_token_ids=self._bad_token_ids(resolved.bad_words or ()),
         )
+
+    async def process_soon(
+        self, prompt: PromptType, params: SamplingParams, request_id: str, **options: Any
+    ) -> Request:
+        """`process`, for an event loop's thread: a long text does not hold it."""
+        if len(_text_of(prompt)) <= _LONG_TEXT:
+            return self.process(prompt, params, request_id, **options)
+        return await asyncio.to_thread(self.process, prompt, params, request_id, **options)
+
+    async def process_piece(
+        self, piece: StreamingInput, before: list[int], request_id: str, **options: Any
+    ) -> Request:
+        """The request that a piece of streaming input makes behind the tokens before it."""
+        params = piece.sampling_params
+        assert params is not None, "the session has filled it in"
+        if not before:
+            return await self.process_soon(piece.prompt, params, request_id, **options)
+        kwargs = {**(options["tokenization_kwargs"] or {}), "add_special_tokens": False}
+        options = {**options, "tokenization_kwargs": kwargs}
+        request = await self.process_soon(piece.prompt, params, request_id, **options)
+        whole: TokensPrompt = {"prompt_token_ids": [*before, *request.prompt_token_ids]}
+        if request.prompt is not None:
+            whole["prompt"] = request.prompt
+        if request.cache_salt is not None:
+            whole["cache_salt"] = request.cache_salt
+        return self.process(whole, params, request_id, priority=request.priority)
 
     def _bad_token_ids(self, bad_words: Sequence[str]) -> list[list[int]]:
         """The tokens of each word, as it stands at the start of a text and after a space."""
@@ -153,6 +187,11 @@ class Processor:
                 len(text),
             )
         return tokenizer.encode(text, add_special_tokens=how.add_special_tokens)
+
+
+def _text_of(prompt: object) -> str:
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    return text if isinstance(text, str) else ""
 
 
 def _read_prompt(prompt: object) -> _Prompt:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from weft.core.errors import GenerationError
+from weft.core.logprobs import new_logprobs
 from weft.core.types import (
     CompletionOutput,
     FinishReason,
@@ -61,7 +62,7 @@ class RemoteAnswers:
             _Answer(index, params, prompt_token_ids, self._tokenizer, hidden_ids)
             for index in range(params.n)
         ]
-        self._prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self._prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
         self._num_cached_tokens = 0
 
     @property
@@ -129,22 +130,19 @@ class RemoteAnswers:
             num_cached_tokens=self._num_cached_tokens,
         )
 
-    def _to_prompt_logprobs(self, logprobs: pb.InputLogProbs) -> list[PositionLogprobs | None]:
+    def _to_prompt_logprobs(self, logprobs: pb.InputLogProbs) -> Sequence[PositionLogprobs | None]:
         token_ids = list(logprobs.token_ids)
-        return [
-            _to_position(
-                token_id,
-                value.value,
-                top,
-                token_ids[max(0, position - _REPAIR_TOKENS) : position],
-                self._tokenizer,
+        scored = new_logprobs(is_flat=self._params.flat_logprobs)
+        rows = zip(token_ids, logprobs.token_logprobs, logprobs.top_logprobs, strict=True)
+        for position, (token_id, value, top) in enumerate(rows):
+            before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
+            is_scored = value.HasField("value")
+            scored.append(
+                _to_position(token_id, value.value, top, before, self._tokenizer)
+                if is_scored
+                else None
             )
-            if value.HasField("value")
-            else None
-            for position, (token_id, value, top) in enumerate(
-                zip(token_ids, logprobs.token_logprobs, logprobs.top_logprobs, strict=True)
-            )
-        ]
+        return scored
 
 
 class _Answer:
@@ -172,7 +170,7 @@ class _Answer:
         self._prompt_tail = prompt_token_ids[-_REPAIR_TOKENS:]
         self._text = ""
         self._token_ids: list[int] = []
-        self._logprobs: list[PositionLogprobs] = []
+        self._logprobs = new_logprobs(is_flat=params.flat_logprobs)
         self._logprob_sum = 0.0
         self._num_told_chars = 0
         self._num_told_tokens = 0

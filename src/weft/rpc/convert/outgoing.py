@@ -30,6 +30,7 @@ _SAME = (
     "ignore_eos",
     "skip_special_tokens",
     "spaces_between_special_tokens",
+    "grammar_from_first_token",
 )
 _SAME_IF_GIVEN = ("max_tokens", "logprobs", "prompt_logprobs", "seed", "truncate_prompt_tokens")
 _NOT_ON_THIS_WIRE = (
@@ -39,13 +40,15 @@ _NOT_ON_THIS_WIRE = (
     "repetition_detection",
     "skip_reading_prefix_cache",
     "stream_interval",
+    "thinking_token_budget",
 )
 
 
 def to_sampling_params(params: SamplingParams) -> pb.SamplingParams:
     """Translate checked parameters. Zeros that mean "unset" on the wire are out of range for us."""
     for name in _NOT_ON_THIS_WIRE:
-        if getattr(params, name):
+        value = getattr(params, name)
+        if value or type(value) is int:  # a budget of 0 is a wish too
             raise not_on_this_wire(name)
     if params.seed is not None and params.seed not in _INT32:
         raise BadRequest(

@@ -15,7 +15,7 @@ from weft.pb import vllm_engine_pb2 as pb
 # Stands for a log-probability of minus infinity or none at all: JSON made of it must stay valid.
 LOWEST_LOGPROB = -9999.0
 
-PromptLogprobs = list[PositionLogprobs | None]
+PromptLogprobs = Sequence[PositionLogprobs | None]
 
 
 class StreamedReply:

@@ -50,8 +50,6 @@ def to_sampling_params(
     params: vllm_engine_pb2.SamplingParams, *, is_streaming: bool
 ) -> SamplingParams:
     """Translate; a number that is unset takes its neutral value. Ranges are not checked here."""
-    # There is no reasoning parser, so every grammar starts at the first token, and
-    # grammar_from_first_token asks for what happens anyway.
     return SamplingParams(
         n=params.n or 1,
         temperature=_shortest(params.temperature) if params.HasField("temperature") else 1.0,
@@ -63,6 +61,7 @@ def to_sampling_params(
         repetition_penalty=_shortest(params.repetition_penalty or 1.0),
         seed=params.seed if params.HasField("seed") else None,
         structured_outputs=_to_structured_outputs(params),
+        grammar_from_first_token=params.grammar_from_first_token,
         stop=list(params.stop) or None,
         stop_token_ids=list(params.stop_token_ids) or None,
         include_stop_str_in_output=params.include_stop_str_in_output,

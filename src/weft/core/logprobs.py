@@ -1,0 +1,69 @@
+"""`FlatLogprobs`: log-probabilities of many positions without an object for each.
+
+A long answer with twenty of them a token is a hundred thousand small objects, which the garbage
+collector walks again and again; here they are a handful of arrays.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from weft.core.types import Logprob, PositionLogprobs
+
+
+class FlatLogprobs(Sequence[Any]):
+    """Reads like a list of positions. Position `i` is entries `start_indices[i]:end_indices[i]`.
+
+    A position without entries, the first of a prompt, is None.
+    """
+
+    __slots__ = ("decoded_tokens", "end_indices", "logprobs", "ranks", "start_indices", "token_ids")
+
+    def __init__(self) -> None:
+        self.start_indices = array("q")
+        self.end_indices = array("q")
+        self.token_ids = array("q")
+        self.logprobs = array("d")
+        self.ranks = array("q")
+        self.decoded_tokens: list[str | None] = []
+
+    def append(self, position: PositionLogprobs | None) -> None:
+        """Add a position at the end."""
+        self.start_indices.append(len(self.token_ids))
+        for token_id, entry in (position or {}).items():
+            self.token_ids.append(token_id)
+            self.logprobs.append(entry.logprob)
+            self.ranks.append(entry.rank)
+            self.decoded_tokens.append(entry.decoded_token)
+        self.end_indices.append(len(self.token_ids))
+
+    def __len__(self) -> int:
+        return len(self.end_indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            part = FlatLogprobs()
+            for i in range(*index.indices(len(self))):
+                part.append(self[i])
+            return part
+        entries = range(self.start_indices[index], self.end_indices[index])
+        position = {
+            self.token_ids[i]: Logprob(self.logprobs[i], self.ranks[i], self.decoded_tokens[i])
+            for i in entries
+        }
+        return position or None
+
+    def __iter__(self) -> Iterator[PositionLogprobs | None]:
+        return (self[i] for i in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FlatLogprobs | list):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+
+def new_logprobs(*, is_flat: bool) -> list[Any] | FlatLogprobs:
+    """An empty list of positions, in the form that was asked for."""
+    return FlatLogprobs() if is_flat else []

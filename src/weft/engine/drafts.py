@@ -1,0 +1,46 @@
+"""Drafts: what a sequence will probably say next, guessed from what it said before.
+
+A guess costs a row of the step it rides in. It never decides anything: `weft.engine.verify` takes it
+only where the model, with its own noise and rules, chooses the same token.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from weft.core.config import SpeculativeConfig
+
+_TOKEN_BYTES = array("i").itemsize
+
+
+class NgramLookup:
+    """Follows one sequence, and looks for an earlier place that reads like its end."""
+
+    __slots__ = ("_config", "_tokens")
+
+    def __init__(self, config: SpeculativeConfig) -> None:
+        self._config = config
+        self._tokens = bytearray()  # as bytes, in which a search is one call
+
+    def propose(self, token_ids: Sequence[int], most: int) -> tuple[int, ...]:
+        """What followed the latest place that ends like `token_ids`, in as many tokens as can be."""
+        self._tokens += array("i", token_ids[len(self._tokens) // _TOKEN_BYTES :]).tobytes()
+        config = self._config
+        wanted = min(most, config.num_speculative_tokens)
+        if wanted <= 0:
+            return ()
+        longest = min(config.prompt_lookup_max, len(token_ids) - 1)
+        for size in range(longest, config.prompt_lookup_min - 1, -1):
+            place = self._find(size)
+            if place is not None:
+                return tuple(token_ids[place + size : place + size + wanted])
+        return ()
+
+    def _find(self, size: int) -> int | None:
+        """Where the last `size` tokens stand for the last time before their own place."""
+        pattern = bytes(self._tokens[-size * _TOKEN_BYTES :])
+        end = len(self._tokens) - _TOKEN_BYTES
+        while (found := self._tokens.rfind(pattern, 0, end)) % _TOKEN_BYTES:
+            if found < 0:
+                return None
+            end = found + len(pattern) - 1
+        return found // _TOKEN_BYTES

@@ -1,0 +1,181 @@
+"""`Session`: a request whose input comes in pieces, while it answers.
+
+Each piece is a request of its own to the engine, whose prompt is all that was said so far: between two
+pieces a session holds no blocks and no place in a step, and what it computed waits in the prefix cache.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import aclosing
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.types import (
+    CompletionOutput,
+    FinishReason,
+    OutputKind,
+    RequestOutput,
+    SamplingParams,
+    StreamingInput,
+)
+from weft.engine.open_requests import OpenRequest
+
+# Pieces that may wait while an earlier one is answered; no more are asked for until there is room.
+MAX_WAITING = 16
+
+# The answer to a piece that continues these tokens.
+Answer = Callable[[StreamingInput, list[int]], AsyncGenerator[RequestOutput, None]]
+
+
+class Session:
+    """Reads the input beside the answer. Owned by one call of `generate`; `abort` and `fail` end it.
+
+    `current` is the piece that is being answered; the answerer sets it.
+    """
+
+    def __init__(self, request_id: str, inputs: AsyncIterable[StreamingInput]) -> None:
+        self.request_id = request_id
+        self.current: OpenRequest | None = None
+        self._inputs = inputs
+        self._waiting: deque[StreamingInput] = deque()
+        self._changed = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._is_read = False
+        self._is_aborted = False
+        self._error: BaseException | None = None
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for input, unknown to the engine."""
+        return self.current is None
+
+    def abort(self) -> None:
+        """End with "abort": what is being answered is ended by its own abort."""
+        self._is_aborted = True
+        self._changed.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Make the caller raise `error`, now."""
+        self._error = error
+        self._changed.set()
+        if self.current is not None:
+            self.current.fail(error)
+
+    async def outputs(
+        self, params: SamplingParams, answer: Answer
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """The outputs of every piece. Only the last of all is finished."""
+        reader = asyncio.create_task(self._read())
+        try:
+            async for output in self._answers(params, answer):
+                yield output
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            if isinstance(self._inputs, AsyncGenerator):
+                await self._inputs.aclose()
+
+    async def _read(self) -> None:
+        try:
+            async for piece in self._inputs:
+                while len(self._waiting) >= MAX_WAITING:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+                self._waiting.append(piece)
+                self._changed.set()
+        except Exception as error:  # noqa: BLE001 - the caller's own, and the caller gets it
+            self.fail(error)
+        self._is_read = True
+        self._changed.set()
+
+    async def _answers(
+        self, params: SamplingParams, answer: Answer
+    ) -> AsyncGenerator[RequestOutput, None]:
+        before: list[int] = []
+        parked: RequestOutput | None = None
+        while (piece := await self._next()) is not None:
+            asked = _checked(piece, params)
+            told = _Told()
+            async with aclosing(answer(asked, before)) as outputs:
+                async for output in outputs:
+                    told.take(output, asked.sampling_params)
+                    is_end = output.is_finished and self._is_end(output)
+                    parked = msgspec.structs.replace(output, is_finished=is_end)
+                    yield parked
+                    if is_end:
+                        return
+            self.current = None
+            before = told.context
+        if parked is not None:
+            yield _ending(parked, FinishReason.ABORT if self._is_aborted else None)
+
+    async def _next(self) -> StreamingInput | None:
+        """The next piece, when it is there; None when there are no more."""
+        while True:
+            self._changed.clear()
+            if self._error is not None:
+                raise self._error
+            if self._is_aborted or (self._is_read and not self._waiting):
+                return None
+            if self._waiting:
+                self._has_room.set()
+                return self._waiting.popleft()
+            await self._changed.wait()
+
+    def _is_end(self, output: RequestOutput) -> bool:
+        is_aborted = output.outputs[0].finish_reason is FinishReason.ABORT
+        return is_aborted or (self._is_read and not self._waiting and self._error is None)
+
+
+class _Told:
+    """What one piece and its answer add to the context."""
+
+    def __init__(self) -> None:
+        self._prompt: list[int] = []
+        self._token_ids: list[int] = []
+
+    def take(self, output: RequestOutput, params: SamplingParams | None) -> None:
+        """The news of the answer."""
+        self._prompt = output.prompt_token_ids
+        new = output.outputs[0].token_ids
+        is_delta = params is not None and params.output_kind is OutputKind.DELTA
+        self._token_ids = [*self._token_ids, *new] if is_delta else list(new)
+
+    @property
+    def context(self) -> list[int]:
+        """The last token is left out: nothing was computed behind it, and the input takes its place."""
+        return [*self._prompt, *self._token_ids[:-1]]
+
+
+def _checked(piece: object, params: SamplingParams) -> StreamingInput:
+    """The piece with its parameters, which are those of the call unless it brings its own."""
+    if not isinstance(piece, StreamingInput):
+        raise BadRequest(
+            "prompt", f"streaming input must be StreamingInput, got a {type(piece).__name__}"
+        )
+    chosen = params if piece.sampling_params is None else piece.sampling_params
+    for name, is_refused in (
+        ("n", chosen.n != 1),
+        ("output_kind", chosen.output_kind == OutputKind.FINAL_ONLY),
+        ("stop", bool(chosen.stop)),
+        ("truncate_prompt_tokens", chosen.truncate_prompt_tokens is not None),
+    ):
+        if is_refused:
+            value = getattr(chosen, name)
+            raise BadRequest(name, f"{name}={value!r:.40} cannot be used with streaming input")
+    return StreamingInput(piece.prompt, chosen)
+
+
+def _ending(parked: RequestOutput, reason: FinishReason | None) -> RequestOutput:
+    """The end of a session that had nothing more to say."""
+    last = parked.outputs[0]
+    nothing = CompletionOutput(
+        index=0,
+        finish_reason=reason or last.finish_reason,
+        stop_reason=None if reason else last.stop_reason,
+    )
+    return msgspec.structs.replace(
+        parked, outputs=[nothing], is_finished=True, prompt_logprobs=None
+    )

@@ -1,0 +1,214 @@
+"""A prompt that comes in pieces, answered piece by piece."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from tests.doubles.fake_runner import FakeRunner, greedy_after
+from tests.doubles.stepping import make_config
+from weft.core.errors import BadRequest, EngineDead, Unsupported
+from weft.core.types import FinishReason, OutputKind, SamplingParams, StreamingInput
+from weft.engine.local_client import LocalClient
+from weft.model.open import open_model
+from weft.text.tokenizer import Tokenizer
+
+VOCAB = 300
+TOKENIZER = Tokenizer.from_files(open_model(f"embedded:random?vocab={VOCAB}").tokenizer_files)
+PIECES = [list(range(10, 21)), [30, 31], [40]]
+PARAMS = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+
+
+@pytest.fixture
+async def client():
+    """An engine whose tokens are a function of the prefix."""
+    config = make_config(vocab_size=VOCAB)
+    engine = await LocalClient.start_with(FakeRunner(VOCAB), TOKENIZER, config)
+    yield engine
+    engine.shutdown()
+    await engine.wait_closed()
+
+
+async def given(*pieces, end=None):
+    """These pieces, and then the end; or an exception."""
+    for piece in pieces:
+        yield piece if isinstance(piece, StreamingInput) else StreamingInput(piece)
+    if end is not None:
+        raise end
+
+
+async def collect(client, inputs, params=PARAMS, **options):
+    """All outputs."""
+    async with aclosing(client.generate(inputs, params, "r", **options)) as outputs:
+        return [output async for output in outputs]
+
+
+def endings(outputs):
+    """The last output of each answer."""
+    return [output for output in outputs if output.outputs[0].finish_reason is not None]
+
+
+def expected():
+    """Each piece's whole prompt, and its answer: what was said before, but for the last token of it."""
+    context, answers = [], []
+    for piece in PIECES:
+        prompt = [*context, *piece]
+        answer = greedy_after(prompt, 5, VOCAB)
+        answers.append((prompt, answer))
+        context = [*prompt, *answer[:-1]]
+    return answers
+
+
+@pytest.mark.parametrize("kind", [OutputKind.CUMULATIVE, OutputKind.DELTA])
+async def test_each_piece_continues_what_was_said(client, kind):
+    """Its answer ends with a reason, and only the last of all is finished."""
+    params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True, output_kind=kind)
+    outputs = await collect(client, given(*PIECES), params)
+    assert [output.is_finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    answers: dict[tuple, list] = {}
+    for output in outputs:
+        said = answers.setdefault(tuple(output.prompt_token_ids), [])
+        new = output.outputs[0].token_ids
+        said[:] = [*said, *new] if kind is OutputKind.DELTA else new
+    assert [([*prompt], answer) for prompt, answer in answers.items()] == expected()
+    assert all(
+        output.outputs[0].finish_reason is FinishReason.LENGTH for output in endings(outputs)
+    )
+
+
+async def test_what_was_computed_is_found_again(client):
+    """Between pieces the engine holds nothing for the session."""
+    outputs = await collect(client, given(*PIECES))
+    cached = [output.num_cached_tokens for output in endings(outputs)]
+    assert cached[0] == 0
+    assert all(cached[1:])
+    assert (await client.get_loads())[0].num_held_blocks == 0
+
+
+async def test_no_piece_is_no_output(client):
+    """And no error."""
+    assert await collect(client, given()) == []
+
+
+async def test_a_session_that_waited_ends_with_an_empty_output(client):
+    """Its input ended after its last answer had."""
+    parked = asyncio.Event()
+
+    async def late():
+        yield StreamingInput(PIECES[0])
+        await parked.wait()
+
+    outputs = []
+    async with aclosing(client.generate(late(), PARAMS, "r")) as stream:
+        async for output in stream:
+            outputs.append(output)
+            if output.outputs[0].finish_reason is not None:
+                parked.set()
+    assert not outputs[-2].is_finished
+    assert outputs[-1].is_finished
+    assert outputs[-1].outputs[0].token_ids == []
+    assert outputs[-1].outputs[0].finish_reason is FinishReason.LENGTH
+
+
+async def test_pieces_may_bring_their_own_parameters(client):
+    """Which count anew, and are those of the call again for the next."""
+    own = StreamingInput(PIECES[1], SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
+    outputs = endings(await collect(client, given(PIECES[0], own, PIECES[2])))
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [5, 2, 5]
+
+
+async def test_pieces_of_text_are_one_text(client):
+    """Only the first is a beginning."""
+    outputs = endings(await collect(client, given("ab", "cd")))
+    assert outputs[1].prompt_token_ids[-2:] == TOKENIZER.encode("cd", add_special_tokens=False)
+
+
+async def test_an_error_of_the_input_is_the_callers(client):
+    """At once, though an answer is on its way; and the engine works no more on it."""
+    await client.pause_generation(mode="keep")
+    with pytest.raises(RuntimeError, match="mine"):
+        await collect(client, given(PIECES[0], end=RuntimeError("mine")))
+    await client.resume_generation()
+    assert client.num_active_requests == 0
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+async def test_an_abort_ends_the_session(client, is_parked):
+    """While it answers, and while it waits."""
+    never = asyncio.Event()
+
+    async def endless():
+        yield StreamingInput(PIECES[0])
+        await never.wait()
+
+    if not is_parked:
+        await client.pause_generation(mode="keep")
+    task = asyncio.create_task(collect(client, endless()))
+    await asyncio.sleep(0.1)
+    assert client.num_active_requests == 1
+    await client.abort("r")
+    outputs = await task
+    assert outputs[-1].is_finished
+    assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
+    assert client.num_active_requests == 0
+
+
+async def test_a_waiting_session_learns_that_the_engine_is_gone(client):
+    """It has nothing there that could fail."""
+    never = asyncio.Event()
+
+    async def endless():
+        yield StreamingInput(PIECES[0])
+        await never.wait()
+
+    task = asyncio.create_task(collect(client, endless()))
+    await asyncio.sleep(0.1)
+    client.shutdown()
+    with pytest.raises(EngineDead):
+        await task
+
+
+async def test_closing_the_outputs_closes_the_input(client):
+    """Nothing reads on behind the caller's back."""
+    closed = asyncio.Event()
+
+    async def endless():
+        try:
+            while True:
+                yield StreamingInput([50])
+        finally:
+            closed.set()
+
+    stream = client.generate(endless(), PARAMS, "r")
+    await anext(stream)
+    await stream.aclose()
+    await asyncio.wait_for(closed.wait(), 5)
+    assert client.num_active_requests == 0
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({"n": 2}, "n"),
+        ({"output_kind": OutputKind.FINAL_ONLY}, "output_kind"),
+        ({"stop": ["x"]}, "stop"),
+        ({"truncate_prompt_tokens": 3}, "truncate_prompt_tokens"),
+    ],
+)
+async def test_what_a_session_cannot_do_is_refused(client, params, name):
+    """By name."""
+    with pytest.raises(BadRequest) as caught:
+        await collect(client, given([5]), SamplingParams(**params))
+    assert caught.value.parameter == name
+
+
+async def test_a_session_takes_pieces_and_no_reasoning(client):
+    """A bare prompt is no piece."""
+
+    async def bare():
+        yield [5]
+
+    with pytest.raises(BadRequest, match="StreamingInput"):
+        await collect(client, bare())
+    with pytest.raises(Unsupported, match="reasoning_ended"):
+        await collect(client, given([5]), reasoning_ended=True)
