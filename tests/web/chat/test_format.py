@@ -6,12 +6,15 @@ from dataclasses import replace
 import pytest
 
 from tests.web.serving import ECHO, SCRIPT, is_compact, serving, weather_tool
-from weft.core.types import SamplingParams
+from weft.core.errors import BadRequest
+from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.web.chat.fold import fold
 from weft.web.chat.run import run_turn
 from weft.web.chat.turn import NamedTool, Tool, Turn
 from weft.web.served import ApiOptions
 
+# A template that can tell its model not to think; what it ends with keeps the prompt from doing so.
+THINKS = "{# enable_thinking #}" + SCRIPT + "A:"
 QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 THOUGHT = "<think>Hm.</think>"
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"unit": "c"}}\n</tool_call>'
@@ -84,11 +87,30 @@ async def test_thoughts_can_be_left_out():
     assert one.num_reasoning_tokens == len(THOUGHT)
 
 
+@pytest.mark.parametrize("choice", ["required", NamedTool("get_weather")])
+async def test_a_forced_call_waits_for_the_end_of_the_thought(choice):
+    """The grammar begins behind it."""
+    one = await answer(turn(THOUGHT, tools=TOOLS, tool_choice=choice), template=THINKS)
+    assert one.reasoning == "Hm."
+    assert one.num_reasoning_tokens == len(THOUGHT)
+    (call, *_) = one.calls
+    assert json.loads(call.arguments)["unit"] in {"c", "f"}
+
+
 async def test_a_forced_call_waits_for_no_thought_that_need_not_come():
     """A constraint that a model could escape by not thinking would be none."""
     one = await answer(turn(THOUGHT, tools=TOOLS, tool_choice=NamedTool("get_weather")))
     assert one.reasoning is None
     assert is_compact(one.calls[0].arguments)
+
+
+async def test_a_constraint_waits_for_the_thought_that_the_prompt_opened():
+    """Whatever the template says beside it."""
+    says = "Hm.</think>"
+    params = {"structured_outputs": StructuredOutputsParams(choice=["yes", "no"])}
+    one = await answer(turn(says, params=params), template=SCRIPT + "<think>\n")
+    assert one.reasoning == "Hm."
+    assert one.content in {"yes", "no"}
 
 
 async def test_a_prompt_that_closed_the_thoughts_gets_content_at_once():
@@ -109,6 +131,17 @@ async def test_a_message_that_is_continued_tells_whether_it_thinks(text, is_thou
         options=ApiOptions(reasoning_parser="deepseek_r1"),
     )
     assert (one.reasoning is not None) == is_thought
+
+
+async def test_a_budget_ends_the_thought():
+    """Its end is written for the model; without thoughts there is nothing to end."""
+    endless = "<think>" + "Hm. " * 50
+    one = await answer(turn(endless, params={"thinking_token_budget": 20}), template=THINKS)
+    assert one.reasoning is not None
+    assert one.num_reasoning_tokens == 20 + len("</think>")
+    with pytest.raises(BadRequest) as caught:
+        await answer(turn(endless, params={"thinking_token_budget": 20}), options=ApiOptions())
+    assert caught.value.parameter == "thinking_token_budget"
 
 
 async def test_special_tokens_are_text_where_the_parser_reads_them():

@@ -160,9 +160,11 @@ async def test_a_small_model_is_served_as_from_the_command_line():
                 seed=1,
                 extra_body={
                     "chat_template_kwargs": {"enable_thinking": thinking},
+                    "thinking_token_budget": 40,
                 },
             )
             (choice,) = made.choices
             assert choice.finish_reason == "tool_calls"
             (call,) = choice.message.tool_calls
             assert is_compact(call.function.arguments)
+            assert (made.usage.completion_tokens_details.reasoning_tokens > 0) == thinking

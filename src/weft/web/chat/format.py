@@ -76,14 +76,28 @@ class AnswerFormat:
         )
         return ThoughtCounter(self.reasoning, self.is_open, detokenizer)
 
+    def engine_arguments(self, params: SamplingParams) -> dict[str, Any]:
+        """What `generate` has to know of thoughts: where a constraint begins, and what a budget ends."""
+        if params.structured_outputs is None and params.thinking_token_budget is None:
+            return {}
+        if self.reasoning is None:
+            return {}
+        return {
+            "reasoning_ended": self.is_open is False,
+            "reasoning_parser_kwargs": {"end": self.reasoning.reasoning_end},
+        }
+
 
 def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParams) -> AnswerFormat:
     """The format of the answers to a rendered prompt; `params` say what rules them."""
     reasoning = _reasoning_family(served)
     tool = _tool_family(served, turn)
     is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
-    if params.structured_outputs is not None:
-        is_open = False  # the constraint rules from the first token
+    is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
+    if reasoning is not None and is_open is None and is_ruled:
+        is_open = _is_thinker(served, reasoning)
+    if served.client.vllm_config.structured_outputs_in_reasoning and params.structured_outputs:
+        is_open = False
     has_markers = needs_special_tokens(served, turn) and turn.params.skip_special_tokens
     return AnswerFormat(
         turn=turn,
@@ -135,6 +149,16 @@ def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
     text = prompt[-len(_text_of(turn.messages[-1])) :]
     is_begun = any(start in text for start in family.starts)
     return is_begun and not any(end in text for end in family.ends)
+
+
+def _is_thinker(served: Served, family: ReasoningFamily) -> bool:
+    """Whether a model that may think does so, where the prompt leaves it open and something depends on it.
+
+    A constraint that waited for the end of a thought that never comes would rule nothing. Models that
+    can be told not to think have a word for it in their templates, and think unless they are told.
+    """
+    source = "" if served.chat_template is None else served.chat_template.source
+    return family.may_omit_start or family.is_harmony or "enable_thinking" in source
 
 
 def _end_markers(served: Served) -> tuple[str, ...]:

@@ -87,4 +87,5 @@ def _generate(
         trace_headers=turn.trace_headers,
         priority=turn.priority,
         data_parallel_rank=turn.data_parallel_rank,
+        **form.engine_arguments(prompt.params),
     )

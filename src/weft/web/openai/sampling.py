@@ -32,6 +32,7 @@ _SAME = (
     "allowed_token_ids",
     "bad_words",
     "repetition_detection",
+    "thinking_token_budget",
     "truncate_prompt_tokens",
     "skip_special_tokens",
     "spaces_between_special_tokens",

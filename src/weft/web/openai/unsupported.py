@@ -47,7 +47,6 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "service_tier": (("auto", "default"), "there is one tier"),
     "store": ((False,), "chat completions are not stored"),
     "suffix": (("",), "suffix is not currently supported"),
-    "thinking_token_budget": ((-1,), "thoughts have no budget of their own"),
     "use_beam_search": ((False,), "beam search is not offered"),
     "vllm_xargs": (({},), "this engine has no further arguments"),
     "web_search_options": ((), "this server does not search"),
