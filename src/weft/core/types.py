@@ -51,7 +51,14 @@ class TextPrompt(TypedDict, total=False):
     cache_salt: str
 
 
-PromptType = str | TextPrompt | TokensPrompt | list[int]
+class PairPrompt(TypedDict):
+    """Two texts that a cross-encoder scores together; for `EngineClient.encode` only."""
+
+    prompt: str
+    prompt_pair: str
+
+
+PromptType = str | TextPrompt | TokensPrompt | PairPrompt | list[int]
 
 
 class StructuredOutputsParams(
@@ -151,7 +158,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
     `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
     `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
-    token of each list may not follow the others.
+    token of each list may not follow the others. A request with `pooling` generates nothing: its
+    `params` are idle.
     """
 
     request_id: str
@@ -167,14 +175,28 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     lora_name: str | None = None
     grammar: str | None = None
     bad_token_ids: list[list[int]] = []
+    pooling: "PoolingParams | None" = None
+    token_type_ids: list[int] | None = None
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to turn hidden states into one result; used by `EngineClient.encode`."""
+    """How to turn hidden states into one result; used by `EngineClient.encode`.
+
+    `task` is one of `POOLING_TASKS`; None takes the first of token_embed and token_classify that the
+    model has. `dimensions` cuts an embedding, and `normalize` (None: as the model says) brings it to
+    length 1; both are for embeddings. `use_activation` False leaves scores as they are.
+    """
 
     task: str | None = None
     dimensions: int | None = None
     normalize: bool | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    skip_reading_prefix_cache: bool | None = None
+    output_kind: OutputKind = OutputKind.FINAL_ONLY
+
+
+POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
 
 
 class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,11 +261,16 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What `encode` yields, once."""
+    """What `encode` yields, once: numbers, row after row.
+
+    `shape` is (numbers,), or (tokens, numbers) for the tasks that tell something of every token. An
+    aborted request has no numbers, and the shape (0,).
+    """
 
     request_id: str
     prompt_token_ids: list[int]
     data: list[float]
+    shape: tuple[int, ...] = ()
     num_cached_tokens: int = 0
     is_finished: bool = True
 
