@@ -51,6 +51,13 @@ class ServeOptions:
         Literal["auto", "float32", "bfloat16", "float16"],
         Parameter(group=MODEL, help="Round the weights to this type; auto keeps their own."),
     ] = "auto"
+    runner: Annotated[
+        Literal["auto", "generate", "pooling"],
+        Parameter(
+            group=MODEL,
+            help="Generate text, or pool hidden states: embed, classify, score; auto asks the model's files.",
+        ),
+    ] = "auto"
     max_model_len: Annotated[
         Size,
         Parameter(

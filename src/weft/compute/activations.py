@@ -43,7 +43,9 @@ def _gelu(x: FloatArray) -> FloatArray:
     given, out = np.ascontiguousarray(x).reshape(-1), result.reshape(-1)
     for start in range(0, len(given), _CHUNK):
         piece = given[start : start + _CHUNK]
-        out[start : start + _CHUNK] = (erf(piece * np.float32(0.5**0.5)) + 1) * piece * np.float32(0.5)
+        out[start : start + _CHUNK] = (
+            (erf(piece * np.float32(0.5**0.5)) + 1) * piece * np.float32(0.5)
+        )
     return result
 
 

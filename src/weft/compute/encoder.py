@@ -35,6 +35,7 @@ class Linear:
     bias: FloatArray | None
 
     def __call__(self, rows: FloatArray) -> FloatArray:
+        """[whole tiles of rows, in] to [rows, out]."""
         result = tiles.matmul(rows, self.matrix)
         if self.bias is not None:
             result += self.bias
@@ -50,7 +51,8 @@ class LayerNorm:
     eps: np.float32
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        centred = rows - np.mean(rows, axis=-1, keepdims=True)
+        """Each row by itself."""
+        centred: FloatArray = rows - np.mean(rows, axis=-1, keepdims=True)
         centred /= np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + self.eps)
         centred *= self.weight
         if self.bias is not None:

@@ -9,6 +9,7 @@ from weft.compute.native import NativeRunner, resident_bytes, usable_paths
 from weft.compute.pooler import Pooler
 from weft.compute.reference import ReferenceRunner
 from weft.compute.runner import Runner
+from weft.core.config import PoolerConfig
 from weft.model.checkpoint import Checkpoint
 from weft.model.encoders.spec import EncoderSpec
 from weft.model.spec import EchoSpec
@@ -52,13 +53,14 @@ def load_runner(
             assert_never(never)
 
 
-def load_pooler(checkpoint: Checkpoint) -> Pooler | None:
+def load_pooler(checkpoint: Checkpoint, config: PoolerConfig | None) -> Pooler | None:
     """What follows the hidden states of a model that was opened for pooling; None for others."""
     pooling = checkpoint.card.pooling
-    if pooling is None:
+    if pooling is None or config is None:
         return None
     # The weights are mapped, not read: only what a classifier needs is looked at.
-    return Pooler(pooling, Weights({}) if pooling.head is None else checkpoint.load())
+    weights = Weights({}) if pooling.head is None else checkpoint.load()
+    return Pooler(pooling, weights, normalize=config.normalize)
 
 
 def describe_runner(checkpoint: Checkpoint, runner: RunnerName = "auto") -> str:

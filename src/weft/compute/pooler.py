@@ -4,7 +4,8 @@ Hidden states come in as the steps compute them, chunk by chunk; what is kept be
 depend on where they were cut.
 """
 
-from typing import assert_never
+from dataclasses import dataclass, replace
+from typing import Self, assert_never
 
 import numpy as np
 
@@ -12,58 +13,48 @@ from weft.compute import tiles
 from weft.compute.activations import activate
 from weft.compute.encoder import Linear, WeightReader
 from weft.compute.runner import FloatArray
-from weft.core.types import PoolingParams
-from weft.model.pooling import HeadSpec, PoolingKind, PoolingSpec, Scale
+from weft.core.types import PoolingKind, PoolingParams
+from weft.model.pooling import HeadSpec, PoolingSpec, Scale
 from weft.model.weights import Weights
 
 
+@dataclass(frozen=True, slots=True)
 class Collected:
     """The hidden states of one sequence so far: all of them, or as much as its pooling needs."""
 
-    __slots__ = ("_kind", "_num_rows", "_parts")
+    kind: PoolingKind
+    num_rows: int = 0
+    parts: tuple[FloatArray, ...] = ()
 
-    def __init__(self, kind: PoolingKind | None) -> None:
-        self._kind = kind
-        self._num_rows = 0
-        self._parts: list[FloatArray] = []
-
-    def add(self, rows: FloatArray) -> None:
-        """Take in the next rows, [rows, hidden]."""
-        if len(rows) == 0:
-            return
-        self._num_rows += len(rows)
-        match self._kind:
+    def plus(self, rows: FloatArray) -> Self:
+        """With the next rows, [rows, hidden], at least one."""
+        match self.kind:
             case PoolingKind.CLS:
-                self._parts = self._parts or [rows[:1].copy()]
+                parts = self.parts or (rows[:1].copy(),)
             case PoolingKind.LAST:
-                self._parts = [rows[-1:].copy()]
+                parts = (rows[-1:].copy(),)
             case PoolingKind.MEAN:
-                # Row after row, as the reduction over an outer axis goes: however they were cut.
-                whole = np.concatenate([*self._parts, rows])
-                self._parts = [np.add.reduce(whole, axis=0, keepdims=True)]
-            case None:
-                self._parts.append(rows)
+                # Row after row, as a reduction over the outer axis goes: however they were cut.
+                whole = np.concatenate([*self.parts, rows])
+                parts = (np.add.reduce(whole, axis=0, keepdims=True),)
+            case PoolingKind.EACH:
+                parts = (*self.parts, rows)
             case _:
-                assert_never(self._kind)
+                assert_never(self.kind)
+        return replace(self, num_rows=self.num_rows + len(rows), parts=parts)
 
     def result(self) -> FloatArray:
         """[1, hidden], or [rows, hidden] where every row is wanted."""
-        whole = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
-        return whole / np.float32(self._num_rows) if self._kind is PoolingKind.MEAN else whole
+        whole = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+        return whole / np.float32(self.num_rows) if self.kind is PoolingKind.MEAN else whole
 
 
 class Pooler:
     """What follows the hidden states, for every task of one model."""
 
-    def __init__(self, spec: PoolingSpec, weights: Weights) -> None:
-        self._spec = spec
+    def __init__(self, spec: PoolingSpec, weights: Weights, *, normalize: bool) -> None:
+        self._normalize = normalize
         self._head = None if spec.head is None else _Head(spec.head, weights)
-
-    def kind(self, params: PoolingParams) -> PoolingKind | None:
-        """Which rows the task is made of; None: all, each by itself."""
-        if params.task in ("token_embed", "token_classify"):
-            return None
-        return self._spec.kind if self._spec.head is None else self._spec.head.kind
 
     def finish(self, rows: FloatArray, params: PoolingParams) -> FloatArray:
         """What the caller gets of the collected rows: one row, or one for each token."""
@@ -72,14 +63,15 @@ class Pooler:
                 return self._head(rows, is_scaled=params.use_activation is not False)
             if params.dimensions is not None:
                 rows = rows[:, : params.dimensions]
-            is_normal = self._spec.normalize if params.normalize is None else params.normalize
+            is_normal = self._normalize if params.normalize is None else params.normalize
             return normalized(rows) if is_normal else rows
 
 
 def normalized(rows: FloatArray) -> FloatArray:
     """Rows of length 1; a row of zeros stays."""
-    lengths = np.sqrt(np.sum(rows * rows, axis=-1, keepdims=True))
-    return rows / np.maximum(lengths, np.float32(1e-12))
+    lengths: FloatArray = np.sqrt(np.sum(rows * rows, axis=-1, keepdims=True))
+    floor: FloatArray = np.maximum(lengths, np.float32(1e-12))
+    return rows / floor
 
 
 class _Head:
@@ -107,10 +99,12 @@ def _scaled(scale: Scale, scores: FloatArray) -> FloatArray:
     match scale:
         case Scale.SOFTMAX:
             weights: FloatArray = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            return weights / weights.sum(axis=-1, keepdims=True)
+            total: FloatArray = weights.sum(axis=-1, keepdims=True)
+            return weights / total
         case Scale.SIGMOID:
             falling: FloatArray = np.exp(-scores)
-            return 1 / (1 + falling)
+            between: FloatArray = np.float32(1) / (1 + falling)
+            return between
         case Scale.NONE:
             return scores
         case _:

@@ -28,6 +28,15 @@ class FinishReason(StrEnum):
     REPETITION = "repetition"
 
 
+class PoolingKind(StrEnum):
+    """Which hidden states of a prompt a result is made of."""
+
+    CLS = "cls"  # the first token's
+    LAST = "last"
+    MEAN = "mean"  # all tokens', as one
+    EACH = "each"  # every token's, each by itself
+
+
 class PauseMode(StrEnum):
     """What a pause does with the requests in flight."""
 
@@ -45,20 +54,17 @@ class TokensPrompt(TypedDict, total=False):
 
 
 class TextPrompt(TypedDict, total=False):
-    """A prompt as text; the engine's tokenizer encodes it."""
+    """A prompt as text; the engine's tokenizer encodes it.
 
-    prompt: str
-    cache_salt: str
-
-
-class PairPrompt(TypedDict):
-    """Two texts that a cross-encoder scores together; for `EngineClient.encode` only."""
+    `prompt_pair` is the second of two texts that are scored together; for `encode` only.
+    """
 
     prompt: str
     prompt_pair: str
+    cache_salt: str
 
 
-PromptType = str | TextPrompt | TokensPrompt | PairPrompt | list[int]
+PromptType = str | TextPrompt | TokensPrompt | list[int]
 
 
 class StructuredOutputsParams(
@@ -158,8 +164,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
     `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
     `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
-    token of each list may not follow the others. A request with `pooling` generates nothing: its
-    `params` are idle.
+    token of each list may not follow the others. A request with `pooling` and
+    `pooling_kind` generates nothing: its `params` are idle.
     """
 
     request_id: str
@@ -176,14 +182,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     grammar: str | None = None
     bad_token_ids: list[list[int]] = []
     pooling: "PoolingParams | None" = None
+    pooling_kind: PoolingKind | None = None
     token_type_ids: list[int] | None = None
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to turn hidden states into one result; used by `EngineClient.encode`.
 
-    `task` is one of `POOLING_TASKS`; None takes the first of token_embed and token_classify that the
-    model has. `dimensions` cuts an embedding, and `normalize` (None: as the model says) brings it to
+    `task` is embed, classify, token_embed or token_classify; None is token_embed or token_classify,
+    whichever the model has. `dimensions` cuts an embedding, and `normalize` (None: as the model says) brings it to
     length 1; both are for embeddings. `use_activation` False leaves scores as they are.
     """
 
@@ -194,9 +201,6 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     truncate_prompt_tokens: int | None = None
     skip_reading_prefix_cache: bool | None = None
     output_kind: OutputKind = OutputKind.FINAL_ONLY
-
-
-POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
 
 
 class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):

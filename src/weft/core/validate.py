@@ -116,23 +116,27 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
     validate_structured_outputs(params.structured_outputs)
 
 
-def validate_prompt(token_ids: Sequence[int], limits: Limits) -> None:
-    """Check that the prompt is not empty, fits the context and the KV pool, and is inside the vocabulary."""
+def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 1) -> None:
+    """Check that the prompt is not empty, fits the context and the KV pool, and is inside the vocabulary.
+
+    `num_new` is how many tokens must have room behind it: 1, or 0 where none is generated.
+    """
     num_tokens = len(token_ids)
+    room = "; prompt plus at least 1 output token must fit" if num_new else ""
     if num_tokens == 0:
         raise BadRequest("prompt", "the prompt is empty; at least one token is needed")
-    if num_tokens >= limits.max_model_len:
+    if num_tokens + num_new > limits.max_model_len:
         raise ContextLengthExceeded(
             "prompt",
             f"this model's maximum context length is {limits.max_model_len} tokens, and the prompt "
-            f"has {num_tokens}; prompt plus at least 1 output token must fit",
+            f"has {num_tokens}{room}",
             num_tokens,
         )
-    if num_tokens >= limits.max_pool_tokens:
+    if num_tokens + num_new > limits.max_pool_tokens:
         raise ContextLengthExceeded(
             "prompt",
             f"the prompt has {num_tokens} tokens, and the whole KV cache holds "
-            f"{limits.max_pool_tokens}; prompt plus at least 1 output token must fit",
+            f"{limits.max_pool_tokens}{room}",
             num_tokens,
         )
     _check_token_ids("prompt_token_ids", token_ids, limits)

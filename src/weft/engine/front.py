@@ -35,6 +35,8 @@ from weft.core.types import (
     KvEventBatch,
     LoRARequest,
     PauseMode,
+    PoolingParams,
+    PoolingRequestOutput,
     PromptType,
     Request,
     RequestOutput,
@@ -60,6 +62,9 @@ from weft.engine.messages import (
     Stop,
 )
 from weft.engine.open_requests import OpenRequest, OpenRequests
+from weft.engine.outputs import RequestStream
+from weft.engine.pooling_inputs import PoolingProcessor
+from weft.engine.pooling_stream import PoolingStream
 from weft.engine.stat_log import StatLog
 from weft.text.inputs import Processor
 from weft.text.tokenizer import Tokenizer
@@ -87,7 +92,8 @@ class FrontClient(EngineClient):
         self._grammars = GrammarChecker(
             tokenizer, config.model_config.vocab_size, config.model_config.eos_token_ids
         )
-        self._open = OpenRequests(config.scheduler_config, tokenizer)
+        self._open = OpenRequests(config.scheduler_config)
+        self._pooling = PoolingProcessor(config, tokenizer)
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
         self._feed = KvEventFeed()
@@ -131,6 +137,9 @@ class FrontClient(EngineClient):
         """See `EngineClient.generate`."""
         observed = None if self._metrics is None else ObservedRequest(self._metrics)
         self._check_alive()
+        if self.vllm_config.pooler_config is not None:
+            tasks = ", ".join(self.vllm_config.pooler_config.tasks)
+            raise Unsupported(f"generate is not supported by this model; it supports {tasks}")
         _refuse(
             lora_request=lora_request,
             reasoning_ended=reasoning_ended,
@@ -152,7 +161,8 @@ class FrontClient(EngineClient):
         is_long = len(_text_of(prompt)) > _LONG_TEXT
         request = await asyncio.to_thread(process) if is_long else process()
         self._check_alive()
-        opened = self._open.admit(request)
+        stream = RequestStream(request, self.renderer)
+        opened = self._open.admit(request, stream)
         try:
             if request.params.structured_outputs is not None:
                 request = await self._with_grammar(request, request.params.structured_outputs)
@@ -166,11 +176,55 @@ class FrontClient(EngineClient):
                 opened.has_news.clear()
                 if opened.error is not None:
                     raise opened.error
-                output = opened.stream.pop()
+                output = stream.pop()
                 if output is not None:
                     yield output
                     if output.is_finished:
                         return
+        finally:
+            self._close(opened)
+
+    async def encode(  # noqa: PLR0913 - the protocol's own signature
+        self,
+        prompt: PromptType,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        reasoning_ended: bool | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """See `EngineClient.encode`."""
+        observed = None if self._metrics is None else ObservedRequest(self._metrics)
+        self._check_alive()
+        _refuse(lora_request=lora_request, reasoning_ended=reasoning_ended)
+        if trace_headers:
+            log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
+        process = partial(
+            self._pooling.process,
+            prompt,
+            pooling_params,
+            request_id,
+            tokenization_kwargs=tokenization_kwargs,
+            priority=priority,
+        )
+        is_long = len(_text_of(prompt)) > _LONG_TEXT
+        request = await asyncio.to_thread(process) if is_long else process()
+        self._check_alive()
+        stream = PoolingStream(request)
+        opened = self._open.admit(request, stream)
+        try:
+            if observed is not None:
+                observed.accept(len(request.prompt_token_ids), request.params)
+                opened.observed = observed
+            self._send(Add(request))
+            while (output := stream.pop()) is None:
+                await opened.has_news.wait()
+                opened.has_news.clear()
+                if opened.error is not None:
+                    raise opened.error
+            yield output
         finally:
             self._close(opened)
 
@@ -259,7 +313,8 @@ class FrontClient(EngineClient):
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
         """See `EngineClient`."""
-        return ("generate",)
+        pooler = self.vllm_config.pooler_config
+        return ("generate",) if pooler is None else pooler.tasks
 
     # -- control ------------------------------------------------------------------------------
 
@@ -420,8 +475,10 @@ class FrontClient(EngineClient):
 
 
 def _text_of(prompt: object) -> str:
-    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-    return text if isinstance(text, str) else ""
+    if isinstance(prompt, dict):
+        texts = (prompt.get("prompt"), prompt.get("prompt_pair"))
+        return "".join(text for text in texts if isinstance(text, str))
+    return prompt if isinstance(prompt, str) else ""
 
 
 def _refuse(**given: object) -> None:

@@ -36,7 +36,12 @@ class LLM:
             raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
         settings = EngineOptions(model=model, **options)
         checkpoint = with_resident_sizes(
-            open_model(model, revision=settings.revision, dtype=settings.dtype)
+            open_model(
+                model,
+                revision=settings.revision,
+                dtype=settings.dtype,
+                runner=settings.runner,
+            )
         )
         config = resolve(settings, checkpoint.card, free_memory_bytes())
         self._request_ids = itertools.count()

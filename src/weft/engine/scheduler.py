@@ -235,7 +235,10 @@ class Scheduler:
             if not self._fits(sequence, found):
                 return  # head of line: nobody overtakes, or a long prompt would wait for ever
             num_cached = len(found) * self.cache.block_size
-            num_tokens = min(sequence.num_tokens - num_cached, budget)
+            wanted = sequence.num_tokens - num_cached
+            if wanted > budget and not self.config.chunks_prompts:
+                return  # it has the next step, whose budget holds any prompt
+            num_tokens = min(wanted, budget)
             self._start(sequence, found)
             is_grown = self._grow(sequence, num_cached + num_tokens)
             assert is_grown, "the whole sequence fits, so its first chunk does"
@@ -321,6 +324,8 @@ class Scheduler:
         sequence.prompt_logprobs += row.prompt_logprobs[
             len(sequence.prompt_logprobs) - entry.start :
         ]
+        if sequence.request.pooling is not None:
+            return self._commit_pooled(sequence, row)
         if not entry.samples:
             return None
         assert row.token_id is not None
@@ -345,6 +350,21 @@ class Scheduler:
         if reason is not None:
             self._remove(sequence)
         return output
+
+    def _commit_pooled(self, sequence: Sequence, row: SampledRow) -> SequenceOutput | None:
+        sequence.collected = row.collected
+        if row.pooled is None:
+            return None
+        self.stopwatch.finish_prompt(sequence)
+        self._remove(sequence)
+        return SequenceOutput(
+            engine_id=sequence.request.engine_id,
+            index=sequence.index,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+            finish_reason=FinishReason.STOP,
+            pooled=row.pooled.tobytes(),
+            pooled_shape=row.pooled.shape,
+        )
 
     def _why_finished(
         self, sequence: Sequence, token_id: int

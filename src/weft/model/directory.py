@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft.core.errors import ConfigError
+from weft.core.types import PoolingKind
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.encoders.directory import open_encoder
@@ -16,7 +17,6 @@ from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.match import Matched, match_tensors
 from weft.model.pooling import (
     HeadSpec,
-    PoolingKind,
     PoolingSpec,
     is_embedder,
     read_embedding,
@@ -73,9 +73,7 @@ def _pooling(
             f"{config.fields.where}: {config.architectures[0]} has no head to generate with; it is "
             "for --runner pooling"
         )
-    if not is_headless and (
-        runner == "generate" or (runner == "auto" and not is_embedder(path))
-    ):
+    if not is_headless and (runner == "generate" or (runner == "auto" and not is_embedder(path))):
         return None
     if config.task == "ForSequenceClassification":
         return _classification(config, hidden_size)
@@ -90,9 +88,7 @@ def _classification(config: ModelConfigFile, hidden_size: int) -> PoolingSpec:
         scale=read_scale(config.fields, len(labels)),
         has_bias=False,
     )
-    return PoolingSpec(
-        hidden_size=hidden_size, kind=PoolingKind.LAST, normalize=False, head=head
-    )
+    return PoolingSpec(hidden_size=hidden_size, kind=PoolingKind.LAST, normalize=False, head=head)
 
 
 def describe(

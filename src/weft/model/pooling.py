@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from weft.core.errors import ConfigError
+from weft.core.types import PoolingKind
 from weft.model.encoders.spec import EncoderActivation
 from weft.model.fields import Fields, parse_object, read_bytes, shown
 
@@ -19,14 +20,6 @@ LENGTHS = ("sentence_bert_config.json", "sentence_roberta_config.json")
 MAX_LABELS = 2**16
 
 _POOLING_PREFIX = "pooling_mode_"
-
-
-class PoolingKind(StrEnum):
-    """Which hidden states an embedding is made of."""
-
-    CLS = "cls"  # the first token's
-    LAST = "last"
-    MEAN = "mean"  # of all tokens
 
 
 class Scale(StrEnum):
@@ -39,12 +32,9 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSpec:
-    """A classifier: perhaps a product with an activation and a norm, then one product to the labels.
+    """A classifier: perhaps a product with an activation and a norm, then one product to the labels."""
 
-    `kind` None scores every token.
-    """
-
-    kind: PoolingKind | None
+    kind: PoolingKind
     labels: tuple[str, ...]
     scale: Scale
     has_dense: bool = False
@@ -75,11 +65,12 @@ class PoolingSpec:
     head: HeadSpec | None = None
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        """What the model can be asked for."""
+    def kinds(self) -> dict[str, PoolingKind]:
+        """What the model can be asked for, each with the hidden states it is made of."""
         if self.head is None:
-            return ("embed", "token_embed")
-        return ("token_classify",) if self.head.kind is None else ("classify",)
+            return {"embed": self.kind, "token_embed": PoolingKind.EACH}
+        is_of_tokens = self.head.kind is PoolingKind.EACH
+        return {"token_classify" if is_of_tokens else "classify": self.head.kind}
 
 
 def is_embedder(path: Path) -> bool:
@@ -129,16 +120,13 @@ def read_scale(config: Fields, num_labels: int) -> Scale:
     ):
         if fields.has(key):
             return _named_scale(fields, key)
-    problem = config.values.get("problem_type")
-    match problem:
-        case "regression":
-            return Scale.NONE
-        case "multi_label_classification":
-            return Scale.SIGMOID
-        case "single_label_classification" | None:
-            return Scale.SOFTMAX if num_labels > 1 else Scale.SIGMOID
-        case _:
-            config.refuse("problem_type", "regression, single_ or multi_label_classification")
+    single = Scale.SOFTMAX if num_labels > 1 else Scale.SIGMOID
+    scales = {"regression": Scale.NONE, "multi_label_classification": Scale.SIGMOID}
+    scales["single_label_classification"] = single
+    problem = config.text("problem_type") if config.has("problem_type") else ""
+    if problem and problem not in scales:
+        config.refuse("problem_type", "one of " + ", ".join(scales))
+    return scales.get(problem, single)
 
 
 def _named_scale(fields: Fields, key: str) -> Scale:

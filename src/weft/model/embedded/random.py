@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
+from weft.core.types import PoolingKind
 from weft.model.checkpoint import Checkpoint
 from weft.model.directory import describe
 from weft.model.embedded.byte_tokenizer import (
@@ -21,7 +22,7 @@ from weft.model.embedded.parameters import Parameters, parse_parameters
 from weft.model.families import read_config, read_spec
 from weft.model.fields import Fields
 from weft.model.layout import TensorPlan, decoder_layout
-from weft.model.pooling import PoolingKind, PoolingSpec
+from weft.model.pooling import PoolingSpec
 from weft.model.spec import DecoderSpec
 from weft.model.tokenizer import read_tokenizer
 from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits

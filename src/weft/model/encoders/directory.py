@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from weft.core.errors import ConfigError
+from weft.core.types import PoolingKind
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.encoders.families import (
@@ -18,7 +19,7 @@ from weft.model.encoders.layout import encoder_layout
 from weft.model.encoders.spec import EncoderSpec
 from weft.model.generation import optional_id
 from weft.model.match import Matched, match_tensors
-from weft.model.pooling import PoolingKind, PoolingSpec, read_embedding
+from weft.model.pooling import PoolingSpec, read_embedding
 from weft.model.safetensors_files import find_tensors
 from weft.model.tokenizer import TokenizerFacts, read_tokenizer, read_tokenizer_files
 from weft.model.weights import BYTES_PER_ELEMENT
@@ -41,8 +42,15 @@ def open_encoder(
     files = read_tokenizer_files(path)
     facts = read_tokenizer(files, str(path), spec.vocab_size, frozenset())
     matched = _match(path, config, spec, pooling)
+    card = replace(
+        _card(name, config, spec, facts),
+        dtype=matched.served_dtype(dtype),
+        num_parameters=matched.num_parameters,
+        weight_bytes=matched.num_parameters * BYTES_PER_ELEMENT["float32"],
+        pooling=pooling,
+    )
     return Checkpoint(
-        _card(name, config, spec, facts, matched, matched.served_dtype(dtype), pooling),
+        card,
         spec,
         facts.chat_template,
         files,
@@ -79,10 +87,8 @@ def _card(
     config: EncoderConfig,
     spec: EncoderSpec,
     facts: TokenizerFacts,
-    matched: Matched,
-    dtype: str,
-    pooling: PoolingSpec,
 ) -> ModelCard:
+    """All that config and tokenizer say; sizes are of the tensors."""
     fields, vocab_size = config.fields, spec.vocab_size
     eos = optional_id(facts.eos_token_id, fields, "eos_token_id", vocab_size)
     return ModelCard(
@@ -94,12 +100,11 @@ def _card(
         eos_token_ids=() if eos is None else (eos,),
         bos_token_id=optional_id(facts.bos_token_id, fields, "bos_token_id", vocab_size),
         pad_token_id=optional_id(facts.pad_token_id, fields, "pad_token_id", vocab_size),
-        dtype=dtype,
+        dtype="float32",
         default_sampling_params=MappingProxyType({}),
-        num_parameters=matched.num_parameters,
-        weight_bytes=matched.num_parameters * BYTES_PER_ELEMENT["float32"],
+        num_parameters=0,
+        weight_bytes=0,
         kv_bytes_per_token=0,
         notice=None,
-        pooling=pooling,
         is_causal=False,
     )

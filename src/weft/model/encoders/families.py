@@ -6,10 +6,11 @@ from types import MappingProxyType
 from typing import Literal
 
 from weft.core.errors import ConfigError
+from weft.core.types import PoolingKind
 from weft.model.encoders.names import BERT, DISTILBERT, MODERNBERT, NOMIC, Names
 from weft.model.encoders.spec import EncoderActivation, EncoderLayerSpec, EncoderSpec
 from weft.model.fields import Fields, shown
-from weft.model.pooling import HeadSpec, PoolingKind, read_labels, read_scale
+from weft.model.pooling import HeadSpec, read_labels, read_scale
 from weft.model.rope import RopeRules, read_rope
 
 _MAX_LAYERS = 4096
@@ -250,7 +251,7 @@ def read_head(config: EncoderConfig, spec: EncoderSpec) -> HeadSpec | None:
         return None
     labels = read_labels(fields)
     is_of_tokens = config.task == "ForTokenClassification"
-    kind = None if is_of_tokens else PoolingKind.CLS
+    kind = PoolingKind.EACH if is_of_tokens else PoolingKind.CLS
     scale = read_scale(fields, len(labels))
     if not family.norm_before:
         return HeadSpec(
@@ -264,7 +265,7 @@ def read_head(config: EncoderConfig, spec: EncoderSpec) -> HeadSpec | None:
     if pooling not in ("cls", "mean"):
         fields.refuse("classifier_pooling", "cls or mean")
     return HeadSpec(
-        kind=None if is_of_tokens else PoolingKind(pooling),
+        kind=PoolingKind.EACH if is_of_tokens else PoolingKind(pooling),
         labels=labels,
         scale=scale,
         has_dense=True,
@@ -289,7 +290,9 @@ def _layers(family: EncoderFamily, fields: Fields, head_dim: int) -> tuple[Encod
         return (EncoderLayerSpec(),) * count
     rules = RopeRules(per_layer_type=family.ropes == "per_layer_type")
     if family.ropes == "one":
-        return (EncoderLayerSpec(rope=read_rope(fields, rules, head_dim, "full_attention")),) * count
+        return (
+            EncoderLayerSpec(rope=read_rope(fields, rules, head_dim, "full_attention")),
+        ) * count
     kinds = _layer_types(fields, count)
     ropes = {kind: read_rope(fields, rules, head_dim, kind) for kind in sorted(set(kinds))}
     reach = fields.integer("local_attention") // 2

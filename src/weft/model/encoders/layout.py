@@ -32,7 +32,11 @@ def encoder_layout(
 ) -> EncoderLayout:
     """The layout, in the spelling and below the prefix that `stored` names are written in."""
     spelling = next(
-        (s for s in names.spellings if any(n.endswith(f"{s['embed_norm']}.weight") for n in stored)),
+        (
+            s
+            for s in names.spellings
+            if any(n.endswith(f"{s['embed_norm']}.weight") for n in stored)
+        ),
         names.spellings[0],
     )
     if not any(name.startswith(prefix) for name in stored):
@@ -64,8 +68,8 @@ def _layer(
     spec: EncoderSpec, layer: EncoderLayerSpec, index: int, names: Mapping[str, str], source: str
 ) -> Iterator[TensorPlan]:
     ours, hidden, inner = f"layers.{index}.", spec.hidden_size, spec.intermediate_size
-    qkv = {part: (hidden, hidden) for part in ("q", "k", "v")}
-    up = {part: (inner, hidden) for part in (("gate", "up") if spec.is_gated else ("up",))}
+    qkv = dict.fromkeys(("q", "k", "v"), (hidden, hidden))
+    up = dict.fromkeys(("gate", "up") if spec.is_gated else ("up",), (inner, hidden))
     yield from _products(ours, source, names, qkv, spec.qkv_bias)
     yield from _products(ours, source, names, {"o": (hidden, hidden)}, spec.o_bias)
     yield from _products(ours, source, names, up, spec.mlp_bias)
