@@ -1,5 +1,7 @@
 """`resolve_pooler`: how a pooling model pools, from its files and from what the user said."""
 
+import msgspec
+
 from weft.core.config import EngineOptions, PoolerConfig, PoolerOptions
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
@@ -46,6 +48,14 @@ def resolve_pooler(options: EngineOptions, card: ModelCard) -> PoolerConfig | No
         enable_chunked_processing=asked.enable_chunked_processing,
         max_embed_len=asked.max_embed_len,
     )
+
+
+def read_pooler_options(text: str) -> PoolerOptions:
+    """`--pooler-config`, which is JSON."""
+    try:
+        return msgspec.json.decode(text, type=PoolerOptions)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"--pooler-config: {error}") from None
 
 
 def _check_embeds(spec: PoolingSpec, name: str, card: ModelCard) -> None:

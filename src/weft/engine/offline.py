@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from weft.compute.load import with_resident_sizes
-from weft.core.config import EngineOptions
+from weft.core.config import EngineOptions, PoolerOptions
 from weft.core.errors import BadRequest
 from weft.core.types import OutputKind, PromptType, RequestOutput, SamplingParams
 from weft.engine.configure import resolve
@@ -34,6 +34,8 @@ class LLM:
         if unknown:
             allowed = ", ".join(EngineOptions.__struct_fields__)
             raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
+        if isinstance(options.get("pooler_config"), dict):
+            options["pooler_config"] = msgspec.convert(options["pooler_config"], PoolerOptions)
         settings = EngineOptions(model=model, **options)
         checkpoint = with_resident_sizes(
             open_model(

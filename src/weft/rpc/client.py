@@ -23,11 +23,14 @@ from weft.core.errors import (
 )
 from weft.core.metrics import Metrics
 from weft.core.observed import RemoteRequest
+from weft.core.pooling import validate_pooling
 from weft.core.types import (
     EngineLoad,
     KvEventBatch,
     LoRARequest,
     PauseMode,
+    PoolingParams,
+    PoolingRequestOutput,
     PromptType,
     RequestOutput,
     SamplingParams,
@@ -38,6 +41,7 @@ from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.connection import Connection
 from weft.rpc.convert.answers import RemoteAnswers
+from weft.rpc.convert.embed import to_embed_request, to_pooling_output
 from weft.rpc.convert.incoming import (
     ServerInfo,
     to_engine_config,
@@ -166,6 +170,39 @@ class RpcClient(EngineClient):
                         observed.take(output)
                     yield output
 
+    async def encode(  # noqa: PLR0913 - the protocol's own signature
+        self,
+        prompt: PromptType,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        reasoning_ended: bool | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """See `EngineClient.encode`; the wire has embeddings only. Text is tokenised here, as it is."""
+        _refuse(
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+            reasoning_ended=reasoning_ended,
+        )
+        validate_request_id(request_id)
+        validate_pooling(pooling_params, self.vllm_config.pooler_config, self._limits)
+        given = read_prompt(prompt)
+        if isinstance(given, str):
+            given = {"prompt_token_ids": self._required_tokenizer().encode(given), "prompt": given}
+        validate_prompt(given["prompt_token_ids"], self._limits, num_new=0)
+        request = to_embed_request(request_id, given, pooling_params)
+        self._num_active += 1
+        try:
+            answer = await self._connection.call("Embed", request, timeout_s=None)
+        finally:
+            self._num_active -= 1
+        yield to_pooling_output(request_id, given["prompt_token_ids"], answer)
+
     async def _follow(
         self, request: pb.GenerateRequest, answers: RemoteAnswers
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -251,7 +288,8 @@ class RpcClient(EngineClient):
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
         """See `EngineClient.get_supported_tasks`."""
-        return ("generate",) if self.model_config.runner_type == "generate" else ("embed",)
+        pooler = self.vllm_config.pooler_config
+        return ("generate",) if pooler is None else pooler.tasks
 
     async def get_server_info(self) -> ServerInfo:
         """What the server says of itself now."""
