@@ -8,11 +8,13 @@ from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.openai import ENDPOINTS as OPENAI
 from weft.web.tokens import ENDPOINTS as TOKENS
+from weft.web.pooling import ENDPOINTS as POOLING
 
 API_ENDPOINTS: tuple[Endpoint, ...] = (
     *models.ENDPOINTS,
     *OPENAI,
     *TOKENS,
+    *POOLING,
     *tokens.ENDPOINTS,
     *control.ENDPOINTS,
     *refused.ENDPOINTS,
