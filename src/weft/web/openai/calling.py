@@ -39,9 +39,6 @@ class Telling:
 def heading(call: Call, fields: GenerationFields, *, prefix: str, created: int) -> Heading:
     """The answer's id bears the client's label, wherever it wrote it, or else ours."""
     label = label_of(call, fields.request_id)
-    label = call.label
-    if label == call.request_id and fields.request_id is not None:
-        label = usable_label(fields.request_id) or label
     model = resolve_model(call.served, fields.model)
     return Heading(id=f"{prefix}-{label}", created=created, model=model)
 
@@ -94,7 +91,7 @@ async def trace_of(served: Served, headers: Mapping[str, str]) -> Mapping[str, s
     return found if found and await served.client.is_tracing_enabled() else None
 
 
-def usable_label(label: str) -> str | None:
+def _usable(label: str) -> str | None:
     """The label, unless it cannot be shown: a bad one costs the client its label, not its answer."""
     try:
         validate_request_id(label)

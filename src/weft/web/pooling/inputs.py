@@ -11,7 +11,7 @@ from weft.schema.pooling import InputFields, PoolingFields
 from weft.web.chat.prompt import check_priority, render
 from weft.web.chat.turn import Turn
 from weft.web.http.endpoint import Call
-from weft.web.openai.calling import Heading, usable_label
+from weft.web.openai.calling import Heading, label_of
 from weft.web.openai.model_names import resolve_model
 from weft.web.openai.unsupported import refuse_unsupported
 from weft.web.served import Served
@@ -30,9 +30,7 @@ class Prompts:
 
 def pooling_heading(call: Call, fields: PoolingFields, *, prefix: str, created: int) -> Heading:
     """The answer's id bears the client's label, wherever it wrote it, or else ours."""
-    label = call.label
-    if label == call.request_id and fields.request_id is not None:
-        label = usable_label(fields.request_id) or label
+    label = label_of(call, fields.request_id)
     model = resolve_model(call.served, fields.model or None)
     return Heading(id=f"{prefix}-{label}", created=created, model=model)
 
