@@ -112,9 +112,7 @@ async def test_the_last_token_may_follow_a_cached_prefix(in_process):
     (second,) = await encode(in_process)
     assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 32)
     assert first.data == second.data
-    (third,) = await encode(
-        in_process, PoolingParams(task="embed", skip_reading_prefix_cache=True)
-    )
+    (third,) = await encode(in_process, PoolingParams(task="embed", skip_reading_prefix_cache=True))
     assert (third.num_cached_tokens, third.data) == (0, first.data)
 
 

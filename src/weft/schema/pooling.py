@@ -120,7 +120,7 @@ class Pooled(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     object: str = "pooling"
-    data: list[float] | list[list[float]] | str
+    data: list[float | list[float]] | str
 
 
 class PoolingAnswer(msgspec.Struct, frozen=True, kw_only=True):

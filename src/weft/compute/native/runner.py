@@ -94,6 +94,8 @@ def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor
     if not spec.has_head:
         yield "head", Tensor("float32", np.eye(spec.hidden_size, dtype=np.float32))
     for name, tensor in weights.tensors.items():
+        if name.startswith("head."):
+            continue  # a classifier's, which comes after
         if name.rpartition(".")[2] in _VECTORS:
             yield name, Tensor("float32", tensor.float32() + np.float32(spec.norm_offset))
         else:

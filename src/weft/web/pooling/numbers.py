@@ -67,10 +67,10 @@ def number_format(body: NumberFields) -> NumberFormat:
     return NumberFormat(encoding, body.embed_dtype or "float32", order == "big")
 
 
-def to_json(output: PoolingRequestOutput) -> list[float] | list[list[float]]:
+def to_json(output: PoolingRequestOutput) -> list[float | list[float]]:
     """The numbers; those of every token in a list of their own."""
     if len(output.shape) < 2:
-        return output.data
+        return list(output.data)
     width = output.shape[1]
     return [output.data[start : start + width] for start in range(0, len(output.data), width)]
 

@@ -1,14 +1,13 @@
 """/score and /rerank: how well texts go together, by a cross-encoder or by their embeddings."""
 
 import asyncio
-import math
 import time
-from collections.abc import Sequence
 
 from msgspec import UNSET
 
 from weft.core.errors import BadRequest
-from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType
+from weft.core.scoring import Pair, cosine, is_cross_encoder, pair_up
+from weft.core.types import PoolingParams, PromptType
 from weft.schema.pooling import (
     PoolingFields,
     PoolingUsage,
@@ -30,8 +29,6 @@ from weft.web.pooling.inputs import (
     tokenization,
 )
 from weft.web.pooling.run import Job, run_jobs, usage_of
-
-Pair = tuple[str, str]
 
 
 async def create_score(call: Call) -> Answer:
@@ -85,23 +82,12 @@ def _pairs(body: ScoreBody) -> list[Pair]:
     given = [form for form in forms if any(getattr(body, name) is not None for name in form)]
     if len(given) != 1:
         raise BadRequest("text_1", "give either text_1 and text_2, or queries and documents")
-    first, second = (_texts(name, getattr(body, name)) for name in given[0])
-    if len(first) == 1:
-        first = first * len(second)
-    if len(first) != len(second):
-        raise BadRequest(
-            given[0][0],
-            f"{given[0][0]} must hold one text, or as many as {given[0][1]} ({len(second)}), "
-            f"got {len(first)}",
-        )
-    return list(zip(first, second, strict=True))
+    first, second = (getattr(body, name) for name in given[0])
+    return pair_up(_texts(first), _texts(second), given[0])
 
 
-def _texts(name: str, given: str | list[str] | None) -> list[str]:
-    texts = [given] if isinstance(given, str) else given
-    if not texts:
-        raise BadRequest(name, f"{name} must hold at least one text")
-    return texts
+def _texts(given: str | list[str] | None) -> list[str]:
+    return [given] if isinstance(given, str) else given or []
 
 
 async def _scores(
@@ -111,17 +97,13 @@ async def _scores(
         raise BadRequest(
             "documents", f"at most {MAX_INPUTS} texts are scored at once, got {len(pairs)}"
         )
-    pooler = pooler_of(call.served, "classify", "embed")
+    pooler = pooler_of(call.served)
     check_fields(call.served, body)
-    if "embed" in pooler.tasks:
-        if is_scaled is not None:
-            raise BadRequest("use_activation", "use_activation is for models that classify")
-        return await _by_embeddings(call, body, pairs)
-    if len(pooler.labels) != 1:
-        raise BadRequest(
-            "model", f"the model has {len(pooler.labels)} labels; scores are made by one with one"
-        )
-    return await _by_cross_encoder(call, body, pairs, is_scaled=is_scaled)
+    if is_cross_encoder(pooler):
+        return await _by_cross_encoder(call, body, pairs, is_scaled=is_scaled)
+    if is_scaled is not None:
+        raise BadRequest("use_activation", "use_activation is for models that classify")
+    return await _by_embeddings(call, body, pairs)
 
 
 async def _by_cross_encoder(
@@ -169,13 +151,6 @@ async def _by_embeddings(
     kwargs = tokenization(body, add_special_tokens=True)
     jobs = [Job(_salted({"prompt": text}, body.cache_salt), params, kwargs) for text in texts]
     outputs = dict(zip(texts, await run_jobs(call, body, jobs), strict=True))
-    return [_cosine(outputs[a], outputs[b]) for a, b in pairs], usage_of(list(outputs.values()))
-
-
-def _cosine(first: PoolingRequestOutput, second: PoolingRequestOutput) -> float:
-    lengths = math.sqrt(_dot(first.data, first.data) * _dot(second.data, second.data))
-    return _dot(first.data, second.data) / lengths if lengths else 0.0
-
-
-def _dot(first: Sequence[float], second: Sequence[float]) -> float:
-    return math.fsum(a * b for a, b in zip(first, second, strict=True))
+    return [cosine(outputs[a].data, outputs[b].data) for a, b in pairs], usage_of(
+        list(outputs.values())
+    )
