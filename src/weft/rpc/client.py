@@ -193,7 +193,10 @@ class RpcClient(EngineClient):
         validate_pooling(pooling_params, self.vllm_config.pooler_config, self._limits)
         given = read_prompt(prompt)
         if isinstance(given, str):
-            given = {"prompt_token_ids": self._required_tokenizer().encode(given), "prompt": given}
+            encoded = self._required_tokenizer().encode_framed(
+                [given], add_special_tokens=True, max_tokens=None, side="right"
+            )
+            given = {"prompt_token_ids": encoded.ids, "prompt": given}
         validate_prompt(given["prompt_token_ids"], self._limits, num_new=0)
         request = to_embed_request(request_id, given, pooling_params)
         self._num_active += 1

@@ -53,6 +53,11 @@ class Frame:
             (*(_Part(0, i) for i in before), _Part(0, text=0), *(_Part(0, i) for i in after))
         )
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether there is nothing around the texts."""
+        return all(part.text is not None for part in self.parts)
+
     @classmethod
     def pair(cls) -> Self:
         """Two texts, one after the other."""

@@ -136,7 +136,10 @@ class Tokenizer:
     def encode_framed(
         self, texts: Sequence[str], *, add_special_tokens: bool, max_tokens: int | None, side: str
     ) -> Encoded:
-        """One text or a pair of texts, cut to `max_tokens` at their `side`, inside what surrounds them."""
+        """One text or a pair of texts, cut to `max_tokens` at their `side`, inside what surrounds them.
+
+        What tokenizer.json itself puts around texts comes before flags of tokenizer_config.json.
+        """
         ids = [self.encode(text, add_special_tokens=False) for text in texts]
         if not add_special_tokens:
             pieces = (Frame.around((), ()), Frame.pair())
@@ -146,7 +149,8 @@ class Tokenizer:
     def _frame(self, num_texts: int) -> Frame:
         if num_texts not in self._frame_by_num_texts:
             frame = Frame.of(self._library, is_pair=num_texts == 2)
-            if num_texts == 1 and self._affixes is not None:
+            # Embedders end a text with a token of the file's own, beside a config that adds none.
+            if num_texts == 1 and self._affixes is not None and frame.is_bare:
                 frame = Frame.around(*self._affixes)
             self._frame_by_num_texts[num_texts] = frame
         return self._frame_by_num_texts[num_texts]

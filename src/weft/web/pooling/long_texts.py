@@ -53,11 +53,14 @@ async def _token_ids(
         ids = prompt
     else:
         text = pooler.prompt + prompt
-        ids = await asyncio.to_thread(
-            call.served.tokenizer.encode,
-            text.lower() if pooler.lowercases else text,
+        encoded = await asyncio.to_thread(
+            call.served.tokenizer.encode_framed,
+            [text.lower() if pooler.lowercases else text],
             add_special_tokens=prompts.kwargs["add_special_tokens"],
+            max_tokens=None,
+            side="right",
         )
+        ids = encoded.ids
     if pooler.max_embed_len is not None and len(ids) > pooler.max_embed_len:
         raise ContextLengthExceeded(
             "input",
