@@ -20,11 +20,17 @@ class EmbedCall:
         self._client = client
         self._limits = Limits.of(client.vllm_config)
         self._generate = generate
+        # Gateways pad as the tokenizer's file says; those of encoders are often saved with padding on.
+        # A decoder's padding id may well be the one that ends its texts.
+        config = client.vllm_config
+        is_encoder = not config.scheduler_config.chunks_prompts
+        self._padding_id = config.model_config.pad_token_id if is_encoder else None
 
     async def __call__(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Serve one request."""
         self._generate.check_open()
-        embedding = to_embedding(request, self._client.vllm_config.pooler_config, self._limits)
+        pooler = self._client.vllm_config.pooler_config
+        embedding = to_embedding(request, pooler, self._limits, self._padding_id)
         request_id = embedding.request_id or f"weft-{uuid.uuid4().hex}"
         with self._generate.open_requests.hold(request_id):
             async with until_deadline(context):

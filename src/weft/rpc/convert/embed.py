@@ -19,9 +19,12 @@ class Embedding:
 
 
 def to_embedding(
-    request: pb.EmbedRequest, pooler: PoolerConfig | None, limits: Limits
+    request: pb.EmbedRequest,
+    pooler: PoolerConfig | None,
+    limits: Limits,
+    padding_id: int | None = None,
 ) -> Embedding:
-    """Translate and check."""
+    """Translate and check. Ids of `padding_id` at the end are no part of the text."""
     if pooler is None:
         raise Unsupported("Embed is not supported by this model: it generates text")
     if request.request_id:
@@ -37,6 +40,8 @@ def to_embedding(
             len(given),
         )
     token_ids = list(given)
+    while len(token_ids) > 1 and token_ids[-1] == padding_id:
+        token_ids.pop()
     validate_prompt(token_ids, limits, num_new=0)
     prompt: TokensPrompt = {"prompt_token_ids": token_ids}
     if request.tokenized.original_text:
