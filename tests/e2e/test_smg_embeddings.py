@@ -12,9 +12,9 @@ from tests.engine.test_pooling import TEXTS, minilm
 @pytest.fixture(scope="module")
 def front():
     """A gateway with one embedding worker."""
-    with running(str(minilm()), "--served-model-name", "minilm") as server:
-        with gateway(server.address) as started:
-            yield started
+    flags = ("--served-model-name", "minilm")
+    with running(str(minilm()), *flags) as server, gateway(server.address) as started:
+        yield started
 
 
 def test_embeddings_through_the_gateway_are_the_engines_own(front):
