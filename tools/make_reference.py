@@ -15,6 +15,7 @@ from weft.cli.epp_options import EppOptions, UpOptions
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.errors import Code, WeftError
 from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
+from weft.model.encoders.families import ENCODER_FAMILIES
 from weft.model.families import FAMILIES
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.status import to_status
@@ -154,6 +155,10 @@ def models() -> str:
         "| model_type | architecture |",
         "| --- | --- |",
         *(f"| {name} | {family.architecture} |" for name, family in sorted(FAMILIES.items())),
+        "",
+        "Encoders embed, or classify where they were saved with a classifier:",
+        "",
+        ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),
     ]
     return "\n".join(lines) + "\n"
 

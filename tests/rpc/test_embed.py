@@ -32,6 +32,15 @@ async def stub(engine):
     await server.stop()
 
 
+async def until(is_so):
+    """Wait for the engine to get there."""
+    async with asyncio.timeout(5):
+        while True:
+            if is_so():
+                return
+            await asyncio.sleep(0.01)
+
+
 def message(*ids, request_id="e"):
     return pb.EmbedRequest(request_id=request_id, tokenized=pb.TokenizedInput(input_ids=ids))
 
@@ -79,9 +88,7 @@ async def test_one_id_is_in_use_once(engine, stub):
     """A second request of the same id is refused while the first is in flight."""
     await engine.pause_generation()
     first = stub.Embed(message(5))
-    async with asyncio.timeout(5):
-        while not engine.num_active_requests:
-            await asyncio.sleep(0.01)
+    await until(lambda: engine.num_active_requests == 1)
     status, _ = await refusal(stub.Embed(message(6)))
     assert status is grpc.StatusCode.ALREADY_EXISTS
     await engine.resume_generation()
@@ -92,14 +99,11 @@ async def test_a_caller_who_leaves_ends_the_request(engine, stub):
     """Cancelled while it waits: the engine forgets it. An abort by id answers without numbers."""
     await engine.pause_generation()
     gone, aborted = stub.Embed(message(5)), stub.Embed(message(6, request_id="a"))
-    async with asyncio.timeout(5):
-        while engine.num_active_requests < 2:
-            await asyncio.sleep(0.01)
-        gone.cancel()
-        await stub.Abort(pb.AbortRequest(request_ids=["a"]))
-        assert (await aborted).embedding_dim == 0
-        while engine.num_active_requests:
-            await asyncio.sleep(0.01)
+    await until(lambda: engine.num_active_requests == 2)
+    gone.cancel()
+    await stub.Abort(pb.AbortRequest(request_ids=["a"]))
+    assert (await aborted).embedding_dim == 0
+    await until(lambda: engine.num_active_requests == 0)
     await engine.resume_generation()
 
 
@@ -108,9 +112,7 @@ async def test_a_deadline_ends_the_request(engine, stub):
     await engine.pause_generation()
     status, _ = await refusal(stub.Embed(message(5), timeout=0.2))
     assert status is grpc.StatusCode.DEADLINE_EXCEEDED
-    async with asyncio.timeout(5):
-        while engine.num_active_requests:
-            await asyncio.sleep(0.01)
+    await until(lambda: engine.num_active_requests == 0)
 
 
 async def test_padding_is_no_part_of_the_text(engine):
