@@ -101,15 +101,18 @@ def test_the_second_text_of_a_pair_has_its_own_type(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["bert", "modernbert", "nomic_bert"])
 def test_a_prompt_is_the_same_bits_in_any_company(family, tmp_path):
-    """Alone, first, last, beside its like or beside others: not one bit differs."""
+    """Alone, first, last, beside its like or beside others, on one thread or several: the same bits."""
     runner = load_runner(open_model(save(make_model(family, "Model"), tmp_path)))
 
     alone = [hidden_states(runner, [prompt])[0] for prompt in PROMPTS]
     together = hidden_states(runner, PROMPTS)
     reversed_order = hidden_states(runner, PROMPTS[::-1])[::-1]
+    checkpoint = open_model(str(tmp_path))
+    shared = hidden_states(load_runner(checkpoint, num_threads=3), PROMPTS)
 
     assert all((a == b).all() for a, b in zip(alone, together, strict=True))
     assert all((a == b).all() for a, b in zip(alone, reversed_order, strict=True))
+    assert all((a == b).all() for a, b in zip(alone, shared, strict=True))
 
 
 @pytest.mark.parametrize("reach", [None, 40])

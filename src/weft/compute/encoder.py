@@ -7,7 +7,9 @@ Nothing is computed for padding, apart from the last tile of a step.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,8 +78,10 @@ class _Layer:
 class EncoderRunner:
     """Loaded weights. A batch holds whole prompts; it gives the hidden states of the wanted rows."""
 
-    def __init__(self, spec: EncoderSpec, weights: Weights) -> None:
+    def __init__(self, spec: EncoderSpec, weights: Weights, *, num_threads: int = 1) -> None:
         self.vocab_size = spec.vocab_size
+        self._threads = ThreadPoolExecutor(num_threads, "weft-encoder")
+        self._num_threads = num_threads
         self._spec = spec
         reader = WeightReader(weights, spec.norm_eps)
         self._embed = reader.matrix("embed")
@@ -98,7 +102,16 @@ class EncoderRunner:
         """Nothing: every step computes its prompts whole."""
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Hidden states after the last layer, [wanted, hidden]."""
+        """Hidden states after the last layer, [wanted, hidden].
+
+        Threads share the sequences of a step; each computes its own as it would compute them alone.
+        """
+        parts = list(split(batch, self._num_threads))
+        if len(parts) == 1:
+            return self._run(batch)
+        return np.concatenate(list(self._threads.map(self._run, parts)))
+
+    def _run(self, batch: Batch) -> FloatArray:
         with np.errstate(all="ignore"):  # what overflows shows up as NaN, in its own sequence
             hidden = self._embeddings(batch)
             groups = list(_groups(batch, self._spec.num_heads))
@@ -154,6 +167,27 @@ class EncoderRunner:
             return layer.down(activate(self._spec.activation, inner))
         size = self._spec.intermediate_size
         return layer.down(activate(self._spec.activation, inner[:, :size]) * inner[:, size:])
+
+
+def split(batch: Batch, num_parts: int) -> Iterator[Batch]:
+    """The sequences of a batch in at most `num_parts` runs of about as many rows each."""
+    starts = batch.query_starts
+    ends = np.unique(np.searchsorted(starts, np.linspace(0, starts[-1], num_parts + 1)))
+    for first, end in pairwise(ends.tolist()):
+        rows = slice(starts[first], starts[end])
+        wanted = batch.logit_rows[(batch.logit_rows >= rows.start) & (batch.logit_rows < rows.stop)]
+        types = batch.token_types
+        yield replace(
+            batch,
+            token_ids=batch.token_ids[rows],
+            positions=batch.positions[rows],
+            slots=batch.slots[rows],
+            query_starts=starts[first : end + 1] - starts[first],
+            prompt_lens=batch.prompt_lens[first:end],
+            block_tables=batch.block_tables[first:end],
+            logit_rows=wanted - rows.start,
+            token_types=None if types is None else types[rows],
+        )
 
 
 def _groups(batch: Batch, num_heads: int) -> Iterator[Index]:

@@ -30,13 +30,14 @@ def load_runner(
     `max_model_len` is the longest sequence that will be served (None: all that the model allows);
     models with a second set of rotary frequencies for long contexts choose by it. "auto" is the
     native runner wherever the CPU has vector instructions for it, else the reference. `num_threads`
-    is of the native runner (None: the CPUs that this process may use).
+    is of the native runner (None: the CPUs that this process may use) and of encoders (None: one,
+    because numpy's own threads are not ours to count).
     """
     spec, card = checkpoint.spec, checkpoint.card
     if isinstance(spec, EchoSpec):
         return EchoRunner(spec)
     if isinstance(spec, EncoderSpec):
-        return EncoderRunner(spec, checkpoint.load())
+        return EncoderRunner(spec, checkpoint.load(), num_threads=num_threads or 1)
     length = max_model_len or card.max_position_embeddings
     match _chosen(runner):
         case "reference":

@@ -46,6 +46,6 @@ def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> Sampled
         log.exception("pooling failed: request_id=%s", request.request_id)
         return SampledRow(error="internal error while pooling")
     if not np.isfinite(result).all():
-        return SampledRow(error=_NOT_NUMBERS)
+        return SampledRow(error=_NOT_NUMBERS, is_corrupt=True)
     is_of_tokens = request.pooling_kind is PoolingKind.EACH
     return SampledRow(collected=collected, pooled=result if is_of_tokens else result[0])
