@@ -1,14 +1,10 @@
 """Models that pool behind a real HTTP server on a free port, and calls of it."""
 
-import time
 from contextlib import asynccontextmanager
 
 import httpx2
 
-from tests.web.serving import serving
-from weft.web.http.options import HttpOptions
-from weft.web.http.server import HttpServer, make_state
-from weft.web.routes import all_endpoints
+from tests.web.serving import http_serving, serving
 
 RANDOM = "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&vocab=400&max_len=64"
 
@@ -16,17 +12,13 @@ RANDOM = "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&voca
 @asynccontextmanager
 async def http(model: str = RANDOM, **settings):
     """A client of a server of that model."""
-    async with serving(model, **{"max_model_len": None, "runner": "pooling", **settings}) as served:
-        state = make_state(time.monotonic())
-        server = HttpServer(state, HttpOptions(port=0), ())
-        port = await server.start()
-        try:
-            server.open(served, all_endpoints(state))
-            base = f"http://127.0.0.1:{port}"
-            async with httpx2.AsyncClient(base_url=base, timeout=30) as client:
-                yield client
-        finally:
-            await server.stop()
+    settings = {"max_model_len": None, "runner": "pooling", **settings}
+    async with (
+        serving(model, **settings) as served,
+        http_serving(served) as base,
+        httpx2.AsyncClient(base_url=base, timeout=30) as client,
+    ):
+        yield client
 
 
 async def post(client, path: str, status: int = 200, **body) -> dict:
