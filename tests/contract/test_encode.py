@@ -14,7 +14,7 @@ PROMPT = {"prompt_token_ids": list(range(100, 140))}
 EMBED = PoolingParams(task="embed")
 
 
-@pytest.fixture(params=["local", "process", "rpc"])
+@pytest.fixture(params=["local", "process", "rpc", "fleet"])
 async def engine(request):
     """Each client in turn."""
     async with ENGINES[request.param](runner="pooling") as client:

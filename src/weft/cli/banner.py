@@ -125,17 +125,14 @@ def _security(address: Address, has_keys: bool) -> str:
 def _command(ready: Ready) -> str:
     if ready.grpc is not None and ready.config.pooler_config is None:
         return _grpc_command(ready.grpc, ready.has_keys)
-    assert ready.http is not None
+    if ready.http is None:
+        return "a client of the gRPC call Embed"
     return _http_command(ready.http, ready.has_keys)
 
 
 def _http_command(address: Address, has_keys: bool) -> str:
     words = ["curl", f"{http_url(address)}/v1/models"]
     if address.has_tls:
-    if ready.http is None:
-        return "a client of the gRPC call Embed"
-    words = ["curl", f"{http_url(ready.http)}/v1/models"]
-    if ready.http.has_tls:
         words += ["--cacert", "CA.pem"]
     if has_keys:
         words += ["--header", '"Authorization: Bearer KEY"']

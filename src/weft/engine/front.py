@@ -63,10 +63,10 @@ from weft.engine.messages import (
 )
 from weft.engine.open_requests import OpenRequest, OpenRequests
 from weft.engine.outputs import RequestStream
-from weft.engine.pooling_inputs import PoolingProcessor
 from weft.engine.pooling_stream import PoolingStream
 from weft.engine.stat_log import StatLog
 from weft.text.inputs import Processor
+from weft.text.pooling_inputs import PoolingProcessor
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")

@@ -23,7 +23,6 @@ from weft.core.errors import (
 )
 from weft.core.metrics import Metrics
 from weft.core.observed import RemoteRequest
-from weft.core.pooling import validate_pooling
 from weft.core.types import (
     EngineLoad,
     KvEventBatch,
@@ -53,6 +52,7 @@ from weft.rpc.convert.incoming import (
 from weft.rpc.convert.outgoing import not_on_this_wire, read_prompt, to_generate_request
 from weft.rpc.tokenizer_archive import MAX_PACKED_BYTES, unpack
 from weft.text.inputs import Processor
+from weft.text.pooling_inputs import PoolingProcessor
 from weft.text.tokenizer import Tokenizer
 
 
@@ -73,6 +73,7 @@ class RpcClient(EngineClient):
         self._tokenizer = tokenizer
         self._metrics = None if metrics is None else metrics.add_engine(config)
         self.input_processor = Processor(config, tokenizer, limits=self._limits)
+        self._pooling = PoolingProcessor(config, tokenizer, limits=self._limits)
         self._num_active = 0
         self._closed = asyncio.Event()
 
@@ -181,30 +182,23 @@ class RpcClient(EngineClient):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         reasoning_ended: bool | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """See `EngineClient.encode`; the wire has embeddings only. Text is tokenised here, as it is."""
+        """See `EngineClient.encode`; the wire has embeddings only, of prompts tokenised here."""
         _refuse(
             lora_request=lora_request,
             trace_headers=trace_headers,
             priority=priority,
-            tokenization_kwargs=tokenization_kwargs,
             reasoning_ended=reasoning_ended,
         )
-        validate_request_id(request_id)
-        validate_pooling(pooling_params, self.vllm_config.pooler_config, self._limits)
-        given = read_prompt(prompt)
-        if isinstance(given, str):
-            encoded = self._required_tokenizer().encode_framed(
-                [given], add_special_tokens=True, max_tokens=None, side="right"
-            )
-            given = {"prompt_token_ids": encoded.ids, "prompt": given}
-        validate_prompt(given["prompt_token_ids"], self._limits, num_new=0)
-        request = to_embed_request(request_id, given, pooling_params)
+        checked = self._pooling.process(
+            prompt, pooling_params, request_id, tokenization_kwargs=tokenization_kwargs
+        )
+        request = to_embed_request(checked)
         self._num_active += 1
         try:
             answer = await self._connection.call("Embed", request, timeout_s=None)
         finally:
             self._num_active -= 1
-        yield to_pooling_output(request_id, given["prompt_token_ids"], answer)
+        yield to_pooling_output(checked, answer)
 
     async def _follow(
         self, request: pb.GenerateRequest, answers: RemoteAnswers

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from weft.core.config import PoolerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
-from weft.core.types import PoolingParams, PoolingRequestOutput, TokensPrompt
+from weft.core.types import PoolingRequestOutput, Request, TokensPrompt
 from weft.core.validate import Limits, validate_prompt, validate_request_id
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.outgoing import not_on_this_wire
@@ -58,28 +58,30 @@ def to_embed_response(output: PoolingRequestOutput) -> pb.EmbedResponse:
     )
 
 
-def to_embed_request(
-    request_id: str, prompt: TokensPrompt, params: PoolingParams
-) -> pb.EmbedRequest:
-    """Translate checked parameters; what is not to be said on this wire is refused by name."""
-    if params.task != "embed":
+def to_embed_request(request: Request) -> pb.EmbedRequest:
+    """Translate a checked request; what is not to be said on this wire is refused by name."""
+    asked = request.pooling
+    assert asked is not None
+    if asked.task != "embed":
         raise not_on_this_wire("task")
-    for name in ("dimensions", "normalize", "truncate_prompt_tokens", "skip_reading_prefix_cache"):
-        if getattr(params, name) is not None:
+    for name in ("dimensions", "normalize", "skip_reading_prefix_cache"):
+        if getattr(asked, name) is not None:
             raise not_on_this_wire(name)
-    message = pb.EmbedRequest(request_id=request_id)
-    message.tokenized.input_ids.extend(prompt["prompt_token_ids"])
-    message.tokenized.original_text = prompt.get("prompt", "")
+    if request.cache_salt is not None:
+        raise not_on_this_wire("cache_salt")
+    if request.token_type_ids is not None:
+        raise not_on_this_wire("prompt_pair")
+    message = pb.EmbedRequest(request_id=request.request_id)
+    message.tokenized.input_ids.extend(request.prompt_token_ids)
+    message.tokenized.original_text = request.prompt or ""
     return message
 
 
-def to_pooling_output(
-    request_id: str, token_ids: list[int], answer: pb.EmbedResponse
-) -> PoolingRequestOutput:
+def to_pooling_output(request: Request, answer: pb.EmbedResponse) -> PoolingRequestOutput:
     """Translate."""
     return PoolingRequestOutput(
-        request_id=request_id,
-        prompt_token_ids=token_ids,
+        request_id=request.request_id,
+        prompt_token_ids=request.prompt_token_ids,
         data=list(answer.embedding),
         shape=(len(answer.embedding),),
     )

@@ -24,10 +24,15 @@ _IDLE = SamplingParams(max_tokens=None, detokenize=False)
 
 
 class PoolingProcessor:
-    """Makes the requests of `encode` for an engine with this config; safe to share between threads."""
+    """Makes the requests of `encode` for an engine with this config; safe to share between threads.
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
-        self._limits = Limits.of(config)
+    `limits` are the config's own, unless somebody knows better.
+    """
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer | None, *, limits: Limits | None = None
+    ) -> None:
+        self._limits = limits or Limits.of(config)
         self._pooler = config.pooler_config
         self._tokenizer = tokenizer
 
