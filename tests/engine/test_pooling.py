@@ -198,6 +198,12 @@ def test_a_step_must_hold_an_encoders_longest_prompt(cross_encoder):
         resolve(options, checkpoint.card, 1 << 30)
 
 
+def test_pooler_settings_are_for_models_that_pool():
+    """On one that generates they would change nothing."""
+    with pytest.raises(ConfigError, match="generates text"):
+        weft.LLM(RANDOM, pooler_config={"pooling_type": "MEAN"})
+
+
 def test_the_authors_length_is_the_default():
     """A longer one can be asked for, up to the positions there are."""
     card = open_model(str(minilm())).card
@@ -235,11 +241,10 @@ def test_numbers_that_are_none_end_their_request_only(tmp_path):
     [
         ({"pooling_type": "MAX"}, "pooling_type is 'MAX'; it must be one of CLS, LAST, MEAN"),
         ({"max_embed_len": 5}, "goes with enable_chunked_processing"),
+        ({"pooling": "MEAN"}, "unknown field `pooling`"),
     ],
 )
 def test_bad_pooler_settings_are_refused_by_name(given, words):
     """One line that says what is allowed."""
     with pytest.raises(ConfigError, match=words):
         weft.LLM(RANDOM, runner="pooling", pooler_config=given)
-    with pytest.raises(ConfigError, match="generates text"):
-        weft.LLM(RANDOM, pooler_config=given)

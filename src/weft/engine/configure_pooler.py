@@ -1,5 +1,7 @@
 """`resolve_pooler`: how a pooling model pools, from its files and from what the user said."""
 
+from typing import Any
+
 import msgspec
 
 from weft.core.config import EngineOptions, PoolerConfig, PoolerOptions
@@ -50,11 +52,13 @@ def resolve_pooler(options: EngineOptions, card: ModelCard) -> PoolerConfig | No
     )
 
 
-def read_pooler_options(text: str) -> PoolerOptions:
-    """`--pooler-config`, which is JSON."""
+def read_pooler_options(given: str | dict[str, Any]) -> PoolerOptions:
+    """`--pooler-config`, which is JSON; or the same as a dict, from Python."""
     try:
-        return msgspec.json.decode(text, type=PoolerOptions)
-    except msgspec.DecodeError as error:
+        if isinstance(given, str):
+            return msgspec.json.decode(given, type=PoolerOptions)
+        return msgspec.convert(given, PoolerOptions)
+    except msgspec.DecodeError as error:  # ValidationError is one of these
         raise ConfigError(f"--pooler-config: {error}") from None
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from weft.compute.load import with_resident_sizes
-from weft.core.config import EngineOptions, PoolerOptions
+from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
 from weft.core.types import (
@@ -23,6 +23,7 @@ from weft.core.types import (
     SamplingParams,
 )
 from weft.engine.configure import resolve
+from weft.engine.configure_pooler import read_pooler_options
 from weft.engine.local_client import LocalClient
 from weft.engine.memory import free_memory_bytes
 from weft.model.open import open_model
@@ -43,7 +44,7 @@ class LLM:
             allowed = ", ".join(EngineOptions.__struct_fields__)
             raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
         if isinstance(options.get("pooler_config"), dict):
-            options["pooler_config"] = msgspec.convert(options["pooler_config"], PoolerOptions)
+            options["pooler_config"] = read_pooler_options(options["pooler_config"])
         settings = EngineOptions(model=model, **options)
         checkpoint = with_resident_sizes(
             open_model(
