@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_followed_is_refused_by_name(bert, name, content, 
         ({"num_hidden_layers": 5}, "tensor encoder.layer.4.attention.self.query.weight is missing"),
         ({"num_hidden_layers": 3}, "tensor 'encoder.layer.3.attention.output.LayerNorm.bias' has"),
         ({"matryoshka_dimensions": [49]}, "matryoshka_dimensions is [49]"),
-        ({"model_type": "mpnet"}, "and encoders of type bert, roberta, xlm-roberta, distilbert"),
+        ({"model_type": "mpnet"}, "; encoders: bert, roberta, xlm-roberta, distilbert"),
     ],
 )
 def test_a_config_that_is_not_this_encoder_is_refused_by_name(bert, changes, words):

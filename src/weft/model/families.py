@@ -278,7 +278,7 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
         raise ConfigError(
             f"{where}: {shown(name)} is not a model this runner knows; it runs "
             + ", ".join(row.architecture for row in FAMILIES.values())
-            + ", and encoders of type "
+            + "; encoders: "
             + ", ".join(ENCODER_FAMILIES)
         )
     inner = top.object("text_config") if model_type == "gemma3" else None
