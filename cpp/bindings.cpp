@@ -113,6 +113,7 @@ void bind_spec(nb::module_& module) {
     nb::class_<ModelSpec>(module, "ModelSpec")
         .def(nb::init<>())
         .def_rw("vocab_size", &ModelSpec::vocab_size)
+        .def_rw("num_outputs", &ModelSpec::num_outputs)
         .def_rw("hidden_size", &ModelSpec::hidden_size)
         .def_rw("intermediate_size", &ModelSpec::intermediate_size)
         .def_rw("num_heads", &ModelSpec::num_heads)

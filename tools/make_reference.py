@@ -19,6 +19,7 @@ from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, 
 from weft.epp.metrics import PREFIX as PICKER_PREFIX
 from weft.epp.metrics import Declared, PickerMetrics
 from weft.epp.metrics_older import OLDER_NAMES as PICKER_OLDER_NAMES
+from weft.model.encoders.families import ENCODER_FAMILIES
 from weft.model.families import FAMILIES
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.status import to_status
@@ -207,6 +208,10 @@ def models() -> str:
         "| model_type | architecture |",
         "| --- | --- |",
         *(f"| {name} | {family.architecture} |" for name, family in sorted(FAMILIES.items())),
+        "",
+        "Encoders embed, or classify where they were saved with a classifier:",
+        "",
+        ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),
     ]
     return "\n".join(lines) + "\n"
 

@@ -92,8 +92,8 @@ void Model::forward(const Batch& batch, std::span<float> logits) {
     if (const std::string name = weights_.missing(); !name.empty())
         throw std::invalid_argument("tensor " + name + " was not loaded");
     const Plan plan = make_plan(spec_, kv_shape_, batch);
-    if (logits.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.vocab_size))
-        throw std::invalid_argument("logits must have a row of vocab_size for each of logit_rows");
+    if (logits.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.head_columns()))
+        throw std::invalid_argument("logits must have a row of the head's columns for each of logit_rows");
     make_room(plan, batch.logit_rows.size());
     Step step(*this, batch, plan, logits);
     step.run();

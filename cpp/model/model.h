@@ -44,8 +44,8 @@ public:
     // Replaces the pool. Throws std::invalid_argument for sizes that no pool can have.
     void allocate_kv(std::int64_t num_blocks, std::int64_t block_size);
 
-    // Runs one step; logits [logit rows][vocab_size]. Throws std::invalid_argument, before anything is
-    // changed, for a batch that does not fit the model or the pool. One call at a time.
+    // Runs one step; logits [logit rows][the head's columns]. Throws std::invalid_argument, before
+    // anything is changed, for a batch that does not fit the model or the pool. One call at a time.
     void forward(const Batch& batch, std::span<float> logits);
 
     // Seconds by part since the model was made.

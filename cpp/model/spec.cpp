@@ -30,6 +30,10 @@ void check(const ModelSpec& spec) {
     check_size(spec.num_kv_heads, "num_kv_heads");
     check_size(spec.head_dim, "head_dim");
     need(spec.num_heads % spec.num_kv_heads == 0, "num_heads", "a multiple of num_kv_heads");
+    if (spec.num_outputs != 0) {
+        check_size(spec.num_outputs, "num_outputs");
+        need(!spec.tied_head, "num_outputs", "0 where the head is the embedding");
+    }
     const std::int64_t columns = (static_cast<std::int64_t>(spec.num_heads) + 2 * spec.num_kv_heads) *
                                  round_up(spec.head_dim, kLanes);
     need(columns <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for head_dim");

@@ -39,8 +39,10 @@ struct ModelSpec {
     float residual_multiplier = 1;
     float logits_divisor = 1;
     bool tied_head = false;
+    int num_outputs = 0;  // columns of the head; 0: one for each token
     Element element = Element::kFloat32;
 
+    int head_columns() const { return num_outputs == 0 ? vocab_size : num_outputs; }
     int group() const { return num_heads / num_kv_heads; }
     int padded_hidden() const { return round_up(hidden_size, kPanelColumns); }
     int padded_inner() const { return round_up(intermediate_size, kLanes); }

@@ -269,7 +269,7 @@ void Step::linear(const Matrix& matrix, const void* x, int rows, Finish finish, 
     task.out = out;
     task.out_stride = out_stride;
     task.activation = spec_.activation;
-    task.columns = spec_.vocab_size;
+    task.columns = spec_.head_columns();
     task.divisor = spec_.logits_divisor;
     task.cap = spec_.final_soft_cap;
     // Whole runs of panels for one row, which is done several panels at a time; otherwise small
@@ -286,7 +286,7 @@ void Step::linear(const Matrix& matrix, const void* x, int rows, Finish finish, 
 
 void Step::head() {
     linear(model_.weights_.head, model_.space_.normed.data(), last_.count, Finish::kLogits,
-           logits_.data(), spec_.vocab_size);
+           logits_.data(), spec_.head_columns());
 }
 
 void Step::lap(Part part) {

@@ -39,7 +39,7 @@ Weights::Weights(const ModelSpec& spec) : spec_(spec) {
                               bytes(hidden, 2 * spec.padded_inner()) + bytes(spec.padded_inner(), hidden);
     const std::size_t embedding = static_cast<std::size_t>(spec.vocab_size) *
                                   static_cast<std::size_t>(spec.hidden_size) * width;
-    region_ = Region(layer * spec.layers.size() + bytes(hidden, spec.vocab_size) +
+    region_ = Region(layer * spec.layers.size() + bytes(hidden, spec.head_columns()) +
                      (spec.tied_head ? 0 : embedding));
     layers.resize(spec.layers.size());
     missing_ = {"embed", "norm"};
@@ -55,7 +55,7 @@ Weights::Weights(const ModelSpec& spec) : spec_(spec) {
         if (spec.qk_norm == QkNorm::kNone) continue;
         for (const char* name : {"q_norm", "k_norm"}) missing_.push_back(prefix + name);
     }
-    head = matrix_of(hidden, spec.vocab_size);
+    head = matrix_of(hidden, spec.head_columns());
     if (!spec.tied_head) embedding_ = region_.data() + used_;
 }
 
@@ -123,7 +123,7 @@ bool Weights::find_matrix(const std::string& local, LayerWeights& layer, Place& 
     else if (local == ".up") place = {&layer.gate_up, 0, inner, hidden, Order::kUp, false};
     else if (local == ".down") place = {&layer.down, 0, hidden, inner, Order::kPlain, false};
     else if (local == (s.tied_head ? "embed" : "head"))
-        place = {&head, 0, s.vocab_size, hidden, Order::kPlain, false};
+        place = {&head, 0, s.head_columns(), hidden, Order::kPlain, false};
     else return false;
     return true;
 }

@@ -25,7 +25,7 @@ async def start(client_class, model: str = MODEL, **options):
     settings = EngineOptions(
         model=model, **{"max_model_len": 256, "num_gpu_blocks_override": 64, **options}
     )
-    checkpoint = open_model(settings.model)
+    checkpoint = open_model(settings.model, runner=settings.runner)
     return await client_class.start(checkpoint, resolve(settings, checkpoint.card, GIB))
 
 

@@ -348,7 +348,7 @@ async def test_what_is_not_offered_is_refused_by_name(engine):
     with pytest.raises(Unsupported, match="sleep"):
         await engine.sleep()
     with pytest.raises(Unsupported, match="encode"):
-        engine.encode(PROMPT, PoolingParams(), "e")
+        await anext(engine.encode(PROMPT, PoolingParams(), "e"))
     with pytest.raises(Unsupported, match="update_weights"):
         await engine.update_weights(None)
 

@@ -16,7 +16,8 @@ from weft.core.types import (
     OutputKind,
     SamplingParams,
 )
-from weft.engine.front import STALL_S, FrontClient
+from weft.engine.control import STALL_S
+from weft.engine.front import FrontClient
 from weft.engine.kv_feed import MAX_BACKLOG, KvEventFeed
 from weft.engine.messages import (
     Abort,

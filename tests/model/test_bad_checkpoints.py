@@ -56,7 +56,7 @@ def config_with(**changes):
         ({"vocab_size": 301}, "model.embed_tokens.weight has shape [300, 16]"),
         ({"model_type": "mamba2"}, "'mamba2' is not a model this runner knows; it runs Llama"),
         ({"model_type": "absent"}, "model_type is missing"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "'LlamaForSequenceClassification'"),
+        ({"architectures": ["LlamaForQuestionAnswering"]}, "'LlamaForQuestionAnswering'"),
         ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM'"),
         ({"rms_norm_eps": 0}, "rms_norm_eps is 0; it must be a finite number above 0"),
         ({"rope_theta": 10**400}, "rope_theta is 1000"),

@@ -143,7 +143,7 @@ def test_no_other_request_has_fields_that_are_not_tested():
 
     del names["GenerateRequest"], names["StartProfileRequest"]
     assert names == {
-        "EmbedRequest": ["request_id", "tokenized"],  # refused as a whole
+        "EmbedRequest": ["request_id", "tokenized"],
         "AbortRequest": ["request_ids"],
         "FlushCacheRequest": ["timeout_s"],
         "GetLoadsRequest": ["dp_rank", "include"],

@@ -185,14 +185,14 @@ async def test_profiling_is_the_engine_s_affair(stub: VllmEngineStub, engine: Fa
     assert (await stub.StopProfile(common_pb2.StopProfileRequest())).success
 
 
-async def test_embed_says_what_it_is_not(stub: VllmEngineStub):
+async def test_embed_is_not_for_models_that_generate(stub: VllmEngineStub):
     """Row 67."""
     message = pb.EmbedRequest(request_id="e", tokenized=pb.TokenizedInput(input_ids=[5]))
 
     status, detail = await refusal(stub.Embed(message))
 
     assert status == grpc.StatusCode.UNIMPLEMENTED
-    assert "Embed is not supported yet" in detail
+    assert "Embed is not supported by this model: it generates text" in detail
     await check_canary(stub)
 
 

@@ -3,11 +3,11 @@
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
-from weft.compute.load import load_runner
+from weft.compute.load import load_pooler, load_runner
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.local_client import LocalClient
@@ -42,16 +42,17 @@ async def serving(
     asked = EngineOptions(
         model=model, **{"max_model_len": 1024, "num_gpu_blocks_override": 256, **settings}
     )
-    checkpoint = open_model(model)
+    checkpoint = open_model(model, runner=asked.runner)
     config = resolve(asked, checkpoint.card, GIB)
     files = dict(checkpoint.tokenizer_files)
     changed = json.loads(files["tokenizer_config.json"]) | (tokenizer_config or {})
     files["tokenizer_config.json"] = json.dumps(changed).encode()
     tokenizer = Tokenizer.from_files(files)
     runner = load_runner(checkpoint, max_model_len=config.model_config.max_model_len)
-    client = await LocalClient.start_with(runner, tokenizer, config)
+    pooler = load_pooler(checkpoint, config.pooler_config)
+    client = await LocalClient.start_with(runner, tokenizer, config, pooler=pooler)
     source = template or checkpoint.chat_template
-    with ChatTemplate(source, tokenizer.special_tokens) as chat_template:
+    with _template(source, tokenizer) as chat_template:
         try:
             yield Served(
                 client=client,
@@ -63,6 +64,11 @@ async def serving(
         finally:
             client.shutdown()
             await client.wait_closed()
+
+
+def _template(source, tokenizer):
+    """The chat template, where there is one."""
+    return nullcontext() if source is None else ChatTemplate(source, tokenizer.special_tokens)
 
 
 def weather_tool(name: str = "get_weather") -> dict:

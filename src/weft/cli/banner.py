@@ -123,9 +123,10 @@ def _security(address: Address, has_keys: bool) -> str:
 
 
 def _command(ready: Ready) -> str:
-    if ready.grpc is not None:
+    if ready.grpc is not None and ready.config.pooler_config is None:
         return _grpc_command(ready.grpc, ready.has_keys)
-    assert ready.http is not None
+    if ready.http is None:
+        return "a client of the gRPC call Embed"
     return _http_command(ready.http, ready.has_keys)
 
 

@@ -88,7 +88,7 @@ def load(model: str, options: ServeOptions) -> Loaded:
     template = read_template(options.chat_template)
     check_parsers(options)
     checkpoint = with_resident_sizes(
-        open_model(model, revision=options.revision, dtype=options.dtype)
+        open_model(model, revision=options.revision, dtype=options.dtype, runner=options.runner)
     )
     free_bytes = free_memory_bytes()
     template = checkpoint.chat_template if template is None else template

@@ -19,6 +19,7 @@ from weft.engine.configure import (
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
 )
+from weft.engine.configure_pooler import read_pooler_options
 
 MODEL = Group("Model", sort_key=1)
 MEMORY = Group("Memory", sort_key=2)
@@ -51,6 +52,21 @@ class ServeOptions:
         Literal["auto", "float32", "bfloat16", "float16"],
         Parameter(group=MODEL, help="Round the weights to this type; auto keeps their own."),
     ] = "auto"
+    runner: Annotated[
+        Literal["auto", "generate", "pooling"],
+        Parameter(
+            group=MODEL,
+            help="Generate text, or pool hidden states: embed, classify, score; auto asks the model's files.",
+        ),
+    ] = "auto"
+    pooler_config: Annotated[
+        str | None,
+        Parameter(
+            group=MODEL,
+            metavar="JSON",
+            help="How to embed: pooling_type, normalize, enable_chunked_processing, max_embed_len.",
+        ),
+    ] = None
     max_model_len: Annotated[
         Size,
         Parameter(
@@ -271,6 +287,8 @@ class ServeOptions:
         """The part that concerns the engine."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         wanted = given.keys() & set(EngineOptions.__struct_fields__)
+        if self.pooler_config is not None:
+            given["pooler_config"] = read_pooler_options(self.pooler_config)
         return EngineOptions(model=model, **{name: given[name] for name in wanted})
 
 

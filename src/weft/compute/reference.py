@@ -80,7 +80,9 @@ class ReferenceRunner:
         self._embed = reader.matrix("embed")
         self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
         self._norm = reader.norm("norm")
-        self._head = _Linear(self._embed if spec.tied_head else reader.matrix("head"), None)
+        self._head: _Linear | None = None
+        if spec.has_head:
+            self._head = _Linear(self._embed if spec.tied_head else reader.matrix("head"), None)
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
         self._frequencies = {rope: inverse_frequencies(rope, max_model_len) for rope in ropes}
         self._block_size = 0
@@ -94,7 +96,7 @@ class ReferenceRunner:
         self._pool = np.zeros(shape, np.float32)
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Logits of the wanted rows, [wanted, vocab]."""
+        """Logits of the wanted rows, [wanted, vocab]; without a head, their hidden states."""
         with np.errstate(all="ignore"):  # what overflows shows up as NaN, in its own row
             hidden = self._run_layers(batch)
             return self._logits(hidden[batch.logit_rows])
@@ -155,6 +157,8 @@ class ReferenceRunner:
         return layer.down(_activate(self._spec.activation, gate) * up)
 
     def _logits(self, rows: FloatArray) -> FloatArray:
+        if self._head is None:
+            return self._norm(rows)
         logits = self._head(tiles.pad_rows(self._norm(rows)))[: len(rows)]
         logits /= np.float32(self._spec.logits_divisor)
         if self._spec.final_soft_cap is not None:

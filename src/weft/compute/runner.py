@@ -25,6 +25,7 @@ class Batch:
     prompt_lens: IntArray  # [sequences], prompt tokens of each sequence
     block_tables: IntArray  # [sequences, max blocks], padded with 0; a row attends to 0..position
     logit_rows: IntArray  # [wanted], rows whose logits are returned, ascending
+    token_types: IntArray | None = None  # [rows], for models with several; None: 0 everywhere
 
 
 class Runner(Protocol):
@@ -39,6 +40,8 @@ class Runner(Protocol):
     def forward(self, batch: Batch) -> FloatArray:
         """Run one step and return float32 logits [wanted, vocab]. The result belongs to the caller.
 
-        A row's logits are bitwise independent of the other rows, of chunking and of block placement.
+        A model that was opened for pooling returns hidden states after its last norm instead,
+        [wanted, hidden]. A row's result is bitwise independent of the other rows,
+        of chunking and of block placement.
         """
         ...

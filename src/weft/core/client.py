@@ -115,7 +115,10 @@ class EngineClient(Protocol):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         reasoning_ended: bool | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """Yield one output: what the pooling task makes of the prompt."""
+        """Yield one output: what the pooling task makes of the prompt.
+
+        Raises BadRequest, Overloaded, EngineDead, or Unsupported where the model generates text.
+        """
         _unsupported("encode")
 
     async def abort(self, request_id: str | Iterable[str]) -> None:

@@ -8,7 +8,20 @@ from typing import Any
 
 import msgspec
 
-from weft.core.types import LogprobsMode
+from weft.core.types import LogprobsMode, PoolingKind
+
+
+class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a pooling model embeds, where it is not to be as its files say.
+
+    With `enable_chunked_processing` texts longer than the context are embedded in pieces, over HTTP,
+    up to `max_embed_len` tokens.
+    """
+
+    pooling_type: str | None = None
+    normalize: bool | None = None
+    enable_chunked_processing: bool = False
+    max_embed_len: int | None = None
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,6 +31,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     revision: str | None = None
     served_model_name: list[str] | None = None
     dtype: str = "auto"
+    runner: str = "auto"
+    pooler_config: PoolerOptions | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -67,6 +82,30 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.vocab_size
 
 
+class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pooling model can be asked for, and how it embeds.
+
+    `kinds` are the tasks, each with the hidden states it is made of. `dimensions` are the lengths an
+    embedding of a matryoshka model may be cut to; none: any. `prompt` leads every text.
+    """
+
+    kinds: dict[str, PoolingKind]
+    normalize: bool
+    embedding_size: int
+    is_matryoshka: bool = False
+    dimensions: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    lowercases: bool = False
+    prompt: str = ""
+    enable_chunked_processing: bool = False
+    max_embed_len: int | None = None
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of `kinds`."""
+        return tuple(self.kinds)
+
+
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The KV pool: `num_blocks` usable blocks of `block_size` tokens, `block_bytes` each."""
 
@@ -95,7 +134,10 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one step and of the queue. `policy` is "fcfs" or "priority"."""
+    """Limits of one step and of the queue. `policy` is "fcfs" or "priority".
+
+    Without `chunks_prompts` every prompt is computed in one step.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -103,10 +145,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_reqs: int
     max_num_queued_tokens: int
     speculation: SpeculativeConfig | None = None
+    chunks_prompts: bool = True
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one engine runs with.
+    """Everything one engine runs with. `pooler_config` is None for a model that generates text.
 
     `structured_outputs_in_reasoning` lets every grammar rule from the first token, thoughts included.
     """
@@ -117,3 +160,4 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs_in_reasoning: bool = False
     data_parallel_size: int = 1
     kv_transfer_config: None = None
+    pooler_config: PoolerConfig | None = None

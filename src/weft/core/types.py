@@ -42,6 +42,15 @@ class LogprobsMode(StrEnum):
     PROCESSED_LOGITS = "processed_logits"
 
 
+class PoolingKind(StrEnum):
+    """Which hidden states of a prompt a result is made of."""
+
+    CLS = "cls"  # the first token's
+    LAST = "last"
+    MEAN = "mean"  # all tokens', as one
+    EACH = "each"  # every token's, each by itself
+
+
 class PauseMode(StrEnum):
     """What a pause does with the requests in flight."""
 
@@ -59,9 +68,13 @@ class TokensPrompt(TypedDict, total=False):
 
 
 class TextPrompt(TypedDict, total=False):
-    """A prompt as text; the engine's tokenizer encodes it."""
+    """A prompt as text; the engine's tokenizer encodes it.
+
+    `prompt_pair` is the second of two texts that are scored together; for `encode` only.
+    """
 
     prompt: str
+    prompt_pair: str
     cache_salt: str
 
 
@@ -188,6 +201,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
     `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
     token of each list may not follow the others. `thought` is None unless the answer begins with one.
+    A request with `pooling` and `pooling_kind` generates nothing: its `params` are idle.
     """
 
     request_id: str
@@ -204,14 +218,26 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     grammar: str | None = None
     bad_token_ids: list[list[int]] = []
     thought: OpenThought | None = None
+    pooling: "PoolingParams | None" = None
+    pooling_kind: PoolingKind | None = None
+    token_type_ids: list[int] | None = None
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to turn hidden states into one result; used by `EngineClient.encode`."""
+    """How to turn hidden states into one result; used by `EngineClient.encode`.
+
+    `task` is embed, classify, token_embed or token_classify; None is token_embed or token_classify,
+    whichever the model has. `dimensions` cuts an embedding, and `normalize` (None: as the model says) brings it to
+    length 1; both are for embeddings. `use_activation` False leaves scores as they are.
+    """
 
     task: str | None = None
     dimensions: int | None = None
     normalize: bool | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    skip_reading_prefix_cache: bool | None = None
+    output_kind: OutputKind = OutputKind.FINAL_ONLY
 
 
 class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,11 +302,16 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What `encode` yields, once."""
+    """What `encode` yields, once: numbers, row after row.
+
+    `shape` is (numbers,), or (tokens, numbers) for the tasks that tell something of every token. An
+    aborted request has no numbers, and the shape (0,).
+    """
 
     request_id: str
     prompt_token_ids: list[int]
     data: list[float]
+    shape: tuple[int, ...] = ()
     num_cached_tokens: int = 0
     is_finished: bool = True
 

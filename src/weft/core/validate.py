@@ -6,12 +6,13 @@
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import msgspec
 
+from weft.core.checks import check_integer, check_label, check_number, shown
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.structured import validate_structured_outputs
@@ -37,7 +38,6 @@ MAX_REPETITION_PENALTY = 1e5
 # Dividing logits by less than this makes their differences meaningless in float32.
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 2.0
-MAX_LABEL_CHARS = 256
 # Each is looked for at every step, in two spellings.
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
@@ -97,7 +97,7 @@ class Limits:
 def validate_params(params: SamplingParams, limits: Limits) -> None:
     """Check everything about `params` that needs no prompt."""
     if not isinstance(params, SamplingParams):
-        raise BadRequest("sampling_params", f"must be SamplingParams, got {_shown(params)}")
+        raise BadRequest("sampling_params", f"must be SamplingParams, got {shown(params)}")
     _check_types(params)
     _check_ranges(params, limits)
     _check_lengths(params, limits)
@@ -112,31 +112,35 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
     _check_bad_words(params.bad_words)
     _check_repetition(params.repetition_detection)
     if params.thinking_token_budget is not None:
-        _check_integer("thinking_token_budget", params.thinking_token_budget, -1, INT32_MAX)
+        check_integer("thinking_token_budget", params.thinking_token_budget, -1, INT32_MAX)
     if params.stream_interval is not None:
-        _check_integer("stream_interval", params.stream_interval, 1, INT32_MAX)
+        check_integer("stream_interval", params.stream_interval, 1, INT32_MAX)
     if params.extra_args:
         raise BadRequest("extra_args", "extra_args is not supported yet")
     validate_structured_outputs(params.structured_outputs)
 
 
-def validate_prompt(token_ids: Sequence[int], limits: Limits) -> None:
-    """Check that the prompt is not empty, fits the context and the KV pool, and is inside the vocabulary."""
+def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 1) -> None:
+    """Check that the prompt is not empty, fits the context and the KV pool, and is inside the vocabulary.
+
+    `num_new` is how many tokens must have room behind it: 1, or 0 where none is generated.
+    """
     num_tokens = len(token_ids)
+    room = "; prompt plus at least 1 output token must fit" if num_new else ""
     if num_tokens == 0:
         raise BadRequest("prompt", "the prompt is empty; at least one token is needed")
-    if num_tokens >= limits.max_model_len:
+    if num_tokens + num_new > limits.max_model_len:
         raise ContextLengthExceeded(
             "prompt",
             f"this model's maximum context length is {limits.max_model_len} tokens, and the prompt "
-            f"has {num_tokens}; prompt plus at least 1 output token must fit",
+            f"has {num_tokens}{room}",
             num_tokens,
         )
-    if num_tokens >= limits.max_pool_tokens:
+    if num_tokens + num_new > limits.max_pool_tokens:
         raise ContextLengthExceeded(
             "prompt",
             f"the prompt has {num_tokens} tokens, and the whole KV cache holds "
-            f"{limits.max_pool_tokens}; prompt plus at least 1 output token must fit",
+            f"{limits.max_pool_tokens}{room}",
             num_tokens,
         )
     _check_token_ids("prompt_token_ids", token_ids, limits)
@@ -188,18 +192,18 @@ def resolve_params(
 
 def validate_request_id(request_id: object) -> None:
     """Check the caller's label: it goes into logs and headers, so it is short and printable."""
-    _check_label("request_id", request_id, str.isprintable, "printable")
+    check_label("request_id", request_id, str.isprintable, "printable")
 
 
 def validate_cache_salt(cache_salt: object) -> None:
     """Check the salt that keeps one caller's cached prefixes from another's; None is no salt."""
     if cache_salt is not None:
-        _check_label("cache_salt", cache_salt, _is_printable_ascii, "printable ASCII")
+        check_label("cache_salt", cache_salt, _is_printable_ascii, "printable ASCII")
 
 
 def validate_priority(priority: object) -> None:
     """Check the priority; smaller runs sooner."""
-    _check_integer("priority", priority, -(2**31), INT32_MAX)
+    check_integer("priority", priority, -(2**31), INT32_MAX)
 
 
 # -- parameters -------------------------------------------------------------------------------
@@ -209,42 +213,42 @@ def _check_types(params: SamplingParams) -> None:
     for name in _BOOLEANS:
         value = getattr(params, name)
         if not isinstance(value, bool):
-            raise BadRequest(name, f"{name} must be true or false, got {_shown(value)}")
+            raise BadRequest(name, f"{name} must be true or false, got {shown(value)}")
     for name in _NUMBERS:
         value = getattr(params, name)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadRequest(name, f"{name} must be a number, got {_shown(value)}")
+            raise BadRequest(name, f"{name} must be a number, got {shown(value)}")
     if params.output_kind not in tuple(OutputKind):
         raise BadRequest(
             "output_kind",
             f"output_kind must be one of {[str(kind) for kind in OutputKind]}, "
-            f"got {_shown(params.output_kind)}",
+            f"got {shown(params.output_kind)}",
         )
 
 
 def _check_ranges(params: SamplingParams, limits: Limits) -> None:
-    _check_integer("n", params.n, 1, limits.max_n)
+    check_integer("n", params.n, 1, limits.max_n)
     for name in ("presence_penalty", "frequency_penalty"):
-        _check_number(name, getattr(params, name), -2, 2)
-    _check_number(
+        check_number(name, getattr(params, name), -2, 2)
+    check_number(
         "repetition_penalty",
         params.repetition_penalty,
         MIN_REPETITION_PENALTY,
         MAX_REPETITION_PENALTY,
     )
-    _check_number("temperature", params.temperature, 0, MAX_TEMPERATURE)
-    _check_number("min_p", params.min_p, 0, 1)
+    check_number("temperature", params.temperature, 0, MAX_TEMPERATURE)
+    check_number("min_p", params.min_p, 0, 1)
     if not 0 < params.top_p <= 1:
-        raise BadRequest("top_p", f"top_p must be in (0, 1], got {_shown(params.top_p)}")
-    _check_integer("top_k", params.top_k, -1, INT64_MAX)
+        raise BadRequest("top_p", f"top_p must be in (0, 1], got {shown(params.top_p)}")
+    check_integer("top_k", params.top_k, -1, INT64_MAX)
     if params.seed is not None:
-        _check_integer("seed", params.seed, -INT64_MAX - 1, INT64_MAX)
+        check_integer("seed", params.seed, -INT64_MAX - 1, INT64_MAX)
 
 
 def _check_lengths(params: SamplingParams, limits: Limits) -> None:
-    _check_integer("min_tokens", params.min_tokens, 0, INT32_MAX)
+    check_integer("min_tokens", params.min_tokens, 0, INT32_MAX)
     if params.max_tokens is not None:
-        _check_integer("max_tokens", params.max_tokens, 1, INT32_MAX)
+        check_integer("max_tokens", params.max_tokens, 1, INT32_MAX)
         if params.min_tokens > params.max_tokens:
             raise BadRequest(
                 "min_tokens",
@@ -259,7 +263,7 @@ def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
     """Check how many prompt tokens are to be kept; -1 is as many as the context takes."""
     if num_tokens is None:
         return
-    _check_integer("truncate_prompt_tokens", num_tokens, -1, limits.max_model_len)
+    check_integer("truncate_prompt_tokens", num_tokens, -1, limits.max_model_len)
     if num_tokens == 0:
         raise BadRequest(
             "truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or at least 1, got 0", 0
@@ -271,7 +275,7 @@ def _check_stops(params: SamplingParams, limits: Limits) -> None:
     if stop is None:
         return
     if not isinstance(stop, str | list | tuple):
-        raise BadRequest("stop", f"stop must be a string or a list of strings, got {_shown(stop)}")
+        raise BadRequest("stop", f"stop must be a string or a list of strings, got {shown(stop)}")
     strings = params.stop_strings
     if len(strings) > limits.max_stop_strings:
         raise BadRequest(
@@ -279,7 +283,7 @@ def _check_stops(params: SamplingParams, limits: Limits) -> None:
         )
     for string in strings:
         if not isinstance(string, str):
-            raise BadRequest("stop", f"stop must hold strings, got {_shown(string)}")
+            raise BadRequest("stop", f"stop must hold strings, got {shown(string)}")
         if not 1 <= len(string) <= limits.max_stop_chars:
             raise BadRequest(
                 "stop",
@@ -306,7 +310,7 @@ def _check_logprob_token_ids(params: SamplingParams, limits: Limits) -> None:
         raise BadRequest(
             "logprobs",
             f"logprobs must equal the {len(token_ids)} logprob_token_ids where both are given, "
-            f"got {_shown(params.logprobs)}",
+            f"got {shown(params.logprobs)}",
         )
 
 
@@ -315,7 +319,7 @@ def _check_bad_words(bad_words: object) -> None:
         return
     if not isinstance(bad_words, list | tuple):
         raise BadRequest(
-            "bad_words", f"bad_words must be a list of strings, got {_shown(bad_words)}"
+            "bad_words", f"bad_words must be a list of strings, got {shown(bad_words)}"
         )
     if len(bad_words) > MAX_BAD_WORDS:
         raise BadRequest(
@@ -323,12 +327,12 @@ def _check_bad_words(bad_words: object) -> None:
         )
     for word in bad_words:
         if not isinstance(word, str):
-            raise BadRequest("bad_words", f"bad_words must hold strings, got {_shown(word)}")
+            raise BadRequest("bad_words", f"bad_words must hold strings, got {shown(word)}")
         if not (word.strip() and len(word) <= MAX_BAD_WORD_CHARS):
             raise BadRequest(
                 "bad_words",
                 f"each of bad_words must have 1 to {MAX_BAD_WORD_CHARS} characters that are not all "
-                f"spaces, got {_shown(word)}",
+                f"spaces, got {shown(word)}",
             )
 
 
@@ -337,9 +341,9 @@ def _check_repetition(asked: object) -> None:
         return
     name = "repetition_detection"
     if not isinstance(asked, RepetitionDetectionParams):
-        raise BadRequest(name, f"{name} must be RepetitionDetectionParams, got {_shown(asked)}")
-    _check_integer("max_pattern_size", asked.max_pattern_size, 0, MAX_PATTERN_SIZE)
-    _check_integer("min_pattern_size", asked.min_pattern_size, 0, MAX_PATTERN_SIZE)
+        raise BadRequest(name, f"{name} must be RepetitionDetectionParams, got {shown(asked)}")
+    check_integer("max_pattern_size", asked.max_pattern_size, 0, MAX_PATTERN_SIZE)
+    check_integer("min_pattern_size", asked.min_pattern_size, 0, MAX_PATTERN_SIZE)
     if asked.min_pattern_size > asked.max_pattern_size:
         raise BadRequest(
             "min_pattern_size",
@@ -347,13 +351,13 @@ def _check_repetition(asked: object) -> None:
             f"got {asked.min_pattern_size}",
         )
     lowest = 2 if asked.max_pattern_size else 0
-    _check_integer("min_count", asked.min_count, lowest, INT32_MAX)
+    check_integer("min_count", asked.min_count, lowest, INT32_MAX)
 
 
 def _check_logprobs(name: str, value: int | None, kind: str, limits: Limits) -> None:
     if value is None or isinstance(value, bool):
         return
-    _check_integer(name, value, -1, INT32_MAX)
+    check_integer(name, value, -1, INT32_MAX)
     wanted = limits.vocab_size if value == -1 else value
     allowed = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
     if wanted > allowed:
@@ -368,7 +372,7 @@ def _check_id_list(name: str, token_ids: object, limits: Limits) -> None:
     if token_ids is None:
         return
     if not isinstance(token_ids, list | tuple):
-        raise BadRequest(name, f"{name} must be a list of token ids, got {_shown(token_ids)}")
+        raise BadRequest(name, f"{name} must be a list of token ids, got {shown(token_ids)}")
     if len(token_ids) > limits.vocab_size:
         raise BadRequest(
             name, f"{name} takes at most {limits.vocab_size} ids, got {len(token_ids)}"
@@ -382,14 +386,14 @@ def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> Non
         return
     if set(map(type, token_ids)) != {int}:
         wrong = next(token_id for token_id in token_ids if type(token_id) is not int)
-        raise BadRequest(name, f"{name} must hold integers, got {_shown(wrong)}")
+        raise BadRequest(name, f"{name} must hold integers, got {shown(wrong)}")
     # A negative id would wrap around and edit another token's row in silence.
     for token_id in (min(token_ids), max(token_ids)):
         if not 0 <= token_id < limits.vocab_size:
             raise BadRequest(
                 name,
                 f"{name} must be in the vocabulary, 0 to {limits.vocab_size - 1}, "
-                f"got {_shown(token_id)}",
+                f"got {shown(token_id)}",
                 token_id,
             )
 
@@ -399,7 +403,7 @@ def _check_logit_bias(logit_bias: object, limits: Limits) -> None:
         return
     if not isinstance(logit_bias, dict):
         raise BadRequest(
-            "logit_bias", f"logit_bias must map token ids to numbers, got {_shown(logit_bias)}"
+            "logit_bias", f"logit_bias must map token ids to numbers, got {shown(logit_bias)}"
         )
     if len(logit_bias) > limits.max_logit_bias:
         raise BadRequest(
@@ -408,7 +412,7 @@ def _check_logit_bias(logit_bias: object, limits: Limits) -> None:
         )
     _check_token_ids("logit_bias", [_bias_id(key) for key in logit_bias], limits)
     for value in logit_bias.values():
-        _check_number("logit_bias", value, -sys.float_info.max, sys.float_info.max)
+        check_number("logit_bias", value, -sys.float_info.max, sys.float_info.max)
 
 
 def _bias_id(key: object) -> object:
@@ -454,46 +458,5 @@ def _unique(token_ids: Sequence[int] | None) -> list[int] | None:
 # -- single values ----------------------------------------------------------------------------
 
 
-def _check_integer(name: str, value: object, low: int, high: int) -> None:
-    if type(value) is not int:
-        raise BadRequest(name, f"{name} must be an integer, got {_shown(value)}")
-    if value < low:
-        raise BadRequest(name, f"{name} must be at least {low}, got {_shown(value)}", value)
-    if value > high:
-        raise BadRequest(name, f"{name} must be at most {high}, got {_shown(value)}", value)
-
-
-def _check_number(name: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(name, f"{name} must be a number, got {_shown(value)}")
-    # Written so that NaN, which compares false with everything, is refused.
-    if not low <= value <= high:
-        raise BadRequest(name, f"{name} must be in [{low:g}, {high:g}], got {_shown(value)}", value)
-
-
-def _check_label(
-    name: str, value: object, is_allowed: Callable[[str], bool], characters: str
-) -> None:
-    if not isinstance(value, str):
-        raise BadRequest(name, f"{name} must be a string, got {_shown(value)}")
-    if not 1 <= len(value) <= MAX_LABEL_CHARS or not is_allowed(value):
-        raise BadRequest(
-            name,
-            f"{name} must have 1 to {MAX_LABEL_CHARS} {characters} characters, "
-            f"got {_shown(value)} of {len(value)} characters",
-        )
-
-
 def _is_printable_ascii(text: str) -> bool:
     return text.isascii() and text.isprintable()
-
-
-def _shown(value: object) -> str:
-    """A short form of any value for a message: never megabytes, never an object's own repr."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return "a huge integer"  # printing more than 4300 digits raises
-    if value is None or isinstance(value, bool | int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return ascii(value if len(value) <= 40 else value[:40] + "...")
-    return f"a value of type {type(value).__name__}"

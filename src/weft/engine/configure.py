@@ -15,6 +15,7 @@ from weft.core.config import (
 )
 from weft.core.errors import ConfigError
 from weft.core.types import LogprobsMode
+from weft.engine.configure_pooler import resolve_pooler
 from weft.engine.speculation import read_speculation
 from weft.model.card import ModelCard
 
@@ -39,7 +40,7 @@ _POLICIES = ("fcfs", "priority")
 def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineConfig:
     """Decide everything that was left open, and refuse what cannot work."""
     max_model_len = _max_model_len(options, card)
-    scheduler = _scheduler_config(options)
+    scheduler = _scheduler_config(options, card, max_model_len)
     demand = _Demand(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
@@ -56,10 +57,11 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
             num_blocks=_num_blocks(options, demand),
             block_bytes=demand.block_bytes,
             kv_cache_dtype=card.kv_dtype,
-            enable_prefix_caching=options.enable_prefix_caching,
+            enable_prefix_caching=options.enable_prefix_caching and card.is_causal,
         ),
         scheduler_config=scheduler,
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
+        pooler_config=resolve_pooler(options, card),
     )
 
 
@@ -206,7 +208,8 @@ def _pool_flag(demand: _Demand, num_blocks: int) -> str:
 def _max_model_len(options: EngineOptions, card: ModelCard) -> int:
     value = options.max_model_len
     if value is None:
-        return card.max_position_embeddings
+        usual = None if card.pooling is None else card.pooling.default_length
+        return min(usual or card.max_position_embeddings, card.max_position_embeddings)
     if value < MIN_MODEL_LEN:
         raise ConfigError(f"--max-model-len must be at least {MIN_MODEL_LEN}, not {value}")
     if value > card.max_position_embeddings:
@@ -217,19 +220,29 @@ def _max_model_len(options: EngineOptions, card: ModelCard) -> int:
     return value
 
 
-def _scheduler_config(options: EngineOptions) -> SchedulerConfig:
+def _scheduler_config(
+    options: EngineOptions, card: ModelCard, max_model_len: int
+) -> SchedulerConfig:
     if options.scheduling_policy not in _POLICIES:
         raise ConfigError(
             f'--scheduling-policy "{options.scheduling_policy}" is unknown; '
             f"choose from {', '.join(_POLICIES)}"
         )
+    # Tokens that see those behind them too can only be computed with the whole prompt.
+    least = 1 if card.is_causal else max_model_len
+    max_num_batched_tokens = _bounded(
+        "max_num_batched_tokens",
+        options.max_num_batched_tokens,
+        max(DEFAULT_MAX_NUM_BATCHED_TOKENS, least),
+    )
+    if max_num_batched_tokens < least:
+        raise ConfigError(
+            f"--max-num-batched-tokens {max_num_batched_tokens} is less than --max-model-len "
+            f"{max_model_len}, and {card.name} takes every prompt in one step"
+        )
     return SchedulerConfig(
         max_num_seqs=_bounded("max_num_seqs", options.max_num_seqs, DEFAULT_MAX_NUM_SEQS),
-        max_num_batched_tokens=_bounded(
-            "max_num_batched_tokens",
-            options.max_num_batched_tokens,
-            DEFAULT_MAX_NUM_BATCHED_TOKENS,
-        ),
+        max_num_batched_tokens=max_num_batched_tokens,
         policy=options.scheduling_policy,
         max_num_queued_reqs=_bounded(
             "max_num_queued_reqs", options.max_num_queued_reqs, DEFAULT_MAX_NUM_QUEUED_REQS
@@ -238,6 +251,7 @@ def _scheduler_config(options: EngineOptions) -> SchedulerConfig:
             "max_num_queued_tokens", options.max_num_queued_tokens, DEFAULT_MAX_NUM_QUEUED_TOKENS
         ),
         speculation=read_speculation(options.speculative_config),
+        chunks_prompts=card.is_causal,
     )
 
 
@@ -270,6 +284,7 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         else min(options.max_logprobs, card.vocab_size),
         logprobs_mode=LogprobsMode(options.logprobs_mode),
         revision=options.revision,
+        runner_type="generate" if card.pooling is None else "pooling",
     )
 
 

@@ -6,35 +6,29 @@ it runs on one event loop.
 """
 
 import asyncio
-import itertools
 import logging
-import time
-from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, assert_never
 
 import msgspec
 
-from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import (
     BadRequest,
     EngineDead,
     GenerationError,
-    Unavailable,
     Unsupported,
     WeftError,
 )
 from weft.core.metrics import Metrics
 from weft.core.observed import ObservedRequest
-from weft.core.stats import StepStats
 from weft.core.types import (
     EngineLoad,
-    KvEventBatch,
     LoRARequest,
-    PauseMode,
+    PoolingParams,
+    PoolingRequestOutput,
     PromptType,
     Request,
     RequestOutput,
@@ -42,38 +36,31 @@ from weft.core.types import (
     StreamingInput,
     StructuredOutputsParams,
 )
+from weft.engine.control import EngineControl
 from weft.engine.grammar_check import GrammarChecker
-from weft.engine.kv_feed import KvEventFeed
 from weft.engine.messages import (
     Abort,
     Add,
-    Command,
     Event,
     Failed,
-    Pause,
-    Ping,
     Ready,
     Reply,
-    ResetPrefixCache,
-    Resume,
     SequenceOutput,
     StepOutput,
-    Stop,
 )
 from weft.engine.open_requests import OpenRequest, OpenRequests
+from weft.engine.outputs import RequestStream
+from weft.engine.pooling_stream import PoolingStream
 from weft.engine.session import Session
-from weft.engine.stat_log import StatLog
 from weft.engine.thought import read_thought
-from weft.text.inputs import Processor
+from weft.text.inputs import LONG_TEXT, Processor, text_of
+from weft.text.pooling_inputs import PoolingProcessor
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-STALL_S = 30.0  # an engine that answers nothing for so long is unhealthy; no step takes as long
-_LOAD_TIMEOUT_S = 0.5
 
-
-class FrontClient(EngineClient):
+class FrontClient(EngineControl):
     """See the module. Subclasses give `_send`, `shutdown` and `wait_closed`, and call `_on_event`.
 
     Without `metrics` nothing is observed.
@@ -82,37 +69,15 @@ class FrontClient(EngineClient):
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
     ) -> None:
-        self.vllm_config = config
-        self.model_config = config.model_config
+        super().__init__(config, metrics)
         self.renderer: Tokenizer = tokenizer
         self.input_processor = Processor(config, tokenizer)
         self._grammars = GrammarChecker(
             tokenizer, config.model_config.vocab_size, config.model_config.eos_token_ids
         )
-        self._open = OpenRequests(config.scheduler_config, tokenizer)
+        self._open = OpenRequests(config.scheduler_config)
         self._sessions: set[Session] = set()
-        self._calls: dict[int, asyncio.Future[Reply]] = {}
-        self._call_ids = itertools.count()
-        self._feed = KvEventFeed()
-        self._metrics = None if metrics is None else metrics.add_engine(config)
-        self._load = EngineLoad()
-        self._stats = StepStats()
-        self._stat_log = StatLog()
-        self._is_paused = False
-        self._is_closing = False
-        self._dead_error: WeftError | None = None
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._heard_at = time.monotonic()
-        self._ping: asyncio.Future[Reply] | None = None
-        self._pinged_at: float | None = None  # None once anything was heard since
-
-    @abstractmethod
-    def _send(self, command: Command) -> None:
-        """Hand a command to the engine; never blocks."""
-
-    @abstractmethod
-    async def wait_closed(self) -> None:
-        """Return when the engine is gone, after `shutdown` or its death."""
+        self._pooling = PoolingProcessor(config, tokenizer)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -134,6 +99,9 @@ class FrontClient(EngineClient):
         """See `EngineClient.generate`."""
         observed = self._observed()
         self._check_alive()
+        if self.vllm_config.pooler_config is not None:
+            tasks = ", ".join(self.vllm_config.pooler_config.tasks)
+            raise Unsupported(f"generate is not supported by this model; it supports {tasks}")
         _refuse(lora_request=lora_request)
         self._check_rank(data_parallel_rank)
         if trace_headers:
@@ -208,7 +176,8 @@ class FrontClient(EngineClient):
         session: Session | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Hand a checked request to the engine and follow it to its end."""
-        opened = self._open.admit(request)
+        stream = RequestStream(request, self.renderer)
+        opened = self._open.admit(request, stream)
         if session is not None:
             session.current = opened
         try:
@@ -224,11 +193,55 @@ class FrontClient(EngineClient):
                 opened.has_news.clear()
                 if opened.error is not None:
                     raise opened.error
-                output = opened.stream.pop()
+                output = stream.pop()
                 if output is not None:
                     yield output
                     if output.is_finished:
                         return
+        finally:
+            self._close(opened)
+
+    async def encode(  # noqa: PLR0913 - the protocol's own signature
+        self,
+        prompt: PromptType,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        reasoning_ended: bool | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """See `EngineClient.encode`."""
+        observed = self._observed()
+        self._check_alive()
+        _refuse(lora_request=lora_request, reasoning_ended=reasoning_ended)
+        if trace_headers:
+            log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
+        process = partial(
+            self._pooling.process,
+            prompt,
+            pooling_params,
+            request_id,
+            tokenization_kwargs=tokenization_kwargs,
+            priority=priority,
+        )
+        is_long = len(text_of(prompt)) > LONG_TEXT
+        request = await asyncio.to_thread(process) if is_long else process()
+        self._check_alive()
+        stream = PoolingStream(request)
+        opened = self._open.admit(request, stream)
+        try:
+            if observed is not None:
+                observed.accept(len(request.prompt_token_ids), request.params)
+                opened.observed = observed
+            self._send(Add(request))
+            while (output := stream.pop()) is None:
+                await opened.has_news.wait()
+                opened.has_news.clear()
+                if opened.error is not None:
+                    raise opened.error
+            yield output
         finally:
             self._close(opened)
 
@@ -259,128 +272,15 @@ class FrontClient(EngineClient):
             engine_ids = [opened.request.engine_id for opened in named]
             self._send(Abort(engine_ids, is_silent=True))
 
-    # -- state --------------------------------------------------------------------------------
-
-    @property
-    def is_running(self) -> bool:
-        """See `EngineClient`."""
-        return self._dead_error is None and not self._is_closing
-
-    @property
-    def is_stopped(self) -> bool:
-        """See `EngineClient`."""
-        return self.errored
-
-    @property
-    def errored(self) -> bool:
-        """See `EngineClient`. An engine that was told to stop is not in error."""
-        return self._dead_error is not None and not self._is_closing
-
-    @property
-    def dead_error(self) -> BaseException:
-        """See `EngineClient`. A new one each time: a raised exception keeps its traceback."""
-        return EngineDead(str(self._dead_error)) if self._dead_error else EngineDead()
-
     @property
     def num_active_requests(self) -> int:
         """See `EngineClient`."""
         return len(self._open) + sum(session.is_parked for session in self._sessions)
 
-    async def check_health(self) -> None:
-        """Raise if the engine is dead, or has neither stepped nor answered a ping for long.
-
-        Asks with a ping through the engine's own mailbox; no request is ever queued for it.
-        """
-        if self._dead_error is not None:
-            raise self.dead_error
-        now = time.monotonic()
-        if self._pinged_at is not None and now - self._pinged_at > STALL_S:
-            raise Unavailable(f"the engine has not answered for {now - self._pinged_at:.0f} s")
-        if now - self._heard_at > 1.0 and not self._is_closing:
-            self._ping_soon()
-
-    async def get_loads(self) -> list[EngineLoad]:
-        """See `EngineClient`. A busy engine answers with the load after its last step."""
-        self._check_alive()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._ping_soon()), _LOAD_TIMEOUT_S)
-        return [self._load]
-
-    def subscribe_kv_events(
-        self, start_sequence_number: int | None = None
-    ) -> AsyncGenerator[KvEventBatch, None]:
-        """See `EngineClient`."""
-        self._check_alive()
-        return self._feed.subscribe(start_sequence_number)
-
-    async def do_log_stats(self) -> None:
-        """See `EngineClient`. An engine that had nothing to do since the last call is not mentioned."""
-        line = self._stat_log.line(self._load, self._stats)
-        if line is not None:
-            log.info("%s", line)
-
-    async def get_supported_tasks(self) -> tuple[str, ...]:
-        """See `EngineClient`."""
-        return ("generate",)
-
-    # -- control ------------------------------------------------------------------------------
-
-    async def pause_generation(
-        self,
-        *,
-        mode: PauseMode | str = PauseMode.ABORT,
-        wait_for_inflight_requests: bool = False,
-        clear_cache: bool = True,
-    ) -> None:
-        """See `EngineClient`. `wait_for_inflight_requests` is the older spelling of mode "wait"."""
-        if mode not in list(PauseMode):
-            allowed = ", ".join(PauseMode)
-            raise BadRequest("mode", f"mode must be one of {allowed}, got {mode!r}", mode)
-        chosen = PauseMode.WAIT if wait_for_inflight_requests else PauseMode(mode)
-        self._is_paused = True
-        await self._call(Pause(next(self._call_ids), chosen.value, clear_cache))
-
-    async def resume_generation(self) -> None:
-        """See `EngineClient`."""
-        await self._call(Resume(next(self._call_ids)))
-        self._is_paused = False
-
-    async def is_paused(self) -> bool:
-        """See `EngineClient`."""
-        return self._is_paused
-
-    async def reset_prefix_cache(
-        self, reset_running_requests: bool = False, reset_connector: bool = False
-    ) -> bool:
-        """See `EngineClient`. Without a connector, resetting it has nothing to do and succeeds."""
-        del reset_connector
-        reply = await self._call(ResetPrefixCache(next(self._call_ids), reset_running_requests))
-        return reply.is_done
-
-    async def _call(self, command: Pause | Resume | ResetPrefixCache | Ping) -> Reply:
-        self._check_alive()
-        return await self._call_soon(command)
-
-    def _call_soon(
-        self, command: Pause | Resume | ResetPrefixCache | Ping
-    ) -> asyncio.Future[Reply]:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._calls[command.call_id] = future
-        self._send(command)
-        return future
-
-    def _ping_soon(self) -> asyncio.Future[Reply]:
-        """The one ping that is under way: an engine in a long step must not find a pile of them."""
-        if self._ping is None or self._ping.done():
-            self._pinged_at = time.monotonic()
-            self._ping = self._call_soon(Ping(next(self._call_ids)))
-        return self._ping
-
     # -- what the engine says -----------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
-        self._heard_at = time.monotonic()
-        self._pinged_at = None
+        self._hear()
         match event:
             case StepOutput():
                 self._on_step(event)
@@ -405,11 +305,6 @@ class FrontClient(EngineClient):
         if step.kv_events is not None:
             self._feed.publish(step.kv_events)
 
-    def _set_load(self, load: EngineLoad) -> None:
-        self._load = load
-        if self._metrics is not None:
-            self._metrics.load = load
-
     def _on_output(self, output: SequenceOutput) -> None:
         opened = self._open.get(output.engine_id)
         if opened is None:
@@ -428,14 +323,6 @@ class FrontClient(EngineClient):
             observed.take(output.index, *opened.stream.progress(output.index))
         opened.has_news.set()
 
-    def _on_reply(self, reply: Reply) -> None:
-        if reply.load is not None:
-            self._set_load(reply.load)
-        future = self._calls.pop(reply.call_id, None)
-        if future is None or future.done():
-            return  # the caller gave up
-        future.set_result(reply)
-
     def _die(self, error: WeftError) -> None:
         """The engine is gone: everyone who waits for it learns so, once."""
         if self._dead_error is not None:
@@ -448,22 +335,12 @@ class FrontClient(EngineClient):
                 opened.fail(self.dead_error)
         for session in self._sessions:
             session.fail(self.dead_error)
-        for future in self._calls.values():
-            if not future.done():
-                future.set_exception(self.dead_error)
-                future.exception()  # a ping's answer may have nobody waiting for it
-        self._calls.clear()
+        self._fail_calls()
         self._feed.close(error)
         if not self._ready.done():
             self._ready.set_exception(error)
 
     # -- checks -------------------------------------------------------------------------------
-
-    def _check_alive(self) -> None:
-        if self._dead_error is not None:
-            raise self.dead_error
-        if self._is_closing:
-            raise Unavailable("the server is shutting down")
 
     def _check_rank(self, rank: int | None) -> None:
         num_ranks = self.vllm_config.data_parallel_size
@@ -473,14 +350,6 @@ class FrontClient(EngineClient):
                 f"data_parallel_rank {rank} is out of range [0, {num_ranks})",
                 rank,
             )
-
-    def _begin_shutdown(self, timeout: float | None) -> bool:
-        """Tell the engine to stop; False if it was told before or is dead."""
-        if self._is_closing or self._dead_error is not None:
-            return False
-        self._is_closing = True
-        self._send(Stop(timeout or 0.0))
-        return True
 
 
 def _refuse(**given: object) -> None:

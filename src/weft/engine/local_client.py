@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from weft.compute.load import load_runner
+from weft.compute.load import load_pooler, load_runner
+from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead
@@ -66,8 +67,9 @@ class LocalClient(FrontClient):
         """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
         max_model_len = config.model_config.max_model_len
         runner = await asyncio.to_thread(load_runner, checkpoint, max_model_len=max_model_len)
+        pooler = load_pooler(checkpoint, config.pooler_config)
         tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
-        return await cls.start_with(runner, tokenizer, config, metrics)
+        return await cls.start_with(runner, tokenizer, config, metrics, pooler)
 
     @classmethod
     async def start_with(
@@ -76,11 +78,12 @@ class LocalClient(FrontClient):
         tokenizer: Tokenizer,
         config: EngineConfig,
         metrics: Metrics | None = None,
+        pooler: Pooler | None = None,
     ) -> "LocalClient":
         """Start the engine on a runner that is loaded already."""
         client = cls(config, tokenizer, metrics)
         thread = threading.Thread(
-            target=client._run, args=(runner,), name="weft-engine", daemon=True
+            target=client._run, args=(runner, pooler), name="weft-engine", daemon=True
         )
         thread.start()
         await client._ready
@@ -97,13 +100,21 @@ class LocalClient(FrontClient):
     def _send(self, command: Command) -> None:
         self._mailbox.post(command)
 
-    def _run(self, runner: Runner) -> None:
+    def _run(self, runner: Runner, pooler: Pooler | None) -> None:
         """The engine thread."""
         cache = self.vllm_config.cache_config
         try:
             runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
             read_tokenizer = self.renderer.to_json
-            EngineLoop(self.vllm_config, runner, self._mailbox, self._emit, read_tokenizer).run()
+            loop = EngineLoop(
+                self.vllm_config,
+                runner,
+                self._mailbox,
+                self._emit,
+                read_tokenizer,
+                pooler=pooler,
+            )
+            loop.run()
         except Exception as error:
             log.exception("the engine has stopped")
             self._emit(Failed(type(error).__name__))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
+from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.types import KvEventBatch, PauseMode, Request
@@ -29,6 +30,7 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
+from weft.engine.pooling import pool
 from weft.engine.scheduler import Admission, Scheduler
 from weft.engine.verify import settle
 
@@ -61,10 +63,13 @@ class EngineLoop:
         mailbox: Mailbox,
         emit: Callable[[Event], None],
         read_tokenizer: Callable[[], str],
+        *,
+        pooler: Pooler | None = None,
     ) -> None:
         self._block_size = config.cache_config.block_size
         self._logprobs_mode = config.model_config.logprobs_mode
         self._runner = runner
+        self._pooler = pooler
         self._mailbox = mailbox
         self._emit = emit
         self._scheduler = Scheduler(
@@ -123,11 +128,14 @@ class EngineLoop:
         if grammars:
             GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
         try:
-            logits = self._runner.forward(plan.to_batch(self._block_size))
+            rows = self._runner.forward(plan.to_batch(self._block_size))
         except Exception:
             self._report(self._scheduler.fail(plan))  # they know why; the others learn that it died
             raise
-        outputs = settle(logits, plan, self._scheduler, self._logprobs_mode)
+        if self._pooler is None:
+            outputs = settle(rows, plan, self._scheduler, self._logprobs_mode)
+        else:
+            outputs = self._scheduler.commit(plan, pool(rows, plan, self._pooler))
         num_tokens = sum(len(output.token_ids) for output in outputs)
         self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
         return outputs

@@ -70,7 +70,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What one step brought for one answer of one request.
 
     `prompt_logprobs` comes once, whole, with the first output (position 0 left out). `error` is set
-    only with `FinishReason.ERROR`, and its text may be shown to the caller.
+    only with `FinishReason.ERROR`, and its text may be shown to the caller. `pooled` is the whole
+    result of a pooling request: float32 numbers of this machine.
     """
 
     engine_id: str
@@ -82,6 +83,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     error: str | None = None
+    pooled: bytes | None = None
+    pooled_shape: tuple[int, ...] = ()
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -13,8 +13,17 @@ import msgspec
 from weft.compute.load import with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest
-from weft.core.types import OutputKind, PromptType, RequestOutput, SamplingParams
+from weft.core.scoring import cosine, is_cross_encoder, pair_up
+from weft.core.types import (
+    OutputKind,
+    PoolingParams,
+    PoolingRequestOutput,
+    PromptType,
+    RequestOutput,
+    SamplingParams,
+)
 from weft.engine.configure import resolve
+from weft.engine.configure_pooler import read_pooler_options
 from weft.engine.local_client import LocalClient
 from weft.engine.memory import free_memory_bytes
 from weft.model.open import open_model
@@ -23,7 +32,7 @@ T = TypeVar("T")
 
 
 class LLM:
-    """A model, ready to generate. Settings are those of `EngineOptions`, by name.
+    """A model, ready to generate, or to pool. Settings are those of `EngineOptions`, by name.
 
     The engine and its event loop have threads of their own, so this works in scripts, notebooks and
     inside running event loops alike. `close` (or leaving a `with` block) gives everything back.
@@ -34,9 +43,16 @@ class LLM:
         if unknown:
             allowed = ", ".join(EngineOptions.__struct_fields__)
             raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
+        if isinstance(options.get("pooler_config"), dict):
+            options["pooler_config"] = read_pooler_options(options["pooler_config"])
         settings = EngineOptions(model=model, **options)
         checkpoint = with_resident_sizes(
-            open_model(model, revision=settings.revision, dtype=settings.dtype)
+            open_model(
+                model,
+                revision=settings.revision,
+                dtype=settings.dtype,
+                runner=settings.runner,
+            )
         )
         config = resolve(settings, checkpoint.card, free_memory_bytes())
         self._request_ids = itertools.count()
@@ -65,7 +81,40 @@ class LLM:
         """
         all_prompts = _as_list(prompts)
         all_params = self._as_params(sampling_params, len(all_prompts))
-        return self._wait(self._generate_all(all_prompts, all_params))
+        work = (
+            self._generate_one(prompt, params)
+            for prompt, params in zip(all_prompts, all_params, strict=True)
+        )
+        return self._wait(self._all(work))
+
+    def encode(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        pooling_params: PoolingParams | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """What the model makes of each prompt, in their order; for models that pool."""
+        params = pooling_params or PoolingParams()
+        return self._wait(self._all(self._encode_one(p, params) for p in _as_list(prompts)))
+
+    def embed(self, prompts: PromptType | Sequence[PromptType]) -> list[list[float]]:
+        """The embedding of each prompt."""
+        return [o.data for o in self.encode(prompts, PoolingParams(task="embed"))]
+
+    def classify(self, prompts: PromptType | Sequence[PromptType]) -> list[list[float]]:
+        """The scores of all classes, for each prompt."""
+        return [o.data for o in self.encode(prompts, PoolingParams(task="classify"))]
+
+    def score(self, text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[float]:
+        """How well texts go together: one with one, one with each, or each with its counterpart."""
+        first, second = ([t] if isinstance(t, str) else list(t) for t in (text_1, text_2))
+        pairs = pair_up(first, second)
+        pooler = self._client.vllm_config.pooler_config
+        if pooler is None or not is_cross_encoder(pooler):
+            texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+            vectors = dict(zip(texts, self.embed(texts), strict=True))
+            return [cosine(vectors[a], vectors[b]) for a, b in pairs]
+        prompts: list[PromptType] = [{"prompt": a, "prompt_pair": b} for a, b in pairs]
+        return [scores[0] for scores in self.classify(prompts)]
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What `generate` uses when it is given none."""
@@ -102,19 +151,23 @@ class LLM:
             raise BadRequest("sampling_params", message)
         return list(given)
 
-    async def _generate_all(
-        self, prompts: list[PromptType], all_params: list[SamplingParams]
-    ) -> list[RequestOutput]:
-        tasks = [
-            asyncio.create_task(self._generate_one(prompt, params))
-            for prompt, params in zip(prompts, all_params, strict=True)
-        ]
+    @staticmethod
+    async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """The results in order; the first error ends the others."""
+        tasks = [asyncio.create_task(one) for one in work]
         try:
-            return await asyncio.gather(*tasks)
+            return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _encode_one(self, prompt: PromptType, params: PoolingParams) -> PoolingRequestOutput:
+        request_id = str(next(self._request_ids))
+        async with aclosing(self._client.encode(prompt, params, request_id)) as outputs:
+            async for output in outputs:
+                return output
+        raise AssertionError("encode ended without an output")
 
     async def _generate_one(self, prompt: PromptType, params: SamplingParams) -> RequestOutput:
         params = msgspec.structs.replace(params, output_kind=OutputKind.FINAL_ONLY)

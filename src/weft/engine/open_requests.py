@@ -2,13 +2,39 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from weft.core.config import SchedulerConfig
 from weft.core.errors import Overloaded
 from weft.core.observed import ObservedRequest
 from weft.core.types import FinishReason, Request
-from weft.engine.outputs import RequestStream
-from weft.text.tokenizer import Tokenizer
+from weft.engine.messages import SequenceOutput
+
+
+class Stream(Protocol):
+    """The news of one request, as it comes from the engine."""
+
+    @property
+    def error(self) -> str | None:
+        """The engine's sentence when the request has failed."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will come."""
+        ...
+
+    def push(self, output: SequenceOutput) -> bool:
+        """Take one step's news. True when the engine is to be told that the answer has ended."""
+        ...
+
+    def progress(self, index: int) -> tuple[int, FinishReason | None]:
+        """How many tokens an answer has, and why it has ended."""
+        ...
+
+    def abort(self) -> None:
+        """End it at the caller's wish."""
+        ...
 
 
 class OpenRequest:
@@ -19,9 +45,9 @@ class OpenRequest:
 
     __slots__ = ("error", "has_news", "observed", "request", "stream", "waits_for_prefill")
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Request, stream: Stream) -> None:
         self.request = request
-        self.stream = RequestStream(request, tokenizer)
+        self.stream = stream
         self.has_news = asyncio.Event()
         self.error: BaseException | None = None
         self.waits_for_prefill = True
@@ -45,9 +71,8 @@ class OpenRequest:
 class OpenRequests:
     """Requests by the engine's id and by the caller's, which several may share."""
 
-    def __init__(self, limits: SchedulerConfig, tokenizer: Tokenizer) -> None:
+    def __init__(self, limits: SchedulerConfig) -> None:
         self._limits = limits
-        self._tokenizer = tokenizer
         self._by_engine_id: dict[str, OpenRequest] = {}
         self._engine_ids: dict[str, set[str]] = {}  # by request id
         self._num_sequences = 0
@@ -71,7 +96,7 @@ class OpenRequests:
             for engine_id in self._engine_ids.get(request_id, ())
         ]
 
-    def admit(self, request: Request) -> OpenRequest:
+    def admit(self, request: Request, stream: Stream) -> OpenRequest:
         """Take a request in, or raise `Overloaded`. Each of its `n` answers takes a place."""
         num_sequences = self._num_sequences + request.params.n
         if num_sequences > self._limits.max_num_queued_reqs:
@@ -84,7 +109,7 @@ class OpenRequests:
                 f"the queue is full: {self._num_queued_tokens} prompt tokens are waiting, at most"
                 f" {self._limits.max_num_queued_tokens} may (--max-num-queued-tokens)"
             )
-        opened = OpenRequest(request, self._tokenizer)
+        opened = OpenRequest(request, stream)
         self._by_engine_id[request.engine_id] = opened
         self._engine_ids.setdefault(request.request_id, set()).add(request.engine_id)
         self._num_sequences = num_sequences

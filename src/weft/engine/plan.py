@@ -1,10 +1,12 @@
 """`Plan`: what one step computes, as a value; and its form as arrays for the runner."""
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
-from weft.compute.runner import Batch
+from weft.compute.runner import Batch, IntArray
+from weft.core.types import PoolingKind
 from weft.engine.sequence import Sequence
 
 
@@ -12,8 +14,9 @@ from weft.engine.sequence import Sequence
 class PlannedRows:
     """Tokens `start .. start + num_tokens` of one sequence; `samples` if they reach its end.
 
-    The logits of the first `num_scored` rows score prompt tokens. `draft_token_ids` are guesses at what
-    follows the last token, each computed in a row of its own behind it.
+    The logits of the first `num_scored` rows score prompt tokens; of a pooling request, these are
+    rows whose hidden states its result is made of. `draft_token_ids` are guesses at what follows the
+    last token, each computed in a row of its own behind it.
     """
 
     sequence: Sequence
@@ -37,12 +40,16 @@ class PlannedRows:
     def of(cls, sequence: Sequence, start: int, num_tokens: int) -> "PlannedRows":
         """The entry for the next `num_tokens` tokens from `start`."""
         end = start + num_tokens
+        samples = end == sequence.num_tokens
+        if sequence.request.pooling_kind is not None:
+            num_rows = _num_pooled(sequence.request.pooling_kind, start, num_tokens - samples)
+            return cls(sequence, start, num_tokens, samples, num_rows)
         last_scored = sequence.num_prompt_tokens - 1 if sequence.wants_prompt_logprobs else 0
         return cls(
             sequence=sequence,
             start=start,
             num_tokens=num_tokens,
-            samples=end == sequence.num_tokens,
+            samples=samples,
             num_scored=max(0, min(end, last_scored) - start),
         )
 
@@ -88,7 +95,18 @@ class Plan:
             prompt_lens=np.array([e.sequence.num_prompt_tokens for e in self.entries], np.int32),
             block_tables=self._block_tables(),
             logit_rows=np.array(logit_rows, np.int32),
+            token_types=self._token_types(),
         )
+
+    def _token_types(self) -> IntArray | None:
+        """Which of two texts each row is of; None where there are no pairs."""
+        if all(entry.sequence.request.token_type_ids is None for entry in self.entries):
+            return None
+        types: list[int] = []
+        for entry in self.entries:
+            given = entry.sequence.request.token_type_ids or [0] * entry.sequence.num_tokens
+            types += given[entry.start : entry.start + entry.num_tokens]
+        return np.array(types, np.int32)
 
     def _block_tables(self) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
         width = max(len(entry.sequence.block_ids) for entry in self.entries)
@@ -96,3 +114,16 @@ class Plan:
         for row, entry in zip(tables, self.entries, strict=True):
             row[: len(entry.sequence.block_ids)] = entry.sequence.block_ids
         return tables
+
+
+def _num_pooled(kind: PoolingKind, start: int, num_rows: int) -> int:
+    """How many of the first `num_rows` rows from `start` a pooled result needs."""
+    match kind:
+        case PoolingKind.CLS:
+            return min(1, num_rows) if start == 0 else 0
+        case PoolingKind.LAST:
+            return 0
+        case PoolingKind.MEAN | PoolingKind.EACH:
+            return num_rows
+        case _:
+            assert_never(kind)

@@ -17,7 +17,9 @@ from typing import BinaryIO
 import msgspec
 import zmq
 
-from weft.compute.load import load_runner
+from weft.compute.load import load_pooler, load_runner
+from weft.compute.native import available_cpus
+from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
@@ -119,8 +121,8 @@ def main() -> int:
 
 def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
     try:
-        runner, tokenizer_json = _load(config)
-        EngineLoop(config, runner, mailbox, emit, tokenizer_json.decode).run()
+        runner, pooler, tokenizer_json = _load(config)
+        EngineLoop(config, runner, mailbox, emit, tokenizer_json.decode, pooler=pooler).run()
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
@@ -131,11 +133,17 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
     return 0
 
 
-def _load(config: EngineConfig) -> tuple[Runner, bytes]:
+def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, bytes]:
     model, cache = config.model_config, config.cache_config
     try:
-        checkpoint = open_model(model.model, revision=model.revision, dtype=model.dtype)
-        runner = load_runner(checkpoint, max_model_len=model.max_model_len)
+        checkpoint = open_model(
+            model.model, revision=model.revision, dtype=model.dtype, runner=model.runner_type
+        )
+        pooler = load_pooler(checkpoint, config.pooler_config)
+        # Ours to use: the child's BLAS has one thread (see `process_client`).
+        runner = load_runner(
+            checkpoint, max_model_len=model.max_model_len, num_threads=available_cpus()
+        )
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
     except MemoryError as error:  # a limit of this process, which free memory does not show
         raise ConfigError(
@@ -143,7 +151,7 @@ def _load(config: EngineConfig) -> tuple[Runner, bytes]:
             "this process may use: raise that limit (ulimit -v), or take a smaller model or pool "
             "(--num-gpu-blocks-override)"
         ) from error
-    return runner, checkpoint.tokenizer_files[TOKENIZER_FILE]
+    return runner, pooler, checkpoint.tokenizer_files[TOKENIZER_FILE]
 
 
 def _end_with_parent(directory: str) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from weft.compute.pooler import Collected
+from weft.compute.runner import FloatArray
 from weft.engine.messages import LogprobRow
 
 
@@ -10,7 +12,8 @@ class SampledRow:
     """The news of one entry. `token_id` is None when the entry did not reach its sequence's end.
 
     `prompt_logprobs` has one row for each scored row of the entry. `error` ends the sequence;
-    `is_corrupt` says that it is for logits that are not numbers.
+    `is_corrupt` says that it is for logits that are not numbers. Of a pooling request there is what
+    was `collected` so far and, at its end, what it `pooled` to.
     """
 
     token_id: int | None = None
@@ -18,6 +21,8 @@ class SampledRow:
     prompt_logprobs: list[LogprobRow] = field(default_factory=list)
     error: str | None = None
     is_corrupt: bool = False
+    collected: Collected | None = None
+    pooled: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from enum import Enum
 from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request
 from weft.engine.drafts import NgramLookup
+from weft.engine.finish import why_finished
 from weft.engine.grammar import Grammar, GrammarFailed
 from weft.engine.messages import SequenceOutput
 from weft.engine.plan import Plan, PlannedRows
@@ -265,9 +266,10 @@ class Scheduler:
                     budget  # head of line: nobody overtakes, or a long prompt would wait for ever
                 )
             num_cached = len(found) * self.cache.block_size
-            num_tokens = min(
-                sequence.num_tokens - num_cached, budget, self._scorable(sequence, entries)
-            )
+            wanted = sequence.num_tokens - num_cached
+            if wanted > budget and not self.config.chunks_prompts:
+                return budget  # it has the next step, whose budget holds any prompt
+            num_tokens = min(wanted, budget, self._scorable(sequence, entries))
             if not num_tokens:
                 return budget  # its turn comes when those before it have scored their prompts
             self._start(sequence, found)
@@ -380,6 +382,8 @@ class Scheduler:
         sequence.prompt_logprobs += row.prompt_logprobs[
             len(sequence.prompt_logprobs) - entry.start :
         ]
+        if sequence.request.pooling is not None:
+            return self._commit_pooled(sequence, row)
         if not entry.samples:
             return None
         assert row.token_id is not None
@@ -388,7 +392,7 @@ class Scheduler:
         is_first = sequence.num_output_tokens == 1
         asked = sequence.params.prompt_logprobs is not None
         try:
-            reason, stop_reason = self._why_finished(sequence, row.token_id)
+            reason, stop_reason = why_finished(sequence, row.token_id, self.max_model_len)
         except GrammarFailed as failure:
             return self._end(sequence, FinishReason.ERROR, error=_grammar_error(failure))
         output = SequenceOutput(
@@ -405,31 +409,20 @@ class Scheduler:
             self._remove(sequence)
         return output
 
-    def _why_finished(
-        self, sequence: Sequence, token_id: int
-    ) -> tuple[FinishReason | None, int | None]:
-        params = sequence.params
-        eos_token_ids = () if params.ignore_eos else sequence.request.eos_token_ids
-        if token_id in eos_token_ids[:1]:
-            return FinishReason.STOP, None
-        if token_id in eos_token_ids or token_id in (params.stop_token_ids or ()):
-            return FinishReason.STOP, token_id
-        grammar = sequence.ruling_grammar
-        if sequence.thought is not None and not sequence.thought.is_over:
-            sequence.thought.push(token_id)
-        if grammar is not None:
-            grammar.advance(token_id)
-            if grammar.is_over:
-                return FinishReason.STOP, None
-        if sequence.num_tokens >= self.max_model_len:
-            return FinishReason.LENGTH, None
-        if params.max_tokens is not None and sequence.num_output_tokens >= params.max_tokens:
-            return FinishReason.LENGTH, None
-        if sequence.repetition is not None:
-            is_repeating = sequence.repetition.push(token_id)
-            if is_repeating and sequence.num_output_tokens >= params.min_tokens:
-                return FinishReason.REPETITION, None
-        return None, None
+    def _commit_pooled(self, sequence: Sequence, row: SampledRow) -> SequenceOutput | None:
+        sequence.collected = row.collected
+        if row.pooled is None:
+            return None
+        self.stopwatch.finish_prompt(sequence)
+        self._remove(sequence)
+        return SequenceOutput(
+            engine_id=sequence.request.engine_id,
+            index=sequence.index,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+            finish_reason=FinishReason.STOP,
+            pooled=row.pooled.tobytes(),
+            pooled_shape=row.pooled.shape,
+        )
 
     def _end(
         self, sequence: Sequence, reason: FinishReason, *, error: str | None = None

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weft.core.types import Request, SamplingParams
+from weft.compute.pooler import Collected
+from weft.core.types import PoolingKind, Request, SamplingParams
 from weft.engine.drafts import NgramLookup
 from weft.engine.grammar import GrammarState
 from weft.engine.messages import LogprobRow
@@ -29,7 +30,8 @@ class Sequence:
     Computed tokens chase `num_tokens`: a token is planned when a step takes it up and computed when
     that step is committed. `order` sorts sequences by (priority, arrival): the smallest runs first,
     the largest gives way first. `grammar`, `repetition` and `thought` follow the output, token by
-    token, and know it already when a preempted sequence runs again.
+    token, and know it already when a preempted sequence runs again. `collected` holds hidden states
+    for a pooling request.
     """
 
     request: Request
@@ -53,6 +55,7 @@ class Sequence:
     scheduled_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
+    collected: Collected | None = None
 
     @property
     def params(self) -> SamplingParams:
@@ -107,7 +110,14 @@ class Sequence:
 
     @property
     def skips_cache_read(self) -> bool:
-        """Prompt log-probabilities need every prompt row computed, so none may come from the cache."""
+        """Prompt log-probabilities need every prompt row computed, so none may come from the cache.
+
+        Nor may the rows that a pooled result is made of; the last one is always computed.
+        """
+        pooling = self.request.pooling
+        if pooling is not None:
+            is_last = self.request.pooling_kind is PoolingKind.LAST
+            return bool(pooling.skip_reading_prefix_cache) or not is_last
         params = self.params
         return params.skip_reading_prefix_cache or self.wants_prompt_logprobs
 

@@ -47,6 +47,11 @@ class Stopwatch:
             self._intervals[interval] = self._intervals.get(interval, 0) + 1
         sequence.last_token_at = self._now
 
+    def finish_prompt(self, sequence: Sequence) -> None:
+        """The sequence's prompt is computed, and no token follows."""
+        self.num_prompt_tokens += sequence.num_prompt_tokens
+        sequence.first_token_at = sequence.last_token_at = self._now
+
     def end(self, sequence: Sequence) -> None:
         """The sequence is gone, however it ended."""
         self._ended.append(

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.model.pooling import PoolingSpec
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
@@ -23,3 +25,5 @@ class ModelCard:
     kv_bytes_per_token: int  # of the runner that will serve it
     notice: str | None  # one sentence that the start banner shows
     kv_dtype: str = "float32"  # of the runner that will serve it
+    pooling: PoolingSpec | None = None  # None: the model generates text
+    is_causal: bool = True  # tokens see those before them only, so a prompt may be run in chunks

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.model.card import ModelCard
+from weft.model.encoders.spec import EncoderSpec
 from weft.model.spec import DecoderSpec, EchoSpec
 from weft.model.weights import LoadWeights, Weights
 
@@ -13,7 +14,7 @@ class Checkpoint:
     """`tokenizer_files` holds, by file name, all that is needed to rebuild the tokenizer elsewhere."""
 
     card: ModelCard
-    spec: DecoderSpec | EchoSpec
+    spec: DecoderSpec | EncoderSpec | EchoSpec
     chat_template: str | None
     tokenizer_files: Mapping[str, bytes]
     load_weights: LoadWeights = field(repr=False)

@@ -1,56 +1,94 @@
 """A Hugging Face directory as a `Checkpoint`: configs, tokenizer and headers are read and checked here."""
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from weft.core.errors import ConfigError
+from weft.core.types import PoolingKind
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
+from weft.model.encoders.directory import open_encoder
+from weft.model.encoders.families import ENCODER_FAMILIES
 from weft.model.families import ModelConfigFile, read_config, read_spec
-from weft.model.fields import Fields, parse_object, read_bytes, shown
+from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.generation import default_sampling_params, eos_token_ids, optional_id
 from weft.model.layout import TensorPlan, decoder_layout
-from weft.model.safetensors_files import MappedFiles, StoredTensor, find_tensors
+from weft.model.match import Matched, match_tensors
+from weft.model.pooling import (
+    HeadSpec,
+    PoolingSpec,
+    is_embedder,
+    read_embedding,
+    read_labels,
+    read_scale,
+)
+from weft.model.safetensors_files import find_tensors
 from weft.model.spec import DecoderSpec
 from weft.model.tokenizer import TokenizerFacts, read_tokenizer, read_tokenizer_files
-from weft.model.weights import BYTES_PER_ELEMENT, DTYPES, Tensor, Weights
+from weft.model.weights import BYTES_PER_ELEMENT
 
 # Saved by old versions of transformers; computed from the config instead.
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """What a directory holds, before weights."""
+def open_directory(
+    path: Path, *, name: str, dtype: str = "auto", runner: str = "auto"
+) -> Checkpoint:
+    """Read and check everything of the checkpoint at `path` but the weights themselves.
 
-    config: ModelConfigFile
-    spec: DecoderSpec
-    layout: tuple[TensorPlan, ...]
-    stored: Mapping[str, StoredTensor]
-
-
-def open_directory(path: Path, *, name: str, dtype: str = "auto") -> Checkpoint:
-    """Read and check everything of the checkpoint at `path` but the weights themselves."""
+    `runner` is "generate", "pooling" or, for what the files say, "auto".
+    """
     where = str(path / "config.json")
-    config = read_config(parse_object(read_bytes(path / "config.json"), where), where)
+    values = parse_object(read_bytes(path / "config.json"), where)
+    if values.get("model_type") in ENCODER_FAMILIES:
+        return open_encoder(path, values, name=name, dtype=dtype, runner=runner)
+    config = read_config(values, where)
     spec = read_spec(config)
+    pooling = _pooling(path, config, spec.hidden_size, runner)
+    spec = replace(spec, has_head=pooling is None)
     files = read_tokenizer_files(path)
     facts = read_tokenizer(files, str(path), spec.vocab_size, config.family.ignored_tokens)
     generation_path = f"{path}/generation_config.json"
     data = files.get("generation_config.json")
     generation = Fields(parse_object(data, generation_path) if data else {}, generation_path)
-    opened = _match_tensors(path, config, spec)
-    served = _served_dtype(opened.stored, opened.layout, dtype)
-    card = describe(name, config, spec, facts, generation, served)
+    matched = _match(path, config, spec, pooling)
+    card = describe(name, config, spec, facts, generation, matched.served_dtype(dtype))
     return Checkpoint(
-        card,
+        replace(card, pooling=pooling),
         spec,
         facts.chat_template,
         files,
-        lambda: _load(opened, None if dtype == "auto" else dtype),
+        lambda: matched.load(None if dtype == "auto" else dtype),
     )
+
+
+def _pooling(
+    path: Path, config: ModelConfigFile, hidden_size: int, runner: str
+) -> PoolingSpec | None:
+    """What the decoder makes of hidden states; None where it generates text."""
+    is_headless = config.task != "ForCausalLM"
+    if runner == "generate" and is_headless:
+        raise ConfigError(
+            f"{config.fields.where}: {config.architectures[0]} has no head to generate with; it is "
+            "for --runner pooling"
+        )
+    if not is_headless and (runner == "generate" or (runner == "auto" and not is_embedder(path))):
+        return None
+    if config.task == "ForSequenceClassification":
+        return _classification(config, hidden_size)
+    return read_embedding(path, config.fields, hidden_size, PoolingKind.LAST)
+
+
+def _classification(config: ModelConfigFile, hidden_size: int) -> PoolingSpec:
+    labels = read_labels(config.fields)
+    head = HeadSpec(
+        kind=PoolingKind.LAST,
+        labels=labels,
+        scale=read_scale(config.fields, len(labels)),
+        has_bias=False,
+    )
+    return PoolingSpec(hidden_size=hidden_size, kind=PoolingKind.LAST, normalize=False, head=head)
 
 
 def describe(
@@ -63,7 +101,7 @@ def describe(
 ) -> ModelCard:
     """The card of a decoder."""
     fields, vocab_size = config.fields, spec.vocab_size
-    num_parameters = sum(_size(plan.shape) for plan in decoder_layout(spec))
+    num_parameters = sum(math.prod(plan.shape) for plan in decoder_layout(spec))
     return ModelCard(
         name=name,
         model_type=config.model_type,
@@ -83,77 +121,26 @@ def describe(
     )
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product
-
-
-def _match_tensors(path: Path, config: ModelConfigFile, spec: DecoderSpec) -> _Opened:
-    """Exactly the tensors that the config asks for must be there, in the shapes it asks for."""
+def _match(
+    path: Path, config: ModelConfigFile, spec: DecoderSpec, pooling: PoolingSpec | None
+) -> Matched:
     family, stored = config.family, find_tensors(path)
-    prefixes = [p for p in family.prefixes if f"{p}embed_tokens.weight" in stored]
+    # A model that was saved without its head has no prefix.
+    known = family.prefixes if spec.has_head else (*family.prefixes, "")
+    prefixes = [p for p in known if f"{p}embed_tokens.weight" in stored]
     layout = decoder_layout(
         spec,
-        prefix=(prefixes or list(family.prefixes))[0],
+        prefix=(prefixes or list(known))[0],
         fused_projections=family.fused_projections,
     )
-    wanted = {plan.source: plan.source_shape for plan in layout}
-    for source, shape in wanted.items():
-        if source not in stored:
-            raise ConfigError(f"{path}: tensor {source} is missing; config.json asks for it")
-        if stored[source].shape != shape:
-            raise ConfigError(
-                f"{stored[source].path}: tensor {source} has shape {list(stored[source].shape)}; "
-                f"config.json asks for {list(shape)}"
-            )
-    ignored = (*family.ignored_tensors, *(("lm_head.",) if spec.tied_head else ()))
-    for source in sorted(stored.keys() - wanted.keys()):
-        if not source.startswith(ignored) and not source.endswith(_COMPUTED_SUFFIXES):
-            raise ConfigError(
-                f"{stored[source].path}: tensor {shown(source)} has no place in the model that config.json "
-                "describes"
-            )
-    return _Opened(config, spec, layout, stored)
-
-
-def _served_dtype(
-    stored: Mapping[str, StoredTensor], layout: tuple[TensorPlan, ...], dtype: str
-) -> str:
-    if dtype in DTYPES:
-        return dtype
-    num_bytes: Counter[str] = Counter()
-    for source in {plan.source for plan in layout}:
-        num_bytes[stored[source].dtype] += stored[source].num_bytes
-    return num_bytes.most_common(1)[0][0]
-
-
-def _load(opened: _Opened, dtype: str | None) -> Weights:
-    files = MappedFiles()
-    whole: dict[str, Tensor] = {}
-    for source in {plan.source: None for plan in opened.layout}:
-        whole[source] = _checked(files, source, opened.stored[source], dtype)
-    return Weights(
-        {
-            plan.name: Tensor(
-                whole[plan.source].dtype,
-                whole[plan.source].data[plan.start : plan.start + plan.shape[0]],
-            )
-            for plan in opened.layout
-        }
+    if pooling is not None and pooling.head is not None:
+        hidden, labels = spec.hidden_size, len(pooling.head.labels)
+        layout += (TensorPlan("head.labels", "score.weight", (labels, hidden), 0, labels),)
+    is_headless = spec.tied_head or not spec.has_head
+    ignored = (*family.ignored_tensors, *(("lm_head.",) if is_headless else ()))
+    return match_tensors(
+        path,
+        layout,
+        stored,
+        lambda source: source.startswith(ignored) or source.endswith(_COMPUTED_SUFFIXES),
     )
-
-
-def _checked(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:
-    tensor = files.read(stored)
-    if not tensor.is_finite():
-        raise ConfigError(f"{stored.path}: tensor {name} holds NaN or infinity")
-    if dtype is None or dtype == tensor.dtype:
-        return tensor
-    rounded = tensor.rounded_to(dtype)
-    if not rounded.is_finite():
-        raise ConfigError(
-            f"{stored.path}: tensor {name} does not fit {dtype}; serve it as bfloat16"
-        )
-    return rounded

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from weft.core.errors import ConfigError
+from weft.model.encoders.families import ENCODER_FAMILIES
 from weft.model.fields import Fields, shown
 from weft.model.rope import RopeRules, context_length, read_rope
 from weft.model.spec import Activation, DecoderSpec, LayerSpec, NormPlacement, QkNorm
@@ -252,10 +253,14 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ModelConfigFile:
-    """config.json, understood: the family's row, and the fields of its text part with defaults."""
+    """config.json, understood: the family's row, and the fields of its text part with defaults.
+
+    `task` is the end of the architecture's name: what the checkpoint was saved for.
+    """
 
     model_type: str
     architectures: tuple[str, ...]
+    task: str
     family: Family
     fields: Fields  # of the decoder
     top: Fields  # of the file as a whole; the same unless the decoder is nested
@@ -267,16 +272,29 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
     architectures = top.texts("architectures")
     model_type = top.text("model_type")
     family = FAMILIES.get(model_type)
-    if family is None or (architectures and family.architecture not in architectures):
+    task = None if family is None else _task(family, architectures)
+    if family is None or task is None:
         name = architectures[0] if architectures and family is not None else model_type
         raise ConfigError(
             f"{where}: {shown(name)} is not a model this runner knows; it runs "
             + ", ".join(row.architecture for row in FAMILIES.values())
+            + "; encoders: "
+            + ", ".join(ENCODER_FAMILIES)
         )
     inner = top.object("text_config") if model_type == "gemma3" else None
     source = top.values if inner is None else {**_top_level(top), **inner.values}
     fields = Fields({**family.defaults, **source}, where)
-    return ModelConfigFile(model_type, architectures or (family.architecture,), family, fields, top)
+    names = architectures or (family.architecture,)
+    return ModelConfigFile(model_type, names, task, family, fields, top)
+
+
+def _task(family: Family, architectures: tuple[str, ...]) -> str | None:
+    """What a decoder of that family was saved for; None if it is not one."""
+    if not architectures or family.architecture in architectures:
+        return "ForCausalLM"
+    stem = family.architecture.removesuffix("ForCausalLM")
+    tasks = ("Model", "ForSequenceClassification")
+    return next((task for task in tasks if stem + task in architectures), None)
 
 
 def _top_level(top: Fields) -> dict[str, object]:

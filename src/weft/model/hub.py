@@ -8,10 +8,17 @@ from huggingface_hub import errors
 
 from weft.core.errors import ConfigError
 from weft.model.fields import Fields, one_line, parse_object, read_bytes
+from weft.model.pooling import LENGTHS, MODULES, PROMPTS
 from weft.model.safetensors_files import INDEX, SINGLE
 from weft.model.tokenizer import FILE_NAMES, TOKENIZER
 
-_PATTERNS = [*FILE_NAMES, SINGLE, INDEX, "model-*.safetensors"]
+_PATTERNS = [
+    *FILE_NAMES,
+    SINGLE,
+    INDEX,
+    "model-*.safetensors",
+    *(MODULES, PROMPTS, *LENGTHS, "*_Pooling/config.json"),
+]
 _ANSWER_TIMEOUT_S = 5.0
 _FAILURES = (OSError, httpx2.HTTPError, errors.HFValidationError)
 

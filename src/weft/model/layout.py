@@ -31,7 +31,7 @@ def decoder_layout(
     for layer in range(len(spec.layers)):
         plans.extend(_layer(spec, layer, f"{prefix}layers.{layer}.", fused_projections))
     plans.append(_whole("norm", f"{prefix}norm.weight", hidden))
-    if not spec.tied_head:
+    if spec.has_head and not spec.tied_head:
         plans.append(_whole("head", "lm_head.weight", spec.vocab_size, hidden))
     return tuple(plans)
 

@@ -16,6 +16,8 @@ from weft.model.weights import DTYPES
 
 __all__ = ["Checkpoint", "open_model"]
 
+RUNNERS = ("auto", "generate", "pooling")
+
 _EMBEDDED = "embedded:"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TOY_NOTICE = (
@@ -24,20 +26,25 @@ _TOY_NOTICE = (
 )
 
 
-def open_model(name: str, *, revision: str | None = None, dtype: str = "auto") -> Checkpoint:
+def open_model(
+    name: str, *, revision: str | None = None, dtype: str = "auto", runner: str = "auto"
+) -> Checkpoint:
     """Find a model by directory, Hub id or `embedded:…`; a `ConfigError` says why it cannot be served.
 
     `dtype` other than "auto" rounds the weights to that type. `revision` is for Hub ids only.
+    `runner` is what the model is for: "generate", "pooling" or, as its files say, "auto".
     """
+    if runner not in RUNNERS:
+        raise ConfigError(f"runner is {shown(runner)}; it must be one of {', '.join(RUNNERS)}")
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {shown(dtype)}; it must be one of auto, {', '.join(DTYPES)}")
     if name.startswith(_EMBEDDED):
         _refuse_revision(name, revision)
-        return _open_embedded(name, dtype)
+        return _open_embedded(name, dtype, runner)
     path = _local_directory(name)
     if path is not None:
         _refuse_revision(name, revision)
-        return open_directory(path, name=name, dtype=dtype)
+        return open_directory(path, name=name, dtype=dtype, runner=runner)
     if not is_hub_id(name):
         raise ConfigError(
             f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
@@ -46,7 +53,7 @@ def open_model(name: str, *, revision: str | None = None, dtype: str = "auto") -
     # Late: the Hub's client takes 0.1 s to import, in two processes, and most starts do not need it.
     from weft.model.hub import fetch  # noqa: PLC0415
 
-    return open_directory(fetch(name, revision), name=name, dtype=dtype)
+    return open_directory(fetch(name, revision), name=name, dtype=dtype, runner=runner)
 
 
 def is_hub_id(name: str) -> bool:
@@ -71,17 +78,19 @@ def _refuse_revision(name: str, revision: str | None) -> None:
         )
 
 
-def _open_embedded(name: str, dtype: str) -> Checkpoint:
+def _open_embedded(name: str, dtype: str, runner: str) -> Checkpoint:
     model, _, query = name.removeprefix(_EMBEDDED).partition("?")
     match model:
         case "tiny":
             parse_parameters("tiny", query, ())
             path = Path(str(files("weft.model.embedded"))) / "tiny"
-            toy = open_directory(path, name=name, dtype=dtype)
+            toy = open_directory(path, name=name, dtype=dtype, runner=runner)
             return replace(toy, card=replace(toy.card, notice=_TOY_NOTICE))
         case "random":
-            return open_random(name, query, dtype)
+            return open_random(name, query, dtype, runner)
         case "echo":
+            if runner == "pooling":
+                raise ConfigError("embedded:echo has no hidden states; --runner pooling needs some")
             return open_echo(name, query)
         case _:
             raise ConfigError(

@@ -18,6 +18,8 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _STORAGE = {"float32": "<f4", "bfloat16": "<u2", "float16": "<f2"}
+# Counters that old versions of transformers saved beside the weights; not numbers of a model.
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -109,7 +111,11 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
     except OSError as err:
         raise ConfigError(f"{path}: cannot be read ({err.strerror or err})") from err
     header.pop("__metadata__", None)
-    return {name: _stored(path, name, entry, 8 + length) for name, entry in header.items()}
+    return {
+        name: _stored(path, name, entry, 8 + length)
+        for name, entry in header.items()
+        if not name.endswith(_BUFFERS)
+    }
 
 
 def _stored(path: Path, name: str, entry: object, start: int) -> StoredTensor:

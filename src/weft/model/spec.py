@@ -95,6 +95,7 @@ class DecoderSpec:
     residual_multiplier: float
     logits_divisor: float
     tied_head: bool
+    has_head: bool = True  # without one, rows come out as hidden states after the last norm
 
     @property
     def kv_size(self) -> int:

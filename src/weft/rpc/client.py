@@ -28,6 +28,8 @@ from weft.core.types import (
     KvEventBatch,
     LoRARequest,
     PauseMode,
+    PoolingParams,
+    PoolingRequestOutput,
     PromptType,
     RequestOutput,
     SamplingParams,
@@ -39,6 +41,7 @@ from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.connection import Connection
 from weft.rpc.convert.answers import RemoteAnswers
+from weft.rpc.convert.embed import to_embed_request, to_pooling_output
 from weft.rpc.convert.incoming import (
     ServerInfo,
     to_engine_config,
@@ -50,6 +53,7 @@ from weft.rpc.convert.incoming import (
 from weft.rpc.convert.outgoing import not_on_this_wire, read_prompt, to_generate_request
 from weft.rpc.tokenizer_archive import MAX_PACKED_BYTES, unpack
 from weft.text.inputs import Processor
+from weft.text.pooling_inputs import PoolingProcessor
 from weft.text.tokenizer import Tokenizer
 
 
@@ -70,6 +74,7 @@ class RpcClient(EngineClient):
         self._tokenizer = tokenizer
         self._metrics = None if metrics is None else metrics.add_engine(config)
         self.input_processor = Processor(config, tokenizer, limits=self._limits)
+        self._pooling = PoolingProcessor(config, tokenizer, limits=self._limits)
         self._num_active = 0
         self._closed = asyncio.Event()
 
@@ -169,6 +174,35 @@ class RpcClient(EngineClient):
                         observed.take(output)
                     yield output
 
+    async def encode(  # noqa: PLR0913 - the protocol's own signature
+        self,
+        prompt: PromptType,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        reasoning_ended: bool | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """See `EngineClient.encode`; the wire has embeddings only, of prompts tokenised here."""
+        _refuse(
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            priority=priority,
+            reasoning_ended=reasoning_ended,
+        )
+        checked = self._pooling.process(
+            prompt, pooling_params, request_id, tokenization_kwargs=tokenization_kwargs
+        )
+        request = to_embed_request(checked)
+        self._num_active += 1
+        try:
+            answer = await self._connection.call("Embed", request, timeout_s=None)
+        finally:
+            self._num_active -= 1
+        yield to_pooling_output(checked, answer)
+
     async def _follow(
         self, request: pb.GenerateRequest, answers: RemoteAnswers
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -254,7 +288,8 @@ class RpcClient(EngineClient):
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
         """See `EngineClient.get_supported_tasks`."""
-        return ("generate",) if self.model_config.runner_type == "generate" else ("embed",)
+        pooler = self.vllm_config.pooler_config
+        return ("generate",) if pooler is None else pooler.tasks
 
     async def get_server_info(self) -> ServerInfo:
         """What the server says of itself now."""

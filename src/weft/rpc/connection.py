@@ -45,8 +45,10 @@ class Connection:
         except TimeoutError:
             raise Unavailable(f"no gRPC server answers at {self.target}") from None
 
-    async def call(self, name: str, request: Message, timeout_s: float = _CALL_TIMEOUT_S) -> Any:
-        """The one answer to `request`."""
+    async def call(
+        self, name: str, request: Message, timeout_s: float | None = _CALL_TIMEOUT_S
+    ) -> Any:
+        """The one answer to `request`; `timeout_s` None waits as long as it takes."""
         method = METHODS[name]
         invoke = self._channel.unary_unary(
             method.path, method.request_type.SerializeToString, method.response_type.FromString

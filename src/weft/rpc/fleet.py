@@ -34,6 +34,8 @@ from weft.core.types import (
     EngineLoad,
     LoRARequest,
     PauseMode,
+    PoolingParams,
+    PoolingRequestOutput,
     PromptType,
     RequestOutput,
     SamplingParams,
@@ -168,6 +170,35 @@ class Fleet(EngineClient):
                 data_parallel_rank=data_parallel_rank,
                 reasoning_ended=reasoning_ended,
                 reasoning_parser_kwargs=reasoning_parser_kwargs,
+            )
+
+        async with aclosing(self._follow(ask)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def encode(  # noqa: PLR0913 - the protocol's own signature
+        self,
+        prompt: PromptType,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        reasoning_ended: bool | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """See `EngineClient.encode` and the module."""
+
+        def ask(client: RpcClient) -> AsyncGenerator[PoolingRequestOutput, None]:
+            return client.encode(
+                prompt,
+                pooling_params,
+                request_id,
+                lora_request,
+                trace_headers,
+                priority,
+                tokenization_kwargs,
+                reasoning_ended,
             )
 
         async with aclosing(self._follow(ask)) as outputs:

@@ -33,10 +33,14 @@ class GenerateCall:
         """Refuse new requests from now on."""
         self._is_closed = True
 
-    async def __call__(self, request: pb.GenerateRequest, context: Context) -> None:
-        """Serve one request."""
+    def check_open(self) -> None:
+        """Raise `Unavailable` once closed."""
         if self._is_closed:
             raise Unavailable("the server is shutting down; send the request to another one")
+
+    async def __call__(self, request: pb.GenerateRequest, context: Context) -> None:
+        """Serve one request."""
+        self.check_open()
         size = self._client.vllm_config.data_parallel_size
         generation = to_generation(request, self._limits, size)
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
@@ -44,7 +48,7 @@ class GenerateCall:
             # At once, so that the caller holds a stream that it can cancel before the first answer;
             # but after the checks, because a refusal with nothing before it may be retried elsewhere.
             await context.send_initial_metadata(())
-            async with _until_deadline(context):
+            async with until_deadline(context):
                 await self._serve(request_id, generation, context)
 
     async def _serve(self, request_id: str, generation: Generation, context: Context) -> None:
@@ -65,7 +69,7 @@ class GenerateCall:
             generation.params,
             request_id,
             prompt_text=generation.prompt_text,
-            trace_headers=_trace_headers(context) if is_traced else None,
+            trace_headers=trace_headers(context) if is_traced else None,
             data_parallel_rank=generation.data_parallel_rank,
         )
 
@@ -90,7 +94,7 @@ class GenerateCall:
 
 
 @asynccontextmanager
-async def _until_deadline(context: Context) -> AsyncIterator[None]:
+async def until_deadline(context: Context) -> AsyncIterator[None]:
     """Run the block no longer than the caller waits."""
     remaining_s: float | None = context.time_remaining()
     if remaining_s is not None and remaining_s <= 0:
@@ -105,6 +109,7 @@ async def _until_deadline(context: Context) -> AsyncIterator[None]:
         raise DeadlineExceeded("the deadline passed; the request was aborted") from None
 
 
-def _trace_headers(context: Context) -> Mapping[str, str]:
+def trace_headers(context: Context) -> Mapping[str, str]:
+    """The trace that the call belongs to."""
     metadata = context.invocation_metadata() or ()
     return {name: str(value) for name, value in metadata if name in _TRACE_HEADERS}

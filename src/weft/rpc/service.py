@@ -9,13 +9,14 @@ from grpc import GenericRpcHandler, method_handlers_generic_handler
 
 from weft import __version__
 from weft.core.client import EngineClient
-from weft.core.errors import Overloaded, Unsupported
+from weft.core.errors import Overloaded
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc import boundary
 from weft.rpc.boundary import Context
 from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
 from weft.rpc.convert.state import to_loads_response, to_model_info, to_server_info
+from weft.rpc.embed import EmbedCall
 from weft.rpc.generate import GenerateCall
 from weft.rpc.health import Health
 from weft.rpc.kv_events import KvEventsCall
@@ -47,6 +48,7 @@ class Service:
         self._started = time.monotonic()
         self._last_receive_time = time.time()
         self.generate = GenerateCall(client, write_timeout_s=write_timeout_s)
+        self.embed = EmbedCall(client, self.generate)
 
     def handler(self) -> "GenericRpcHandler[Any, Any]":
         """The service's calls; a test checks that none is missing."""
@@ -81,8 +83,9 @@ class Service:
         self._last_receive_time = time.time()
         await self.generate(request, context)
 
-    async def _embed(self, _request: pb.EmbedRequest, _context: Context) -> pb.EmbedResponse:
-        raise Unsupported("Embed is not supported yet: this server generates text only")
+    async def _embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        self._last_receive_time = time.time()
+        return await self.embed(request, context)
 
     async def _abort(self, request: pb.AbortRequest, _context: Context) -> pb.AbortResponse:
         if len(request.request_ids) > MAX_ABORT_IDS:

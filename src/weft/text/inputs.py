@@ -26,28 +26,30 @@ from weft.text.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
 # The tokenizer takes about 1 µs a character, without the GIL.
-_LONG_TEXT = 10_000  # characters
+LONG_TEXT = 10_000  # characters
+_POOLING_KEYS = _PROMPT_KEYS | {"prompt_pair"}
 _SIDES = ("left", "right")
 # A normaliser may shorten text before it is cut into tokens, but not by more than this.
 _SHRINKAGE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Prompt:
+class Given:
     """One of `text` and `token_ids` is what to run; beside `token_ids`, `text` is only a label."""
 
     text: str | None = None
     token_ids: list[int] | None = None
     cache_salt: str | None = None
+    pair: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Tokenization:
+class Tokenization:
     """How to tokenise and cut; `truncate_prompt_tokens` None is no cut, `side` where it is made."""
 
     add_special_tokens: bool
     truncate_prompt_tokens: int | None
-    side: str
+    side: str | None
 
 
 class Processor:
@@ -82,12 +84,14 @@ class Processor:
         validate_request_id(request_id)
         validate_priority(priority)
         validate_params(params, self._limits)
-        how = self._read_kwargs(tokenization_kwargs or {}, params)
-        given = _read_prompt(prompt)
+        kwargs = tokenization_kwargs or {}
+        how = read_tokenization(kwargs, params.truncate_prompt_tokens, self._limits)
+        given = _read_prompt(prompt, _PROMPT_KEYS)
         validate_cache_salt(given.cache_salt)
         if params.stop_strings and self._tokenizer is None:
             raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
-        token_ids = _truncated(self._token_ids(given, how), how, self._limits)
+        side = how.side or ("left" if self._tokenizer is None else self._tokenizer.truncation_side)
+        token_ids = _truncated(self._token_ids(given, how, side), how, side, self._limits)
         validate_prompt(token_ids, self._limits)
         resolved = resolve_params(params, len(token_ids), self._limits)
         if self._rules_thoughts:
@@ -111,7 +115,7 @@ class Processor:
         self, prompt: PromptType, params: SamplingParams, request_id: str, **options: Any
     ) -> Request:
         """`process`, for an event loop's thread: a long text does not hold it."""
-        if len(_text_of(prompt)) <= _LONG_TEXT:
+        if len(text_of(prompt)) <= LONG_TEXT:
             return self.process(prompt, params, request_id, **options)
         return await asyncio.to_thread(self.process, prompt, params, request_id, **options)
 
@@ -143,30 +147,7 @@ class Processor:
         encoded = [self._tokenizer.encode(text, add_special_tokens=False) for text in spellings]
         return [list(ids) for ids in dict.fromkeys(map(tuple, encoded)) if ids]
 
-    def _read_kwargs(self, kwargs: Mapping[str, Any], params: SamplingParams) -> _Tokenization:
-        rest = dict(kwargs)
-        add_special_tokens = rest.pop("add_special_tokens", True)
-        side = rest.pop("truncation_side", None)
-        num_kept = rest.pop("truncate_prompt_tokens", None)
-        if rest:
-            raise BadRequest(
-                "tokenization_kwargs",
-                f"unknown tokenization_kwargs {sorted(map(str, rest))[:5]}; allowed are "
-                "add_special_tokens, truncate_prompt_tokens and truncation_side",
-            )
-        if not isinstance(add_special_tokens, bool):
-            raise BadRequest("add_special_tokens", "add_special_tokens must be true or false")
-        if side is not None and side not in _SIDES:
-            raise BadRequest("truncation_side", 'truncation_side must be "left" or "right"')
-        validate_truncation(num_kept, self._limits)
-        if None not in (num_kept, params.truncate_prompt_tokens):
-            _check_same(num_kept, params.truncate_prompt_tokens)
-        if num_kept is None:
-            num_kept = params.truncate_prompt_tokens
-        default_side = "left" if self._tokenizer is None else self._tokenizer.truncation_side
-        return _Tokenization(add_special_tokens, num_kept, side or default_side)
-
-    def _token_ids(self, given: _Prompt, how: _Tokenization) -> list[int]:
+    def _token_ids(self, given: Given, how: Tokenization, side: str) -> list[int]:
         if given.token_ids is not None:
             return given.token_ids
         text = given.text or ""
@@ -175,33 +156,82 @@ class Processor:
             raise BadRequest(
                 "prompt", "this model has no tokenizer; give the prompt as prompt_token_ids"
             )
-        most_chars = self._limits.max_model_len * tokenizer.max_token_chars * _SHRINKAGE
         if how.truncate_prompt_tokens is not None:
-            # What lies so far from the kept end has no part in its tokens, and would cost time.
-            text = text[-most_chars:] if how.side == "left" else text[:most_chars]
-        elif len(text) > most_chars:
-            raise ContextLengthExceeded(
-                "prompt",
-                f"this model's maximum context length is {self._limits.max_model_len} tokens, and "
-                f"the prompt has {len(text)} characters, which cannot fit",
-                len(text),
-            )
+            text = trimmed(text, side, tokenizer, self._limits)
+        else:
+            check_length(len(text), tokenizer, self._limits)
         return tokenizer.encode(text, add_special_tokens=how.add_special_tokens)
 
 
-def _text_of(prompt: object) -> str:
-    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-    return text if isinstance(text, str) else ""
+def text_of(prompt: object) -> str:
+    """The text that a prompt consists of, to judge its length by; "" for token ids."""
+    if isinstance(prompt, dict):
+        texts = (prompt.get("prompt"), prompt.get("prompt_pair"))
+        return "".join(text for text in texts if isinstance(text, str))
+    return prompt if isinstance(prompt, str) else ""
 
 
-def _read_prompt(prompt: object) -> _Prompt:
+def read_tokenization(
+    kwargs: Mapping[str, Any], num_kept_by_params: int | None, limits: Limits
+) -> Tokenization:
+    """What the caller says of tokenising, in `tokenization_kwargs` and in the parameters."""
+    rest = dict(kwargs)
+    add_special_tokens = rest.pop("add_special_tokens", True)
+    side = rest.pop("truncation_side", None)
+    num_kept = rest.pop("truncate_prompt_tokens", None)
+    if rest:
+        raise BadRequest(
+            "tokenization_kwargs",
+            f"unknown tokenization_kwargs {sorted(map(str, rest))[:5]}; allowed are "
+            "add_special_tokens, truncate_prompt_tokens and truncation_side",
+        )
+    if not isinstance(add_special_tokens, bool):
+        raise BadRequest("add_special_tokens", "add_special_tokens must be true or false")
+    if side is not None and side not in _SIDES:
+        raise BadRequest("truncation_side", 'truncation_side must be "left" or "right"')
+    validate_truncation(num_kept, limits)
+    if None not in (num_kept, num_kept_by_params):
+        _check_same(num_kept, num_kept_by_params)
+    if num_kept is None:
+        num_kept = num_kept_by_params
+    return Tokenization(add_special_tokens, num_kept, side)
+
+
+def check_length(num_chars: int, tokenizer: Tokenizer, limits: Limits) -> None:
+    """Refuse a text that cannot fit before time is spent on cutting it into tokens."""
+    if num_chars > _most_chars(tokenizer, limits):
+        raise ContextLengthExceeded(
+            "prompt",
+            f"this model's maximum context length is {limits.max_model_len} tokens, and "
+            f"the prompt has {num_chars} characters, which cannot fit",
+            num_chars,
+        )
+
+
+def trimmed(text: str, side: str, tokenizer: Tokenizer, limits: Limits) -> str:
+    """The part of a text that is to be cut to the context in which its kept tokens lie."""
+    # What lies so far from the kept end has no part in its tokens, and would cost time.
+    most_chars = _most_chars(tokenizer, limits)
+    return text[-most_chars:] if side == "left" else text[:most_chars]
+
+
+def _most_chars(tokenizer: Tokenizer, limits: Limits) -> int:
+    return limits.max_model_len * tokenizer.max_token_chars * _SHRINKAGE
+
+
+def read_given(prompt: object) -> Given:
+    """A prompt of `encode`, which may be two texts."""
+    return _read_prompt(prompt, _POOLING_KEYS)
+
+
+def _read_prompt(prompt: object, allowed: frozenset[str]) -> Given:
     match prompt:
         case str():
-            return _Prompt(text=prompt)
+            return Given(text=prompt)
         case list() | tuple():
-            return _Prompt(token_ids=_as_ids(prompt))
+            return Given(token_ids=_as_ids(prompt))
         case dict():
-            return _read_prompt_dict(prompt)
+            return _read_prompt_dict(prompt, allowed)
     raise BadRequest(
         "prompt",
         "the prompt must be text, a list of token ids, or a dict with prompt or prompt_token_ids, "
@@ -209,11 +239,11 @@ def _read_prompt(prompt: object) -> _Prompt:
     )
 
 
-def _read_prompt_dict(prompt: dict[Any, Any]) -> _Prompt:
-    unknown = [str(key) for key in prompt if key not in _PROMPT_KEYS]
+def _read_prompt_dict(prompt: dict[Any, Any], allowed: frozenset[str]) -> Given:
+    unknown = [str(key) for key in prompt if key not in allowed]
     if unknown:
         raise BadRequest(
-            "prompt", f"unknown prompt keys {unknown[:5]}; allowed are {sorted(_PROMPT_KEYS)}"
+            "prompt", f"unknown prompt keys {unknown[:5]}; allowed are {sorted(allowed)}"
         )
     text, token_ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if text is not None and not isinstance(text, str):
@@ -222,11 +252,25 @@ def _read_prompt_dict(prompt: dict[Any, Any]) -> _Prompt:
         )
     if text is None and token_ids is None:
         raise BadRequest("prompt", "the prompt has neither prompt nor prompt_token_ids")
-    return _Prompt(
+    return Given(
         text=text,
         token_ids=None if token_ids is None else _as_ids(token_ids),
         cache_salt=prompt.get("cache_salt"),
+        pair=_read_pair(prompt),
     )
+
+
+def _read_pair(prompt: dict[Any, Any]) -> str | None:
+    pair = prompt.get("prompt_pair")
+    if pair is None:
+        return None
+    if not isinstance(pair, str):
+        raise BadRequest(
+            "prompt_pair", f"prompt_pair must be text, got a value of type {type(pair).__name__}"
+        )
+    if not isinstance(prompt.get("prompt"), str) or prompt.get("prompt_token_ids") is not None:
+        raise BadRequest("prompt_pair", "prompt_pair goes with a prompt that is text")
+    return pair
 
 
 def _as_ids(token_ids: object) -> list[int]:
@@ -239,13 +283,13 @@ def _as_ids(token_ids: object) -> list[int]:
     return list(token_ids)
 
 
-def _truncated(token_ids: list[int], how: _Tokenization, limits: Limits) -> list[int]:
+def _truncated(token_ids: list[int], how: Tokenization, side: str, limits: Limits) -> list[int]:
     num_kept = how.truncate_prompt_tokens
     if num_kept is None:
         return token_ids
     if num_kept == -1:
         num_kept = limits.max_model_len - 1
-    return token_ids[-num_kept:] if how.side == "left" else token_ids[:num_kept]
+    return token_ids[-num_kept:] if side == "left" else token_ids[:num_kept]
 
 
 def _check_same(from_kwargs: int, from_params: int | None) -> None:

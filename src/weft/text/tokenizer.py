@@ -8,6 +8,7 @@ import tokenizers
 
 from weft.core.errors import BadRequest, ConfigError
 from weft.text.detokenizer import Detokenizer, decode_all, decode_bytes, make_detokenizer
+from weft.text.frame import Encoded, Frame
 from weft.text.pieces import PieceRule, byte_by_char, read_rule
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -47,6 +48,7 @@ class Tokenizer:
         self._special_tokens = _special_tokens(config)
         self._affixes = self._read_affixes(config)
         self._truncation_side = _truncation_side(config)
+        self._frame_by_num_texts: dict[int, Frame] = {}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Self:
@@ -96,6 +98,12 @@ class Tokenizer:
     @property
     def truncation_side(self) -> str:
         """Where a too long prompt is cut when the caller does not say: "left" or "right"."""
+        # Without a word from the tokenizer the end of the prompt is kept: it is what the answer follows.
+        return self._truncation_side or "left"
+
+    @property
+    def named_truncation_side(self) -> str | None:
+        """`truncation_side` where tokenizer_config.json names one."""
         return self._truncation_side
 
     @property
@@ -117,24 +125,35 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`, with the tokens that the model expects around it unless told not to."""
-        if len(text) > MAX_TEXT_CHARS:
-            raise BadRequest(
-                "prompt", f"the text has {len(text)} characters; at most {MAX_TEXT_CHARS} are taken"
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise BadRequest(
-                "prompt",
-                f"the text is not valid Unicode: a lone surrogate U+{ord(text[error.start]):04X} "
-                f"at character {error.start}",
-            ) from error
+        _check_text(text)
         has_own = add_special_tokens and self._affixes is None
         ids: list[int] = self._library.encode(text, add_special_tokens=has_own).ids
         if add_special_tokens and self._affixes is not None:
             before, after = self._affixes
             return [*before, *ids, *after]
         return ids
+
+    def encode_framed(
+        self, texts: Sequence[str], *, add_special_tokens: bool, max_tokens: int | None, side: str
+    ) -> Encoded:
+        """One text or a pair of texts, cut to `max_tokens` at their `side`, inside what surrounds them.
+
+        What tokenizer.json itself puts around texts comes before flags of tokenizer_config.json.
+        """
+        ids = [self.encode(text, add_special_tokens=False) for text in texts]
+        if not add_special_tokens:
+            pieces = (Frame.around((), ()), Frame.pair())
+            return pieces[len(texts) - 1].fill(ids, max_tokens, side)
+        return self._frame(len(texts)).fill(ids, max_tokens, side)
+
+    def _frame(self, num_texts: int) -> Frame:
+        if num_texts not in self._frame_by_num_texts:
+            frame = Frame.of(self._library, is_pair=num_texts == 2)
+            # Embedders end a text with a token of the file's own, beside a config that adds none.
+            if num_texts == 1 and self._affixes is not None and frame.is_bare:
+                frame = Frame.around(*self._affixes)
+            self._frame_by_num_texts[num_texts] = frame
+        return self._frame_by_num_texts[num_texts]
 
     # -- ids to text --------------------------------------------------------------------------
 
@@ -260,6 +279,21 @@ class Tokenizer:
         return [token_id]
 
 
+def _check_text(text: str) -> None:
+    if len(text) > MAX_TEXT_CHARS:
+        raise BadRequest(
+            "prompt", f"the text has {len(text)} characters; at most {MAX_TEXT_CHARS} are taken"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(
+            "prompt",
+            f"the text is not valid Unicode: a lone surrogate U+{ord(text[error.start]):04X} "
+            f"at character {error.start}",
+        ) from error
+
+
 def _read_object(data: bytes, name: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
@@ -284,12 +318,11 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _truncation_side(config: Mapping[str, Any]) -> str:
-    # Without a word from the tokenizer the end of the prompt is kept: it is what the answer follows.
-    side = config.get("truncation_side", "left")
-    if side not in ("left", "right"):
+def _truncation_side(config: Mapping[str, Any]) -> str | None:
+    side = config.get("truncation_side")
+    if side not in (None, "left", "right"):
         raise ConfigError(f'{CONFIG_FILE}: truncation_side must be "left" or "right", got {side!r}')
-    return str(side)
+    return None if side is None else str(side)
 
 
 def _line(error: BaseException) -> str:

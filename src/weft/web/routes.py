@@ -7,12 +7,14 @@ from weft.web.admin.probes import probe_endpoints
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.openai import ENDPOINTS as OPENAI
+from weft.web.pooling import ENDPOINTS as POOLING
 from weft.web.tokens import ENDPOINTS as TOKENS
 
 API_ENDPOINTS: tuple[Endpoint, ...] = (
     *models.ENDPOINTS,
     *OPENAI,
     *TOKENS,
+    *POOLING,
     *tokens.ENDPOINTS,
     *control.ENDPOINTS,
     *refused.ENDPOINTS,

@@ -13,6 +13,7 @@ __all__ = [
     "Limits",
     "NativeRunner",
     "ResidentBytes",
+    "available_cpus",
     "cpu",
     "draw_rows",
     "measure_limits",
@@ -48,6 +49,11 @@ def measure_limits(dtype: str, num_threads: int | None = None) -> Limits:
     element = "bfloat16" if dtype == "bfloat16" else "float32"
     threads = _core.available_cpus() if num_threads is None else num_threads
     return Limits(*_core.measure_limits(usable_paths()[0], element, threads))
+
+
+def available_cpus() -> int:
+    """How many CPUs this process may use."""
+    return _core.available_cpus()
 
 
 def cpu() -> Cpu:

@@ -28,6 +28,7 @@ class Rope:
 
 class ModelSpec:
     vocab_size: int
+    num_outputs: int
     hidden_size: int
     intermediate_size: int
     num_heads: int

@@ -33,6 +33,7 @@ class NativeRunner:
         num_threads: int | None = None,
     ) -> None:
         self.vocab_size = spec.vocab_size
+        self._num_outputs = spec.vocab_size if spec.has_head else spec.hidden_size
         self.path = usable_paths()[0] if path is None else path
         self._model = _core.Model(
             _model_spec(spec, dtype, max_model_len),
@@ -55,8 +56,11 @@ class NativeRunner:
         self._model.allocate_kv(num_blocks, block_size)
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Logits of the wanted rows, [wanted, vocab]. A batch that fits no model is a `ValueError`."""
-        logits = np.empty((len(batch.logit_rows), self.vocab_size), np.float32)
+        """Logits of the wanted rows, [wanted, vocab]; without a head, their hidden states.
+
+        A batch that fits no model is a `ValueError`.
+        """
+        logits = np.empty((len(batch.logit_rows), self._num_outputs), np.float32)
         self._model.forward(
             batch.token_ids,
             batch.positions,
@@ -83,8 +87,15 @@ def usable_paths() -> list[str]:
 
 
 def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor as the core takes it: norms in float32, with the offset of the family added."""
+    """Every tensor as the core takes it: norms in float32, with the offset of the family added.
+
+    Hidden states come out through a head that changes nothing.
+    """
+    if not spec.has_head:
+        yield "head", Tensor("float32", np.eye(spec.hidden_size, dtype=np.float32))
     for name, tensor in weights.tensors.items():
+        if name.startswith("head."):
+            continue  # a classifier's, which comes after
         if name.rpartition(".")[2] in _VECTORS:
             yield name, Tensor("float32", tensor.float32() + np.float32(spec.norm_offset))
         else:
@@ -95,12 +106,17 @@ def _model_spec(spec: DecoderSpec, dtype: str, max_model_len: int) -> _core.Mode
     native = _core.ModelSpec()
     for field in (
         "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim norm_eps "
-        "attention_scale embedding_multiplier residual_multiplier logits_divisor tied_head"
+        "attention_scale embedding_multiplier residual_multiplier"
     ).split():
         setattr(native, field, getattr(spec, field))
+    if spec.has_head:
+        native.tied_head = spec.tied_head
+        native.logits_divisor = spec.logits_divisor
+        native.final_soft_cap = spec.final_soft_cap or 0.0
+    else:
+        native.num_outputs = spec.hidden_size
     native.element = "bfloat16" if dtype == "bfloat16" else "float32"
     native.attention_soft_cap = spec.attention_soft_cap or 0.0
-    native.final_soft_cap = spec.final_soft_cap or 0.0
     native.set_qk_norm(spec.qk_norm.value)
     native.set_activation(spec.activation.value)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))

@@ -27,8 +27,10 @@ def resident_bytes(spec: DecoderSpec, dtype: str) -> ResidentBytes:
     head = _padded(spec.head_dim, _LANES)
     query, kv = spec.num_heads * head, spec.num_kv_heads * head
     layer = hidden * (_padded(query + 2 * kv, _PANEL) + query) + 3 * hidden * inner
-    embedding = 0 if spec.tied_head else spec.vocab_size * spec.hidden_size
-    total = len(spec.layers) * layer + hidden * _padded(spec.vocab_size, _PANEL) + embedding
+    is_shared = spec.tied_head and spec.has_head
+    embedding = 0 if is_shared else spec.vocab_size * spec.hidden_size
+    outputs = spec.vocab_size if spec.has_head else spec.hidden_size
+    total = len(spec.layers) * layer + hidden * _padded(outputs, _PANEL) + embedding
     return ResidentBytes(total * width, len(spec.layers) * 2 * kv * width, kv_dtype)
 
 

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
+from weft.core.types import PoolingKind
 from weft.model.checkpoint import Checkpoint
 from weft.model.directory import describe
 from weft.model.embedded.byte_tokenizer import (
@@ -20,6 +22,7 @@ from weft.model.embedded.parameters import Parameters, parse_parameters
 from weft.model.families import read_config, read_spec
 from weft.model.fields import Fields
 from weft.model.layout import TensorPlan, decoder_layout
+from weft.model.pooling import PoolingSpec
 from weft.model.spec import DecoderSpec
 from weft.model.tokenizer import read_tokenizer
 from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
@@ -30,12 +33,12 @@ _KEYS = tuple(
 _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on one token
 
 
-def open_random(name: str, query: str, dtype: str) -> Checkpoint:
+def open_random(name: str, query: str, dtype: str, runner: str = "auto") -> Checkpoint:
     """The model that `query` asks for; `dtype` other than auto rounds further."""
     parameters = parse_parameters("random", query, _KEYS)
     values = _config(parameters)
     config = read_config(values, name)
-    spec = read_spec(config)
+    spec = replace(read_spec(config), has_head=runner != "pooling")
     drawn = parameters.choice("dtype", "float32", DTYPES)
     files = {
         **tokenizer_files(spec.vocab_size, SPECIALS[2]),
@@ -46,6 +49,9 @@ def open_random(name: str, query: str, dtype: str) -> Checkpoint:
     served = drawn if dtype == "auto" else dtype
     generation = Fields(json.loads(files["generation_config.json"]), name)
     card = describe(name, config, spec, facts, generation, served)
+    if not spec.has_head:
+        last, hidden = PoolingKind.LAST, spec.hidden_size
+        card = replace(card, pooling=PoolingSpec(hidden_size=hidden, kind=last, normalize=True))
     seed = parameters.integer("seed", 0, low=0, high=2**63 - 1)
     return Checkpoint(
         card, spec, facts.chat_template, files, lambda: _draw_all(spec, seed, drawn, served)

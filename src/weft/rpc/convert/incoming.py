@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.config import CacheConfig, EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
 from weft.core.errors import GenerationError
 from weft.core.types import (
     AllBlocksCleared,
@@ -12,9 +12,13 @@ from weft.core.types import (
     EngineLoad,
     KvEvent,
     KvEventBatch,
+    PoolingKind,
 )
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
+
+# The wire has one pooling call, and tells nothing of how it is answered.
+_EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embedding_size=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,7 @@ def to_engine_config(model: ModelConfig, server: ServerInfo, load: EngineLoad) -
             max_num_queued_tokens=0,
         ),
         data_parallel_size=server.data_parallel_size,
+        pooler_config=None if model.runner_type == "generate" else _EMBEDDER,
     )
 
 

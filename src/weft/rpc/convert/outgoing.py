@@ -111,6 +111,8 @@ def read_prompt(prompt: PromptType) -> TokensPrompt | str:
         return {"prompt_token_ids": prompt}
     if prompt.get("cache_salt") is not None:
         raise not_on_this_wire("cache_salt")
+    if prompt.get("prompt_pair") is not None:
+        raise not_on_this_wire("prompt_pair")
     text = prompt.get("prompt")
     token_ids = cast("TokensPrompt", prompt).get("prompt_token_ids")
     if token_ids is not None:

@@ -49,7 +49,8 @@ def to_model_info(model: ModelConfig) -> pb.GetModelInfoResponse:
         eos_token_ids=model.eos_token_ids,
         pad_token_id=model.pad_token_id or 0,
         bos_token_id=model.bos_token_id or 0,
-        max_req_input_len=model.max_model_len - 1,  # one token must still fit behind the prompt
+        # One token must still fit behind a prompt that is to be answered.
+        max_req_input_len=model.max_model_len - (model.runner_type == "generate"),
         default_sampling_params_json=json.dumps(defaults, sort_keys=True) if defaults else "",
     )
 

@@ -1,0 +1,111 @@
+"""`Pooler`: from a sequence's hidden states to its embedding or its scores.
+
+Hidden states come in as the steps compute them, chunk by chunk; what is kept between chunks does not
+depend on where they were cut.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self, assert_never
+
+import numpy as np
+
+from weft.compute import tiles
+from weft.compute.activations import activate
+from weft.compute.encoder import Linear, WeightReader
+from weft.compute.runner import FloatArray
+from weft.core.types import PoolingKind, PoolingParams
+from weft.model.pooling import HeadSpec, PoolingSpec, Scale
+from weft.model.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The hidden states of one sequence so far: all of them, or as much as its pooling needs."""
+
+    kind: PoolingKind
+    num_rows: int = 0
+    parts: tuple[FloatArray, ...] = ()
+
+    def plus(self, rows: FloatArray) -> Self:
+        """With the next rows, [rows, hidden], at least one."""
+        match self.kind:
+            case PoolingKind.CLS:
+                parts = self.parts or (rows[:1].copy(),)
+            case PoolingKind.LAST:
+                parts = (rows[-1:].copy(),)
+            case PoolingKind.MEAN:
+                # Row after row, as a reduction over the outer axis goes: however they were cut.
+                whole = np.concatenate([*self.parts, rows])
+                parts = (np.add.reduce(whole, axis=0, keepdims=True),)
+            case PoolingKind.EACH:
+                parts = (*self.parts, rows)
+            case _:
+                assert_never(self.kind)
+        return replace(self, num_rows=self.num_rows + len(rows), parts=parts)
+
+    def result(self) -> FloatArray:
+        """[1, hidden], or [rows, hidden] where every row is wanted."""
+        whole = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+        return whole / np.float32(self.num_rows) if self.kind is PoolingKind.MEAN else whole
+
+
+class Pooler:
+    """What follows the hidden states, for every task of one model."""
+
+    def __init__(self, spec: PoolingSpec, weights: Weights, *, normalize: bool) -> None:
+        self._normalize = normalize
+        self._head = None if spec.head is None else _Head(spec.head, weights)
+
+    def finish(self, rows: FloatArray, params: PoolingParams) -> FloatArray:
+        """What the caller gets of the collected rows: one row, or one for each token."""
+        with np.errstate(all="ignore"):  # what overflows is NaN, and told so by the engine
+            if self._head is not None:
+                return self._head(rows, is_scaled=params.use_activation is not False)
+            if params.dimensions is not None:
+                rows = rows[:, : params.dimensions]
+            is_normal = self._normalize if params.normalize is None else params.normalize
+            return normalized(rows) if is_normal else rows
+
+
+def normalized(rows: FloatArray) -> FloatArray:
+    """Rows of length 1; a row of zeros stays."""
+    lengths: FloatArray = np.sqrt(np.sum(rows * rows, axis=-1, keepdims=True))
+    floor: FloatArray = np.maximum(lengths, np.float32(1e-12))
+    return rows / floor
+
+
+class _Head:
+    """A classifier."""
+
+    def __init__(self, spec: HeadSpec, weights: Weights) -> None:
+        reader = WeightReader(weights, spec.norm_eps)
+        self._spec = spec
+        self._dense: Linear | None = reader.linear("head.dense") if spec.has_dense else None
+        self._norm = reader.norm("head.norm") if spec.has_norm else None
+        self._labels = reader.linear("head.labels")
+
+    def __call__(self, rows: FloatArray, *, is_scaled: bool) -> FloatArray:
+        """Scores, [rows, labels]."""
+        count, hidden = len(rows), tiles.pad_rows(rows)
+        if self._dense is not None:
+            hidden = activate(self._spec.activation, self._dense(hidden))
+        if self._norm is not None:
+            hidden = self._norm(hidden)
+        scores = self._labels(hidden)[:count]
+        return _scaled(self._spec.scale, scores) if is_scaled else scores
+
+
+def _scaled(scale: Scale, scores: FloatArray) -> FloatArray:
+    match scale:
+        case Scale.SOFTMAX:
+            weights: FloatArray = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            total: FloatArray = weights.sum(axis=-1, keepdims=True)
+            return weights / total
+        case Scale.SIGMOID:
+            falling: FloatArray = np.exp(-scores)
+            between: FloatArray = np.float32(1) / (1 + falling)
+            return between
+        case Scale.NONE:
+            return scores
+        case _:
+            assert_never(scale)

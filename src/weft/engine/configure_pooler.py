@@ -1,0 +1,74 @@
+"""`resolve_pooler`: how a pooling model pools, from its files and from what the user said."""
+
+from typing import Any
+
+import msgspec
+
+from weft.core.config import EngineOptions, PoolerConfig, PoolerOptions
+from weft.core.errors import ConfigError
+from weft.core.types import PoolingKind
+from weft.model.card import ModelCard
+from weft.model.pooling import PoolingSpec
+
+_KINDS = (PoolingKind.CLS, PoolingKind.LAST, PoolingKind.MEAN)
+
+
+def resolve_pooler(options: EngineOptions, card: ModelCard) -> PoolerConfig | None:
+    """Decide everything that was left open; None for a model that generates text."""
+    if card.pooling is None:
+        if options.pooler_config is not None:
+            raise ConfigError(
+                f"--pooler-config is for pooling models, and {card.name} generates text"
+            )
+        return None
+    asked = options.pooler_config or PoolerOptions()
+    spec = card.pooling
+    kinds = spec.kinds
+    if asked.pooling_type is not None:
+        _check_embeds(spec, "pooling_type", card)
+        kinds["embed"] = _kind(asked.pooling_type)
+    if asked.normalize is not None:
+        _check_embeds(spec, "normalize", card)
+    if asked.max_embed_len is not None and (
+        asked.max_embed_len < 1 or not asked.enable_chunked_processing
+    ):
+        raise ConfigError(
+            f"--pooler-config max_embed_len is {asked.max_embed_len}; it must be at least 1, and goes "
+            "with enable_chunked_processing"
+        )
+    if asked.enable_chunked_processing:
+        _check_embeds(spec, "enable_chunked_processing", card)
+    return PoolerConfig(
+        kinds=kinds,
+        normalize=spec.normalize if asked.normalize is None else asked.normalize,
+        embedding_size=spec.hidden_size,
+        is_matryoshka=spec.is_matryoshka,
+        dimensions=spec.dimensions,
+        labels=() if spec.head is None else spec.head.labels,
+        lowercases=spec.lowercases,
+        prompt=spec.prompt,
+        enable_chunked_processing=asked.enable_chunked_processing,
+        max_embed_len=asked.max_embed_len,
+    )
+
+
+def read_pooler_options(given: str | dict[str, Any]) -> PoolerOptions:
+    """`--pooler-config`, which is JSON; or the same as a dict, from Python."""
+    try:
+        if isinstance(given, str):
+            return msgspec.json.decode(given, type=PoolerOptions)
+        return msgspec.convert(given, PoolerOptions)
+    except msgspec.DecodeError as error:  # ValidationError is one of these
+        raise ConfigError(f"--pooler-config: {error}") from None
+
+
+def _check_embeds(spec: PoolingSpec, name: str, card: ModelCard) -> None:
+    if spec.head is not None:
+        raise ConfigError(f"--pooler-config {name} is for embeddings, and {card.name} classifies")
+
+
+def _kind(name: str) -> PoolingKind:
+    if name.lower() not in _KINDS:
+        allowed = ", ".join(kind.upper() for kind in _KINDS)
+        raise ConfigError(f"--pooler-config pooling_type is {name!a}; it must be one of {allowed}")
+    return PoolingKind(name.lower())

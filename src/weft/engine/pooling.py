@@ -1,0 +1,51 @@
+"""Pooling: from a step's hidden states to the results of the prompts that end in it."""
+
+import itertools
+import logging
+
+import numpy as np
+
+from weft.compute.pooler import Collected, Pooler
+from weft.compute.runner import FloatArray
+from weft.core.types import PoolingKind
+from weft.engine.plan import Plan, PlannedRows
+from weft.engine.sampled import Sampled, SampledRow
+
+log = logging.getLogger("weft.engine")
+
+_NOT_NUMBERS = "the model produced hidden states that are not numbers"
+
+
+def pool(rows: FloatArray, plan: Plan, pooler: Pooler) -> Sampled:
+    """Collect the rows of every entry; finish those that reach their prompt's end."""
+    counts = [entry.num_scored + entry.samples for entry in plan.entries]
+    ends = list(itertools.accumulate(counts))
+    assert (ends[-1] if ends else 0) == len(rows), (ends, len(rows))
+    return Sampled(
+        tuple(
+            _pool_entry(rows[end - count : end], entry, pooler)
+            for entry, count, end in zip(plan.entries, counts, ends, strict=True)
+        )
+    )
+
+
+def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> SampledRow:
+    request = entry.sequence.request
+    assert request.pooling is not None
+    assert request.pooling_kind is not None
+    # A sequence that was preempted begins again.
+    collected = entry.sequence.collected if entry.start else None
+    collected = collected or Collected(request.pooling_kind)
+    if len(rows):
+        collected = collected.plus(rows)
+    if not entry.samples:
+        return SampledRow(collected=collected)
+    try:
+        result = pooler.finish(collected.result(), request.pooling)
+    except Exception:
+        log.exception("pooling failed: request_id=%s", request.request_id)
+        return SampledRow(error="internal error while pooling")
+    if not np.isfinite(result).all():
+        return SampledRow(error=_NOT_NUMBERS, is_corrupt=True)
+    is_of_tokens = request.pooling_kind is PoolingKind.EACH
+    return SampledRow(collected=collected, pooled=result if is_of_tokens else result[0])

@@ -1,0 +1,63 @@
+"""The front half of one pooling request: what the engine says of it, made into its one output."""
+
+from weft.core.types import FinishReason, PoolingRequestOutput, Request
+from weft.engine.messages import SequenceOutput
+
+
+class PoolingStream:
+    """Waits for the one result of a request."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._output: PoolingRequestOutput | None = None
+        self._error: str | None = None
+
+    @property
+    def error(self) -> str | None:
+        """The engine's sentence when the request has failed."""
+        return self._error
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the request has ended."""
+        return self._output is not None or self._error is not None
+
+    def progress(self, index: int) -> tuple[int, FinishReason | None]:
+        """No tokens ever, and why it has ended."""
+        del index
+        if self._error is not None:
+            return 0, FinishReason.ERROR
+        if self._output is None:
+            return 0, None
+        return 0, FinishReason.STOP if self._output.data else FinishReason.ABORT
+
+    def push(self, output: SequenceOutput) -> bool:
+        """Take the engine's news; never a reason to stop it."""
+        if self.is_finished:
+            return False
+        if output.finish_reason is FinishReason.ERROR:
+            self._error = output.error or "the engine failed to answer this request"
+        elif output.pooled is not None:
+            data: list[float] = list(memoryview(output.pooled).cast("f"))
+            self._finish(data, output.pooled_shape, output.num_cached_tokens)
+        elif output.finish_reason is not None:
+            self.abort()
+        return False
+
+    def abort(self) -> None:
+        """End with no numbers."""
+        if not self.is_finished:
+            self._finish([], (0,), 0)
+
+    def pop(self) -> PoolingRequestOutput | None:
+        """The output, once it is there."""
+        return self._output
+
+    def _finish(self, data: list[float], shape: tuple[int, ...], num_cached_tokens: int) -> None:
+        self._output = PoolingRequestOutput(
+            request_id=self._request.request_id,
+            prompt_token_ids=self._request.prompt_token_ids,
+            data=data,
+            shape=shape,
+            num_cached_tokens=num_cached_tokens,
+        )

@@ -1,0 +1,1 @@
+"""Encoders (BERT and its descendants) as checkpoints: spec, families, names of tensors."""

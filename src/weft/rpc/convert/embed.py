@@ -1,0 +1,87 @@
+"""Embed, both ways: the wire carries token ids and one vector, and nothing else is to be said."""
+
+from dataclasses import dataclass
+
+from weft.core.config import PoolerConfig
+from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.core.types import PoolingRequestOutput, Request, TokensPrompt
+from weft.core.validate import Limits, validate_prompt, validate_request_id
+from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.convert.outgoing import not_on_this_wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """An `EmbedRequest` in our terms. `request_id` None: the server is to make one."""
+
+    request_id: str | None
+    prompt: TokensPrompt
+
+
+def to_embedding(
+    request: pb.EmbedRequest,
+    pooler: PoolerConfig | None,
+    limits: Limits,
+    padding_id: int | None = None,
+) -> Embedding:
+    """Translate and check. Ids of `padding_id` at the end are no part of the text."""
+    if pooler is None:
+        raise Unsupported("Embed is not supported by this model: it generates text")
+    if request.request_id:
+        validate_request_id(request.request_id)
+    if not request.HasField("tokenized"):
+        raise BadRequest("tokenized", "tokenized is missing: the input must be token ids")
+    given = request.tokenized.input_ids
+    if len(given) > limits.max_sequence_len:  # before millions of ids are copied
+        raise ContextLengthExceeded(
+            "input_ids",
+            f"this model's maximum context length is {limits.max_sequence_len} tokens, and the "
+            f"prompt has {len(given)}",
+            len(given),
+        )
+    token_ids = list(given)
+    while len(token_ids) > 1 and token_ids[-1] == padding_id:
+        token_ids.pop()
+    validate_prompt(token_ids, limits, num_new=0)
+    prompt: TokensPrompt = {"prompt_token_ids": token_ids}
+    if request.tokenized.original_text:
+        prompt["prompt"] = request.tokenized.original_text
+    return Embedding(request_id=request.request_id or None, prompt=prompt)
+
+
+def to_embed_response(output: PoolingRequestOutput) -> pb.EmbedResponse:
+    """Translate; an aborted request has no numbers."""
+    return pb.EmbedResponse(
+        embedding=output.data,
+        prompt_tokens=len(output.prompt_token_ids),
+        embedding_dim=len(output.data),
+    )
+
+
+def to_embed_request(request: Request) -> pb.EmbedRequest:
+    """Translate a checked request; what is not to be said on this wire is refused by name."""
+    asked = request.pooling
+    assert asked is not None
+    if asked.task != "embed":
+        raise not_on_this_wire("task")
+    for name in ("dimensions", "normalize", "skip_reading_prefix_cache"):
+        if getattr(asked, name) is not None:
+            raise not_on_this_wire(name)
+    if request.cache_salt is not None:
+        raise not_on_this_wire("cache_salt")
+    if request.token_type_ids is not None:
+        raise not_on_this_wire("prompt_pair")
+    message = pb.EmbedRequest(request_id=request.request_id)
+    message.tokenized.input_ids.extend(request.prompt_token_ids)
+    message.tokenized.original_text = request.prompt or ""
+    return message
+
+
+def to_pooling_output(request: Request, answer: pb.EmbedResponse) -> PoolingRequestOutput:
+    """Translate."""
+    return PoolingRequestOutput(
+        request_id=request.request_id,
+        prompt_token_ids=request.prompt_token_ids,
+        data=list(answer.embedding),
+        shape=(len(answer.embedding),),
+    )

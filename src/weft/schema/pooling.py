@@ -1,0 +1,211 @@
+"""Bodies of the pooling APIs: embeddings, pooling, classification, scores and rankings."""
+
+from typing import Any, Literal
+
+import msgspec
+
+Encoding = Literal["float", "base64", "bytes", "bytes_only"]
+# A text, texts, ids or lists of ids; never a mixture.
+Input = str | list[str | int | list[int]]
+
+
+class PoolingFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What all of them have in common."""
+
+    model: str | None = None
+    request_id: str | None = None
+    user: str | None = None
+    priority: int | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: str | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+
+
+class InputFields(PoolingFields, frozen=True, kw_only=True):
+    """What is to be pooled: texts or ids, or one conversation."""
+
+    input: Input | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class NumberFields(InputFields, frozen=True, kw_only=True):
+    """How the numbers are written."""
+
+    encoding_format: Encoding | None = None
+    embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    endianness: Literal["native", "little", "big"] | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+
+
+class EmbeddingBody(NumberFields, frozen=True, kw_only=True):
+    """A request for one embedding of each input."""
+
+
+class PoolingBody(NumberFields, frozen=True, kw_only=True):
+    """A request for whatever the model makes of each input."""
+
+    task: str | None = None
+    use_activation: bool | None = None
+
+
+class ClassifyBody(InputFields, frozen=True, kw_only=True):
+    """A request for the class of each input."""
+
+    use_activation: bool | None = None
+
+
+class ScoreBody(PoolingFields, frozen=True, kw_only=True):
+    """Texts to compare: one with one, one with each of several, or each with its counterpart."""
+
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    queries: str | list[str] | None = None
+    documents: str | list[str] | None = None
+    use_activation: bool | None = None
+
+
+class RerankDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A document as some clients write it."""
+
+    text: str
+
+
+class RerankBody(PoolingFields, frozen=True, kw_only=True):
+    """Documents to bring into the order in which they answer a query. `top_n` 0 is all."""
+
+    query: str
+    documents: list[str | RerankDocument]
+    top_n: int | None = None
+    return_documents: bool | None = None
+    max_tokens_per_doc: int | None = None
+    use_activation: bool | None = None
+
+
+class PoolingUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of all inputs; nothing is generated."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+    """The embedding of one input: numbers, or their bytes in base64."""
+
+    index: int
+    object: str = "embedding"
+    embedding: list[float] | str
+
+
+class EmbeddingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Embeddings, in the order of the inputs."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[Embedding]
+    usage: PoolingUsage
+
+
+class Pooled(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model made of one input; of every token, one list each."""
+
+    index: int
+    object: str = "pooling"
+    data: list[float | list[float]] | str
+
+
+class PoolingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Results, in the order of the inputs."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[Pooled]
+    usage: PoolingUsage
+
+
+class Classification(msgspec.Struct, frozen=True, kw_only=True):
+    """The class of one input, and the scores of all."""
+
+    index: int
+    label: str | None
+    probs: list[float]
+    num_classes: int
+
+
+class ClassifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Classes, in the order of the inputs."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[Classification]
+    usage: PoolingUsage
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """How well two texts go together."""
+
+    index: int
+    object: str = "score"
+    score: float
+
+
+class ScoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Scores, in the order of the texts."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[Score]
+    usage: PoolingUsage
+
+
+class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One document; `index` is its place in the request."""
+
+    index: int
+    document: RerankDocument | msgspec.UnsetType = msgspec.UNSET
+    relevance_score: float
+
+
+class RerankAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents, the best first."""
+
+    id: str
+    model: str
+    usage: PoolingUsage
+    results: list[RerankResult]
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the numbers of one input lie in an answer of bytes."""
+
+    index: int
+    embed_dtype: str
+    endianness: str
+    start: int
+    end: int
+    shape: list[int]
+
+
+class BytesMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What would stand around the numbers; the `metadata` header of an answer of bytes."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Item]
+    usage: PoolingUsage

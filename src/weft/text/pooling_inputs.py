@@ -1,0 +1,109 @@
+"""From what a caller gave `encode` to a checked `Request`: tokenise, cut, validate."""
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.config import EngineConfig
+from weft.core.errors import BadRequest
+from weft.core.pooling import validate_pooling
+from weft.core.types import PoolingParams, PromptType, Request, SamplingParams
+from weft.core.validate import (
+    Limits,
+    validate_cache_salt,
+    validate_priority,
+    validate_prompt,
+    validate_request_id,
+)
+from weft.text.frame import Encoded
+from weft.text.inputs import Given, check_length, read_given, read_tokenization, trimmed
+from weft.text.tokenizer import Tokenizer
+
+_IDLE = SamplingParams(max_tokens=None, detokenize=False)
+
+
+class PoolingProcessor:
+    """Makes the requests of `encode` for an engine with this config; safe to share between threads.
+
+    `limits` are the config's own, unless somebody knows better.
+    """
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer | None, *, limits: Limits | None = None
+    ) -> None:
+        self._limits = limits or Limits.of(config)
+        self._pooler = config.pooler_config
+        self._tokenizer = tokenizer
+
+    def process(
+        self,
+        prompt: PromptType,
+        params: PoolingParams,
+        request_id: str,
+        *,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+    ) -> Request:
+        """Parameters are checked before the prompt is looked at.
+
+        A text that is cut keeps the special tokens around it, and loses its end unless the tokenizer
+        or `truncation_side` says otherwise.
+        """
+        validate_request_id(request_id)
+        validate_priority(priority)
+        resolved = validate_pooling(params, self._pooler, self._limits)
+        given = read_given(prompt)
+        validate_cache_salt(given.cache_salt)
+        encoded = self._encode(given, params, tokenization_kwargs or {})
+        validate_prompt(encoded.ids, self._limits, num_new=0)
+        assert self._pooler is not None, "validate_pooling has refused it otherwise"
+        assert resolved.task is not None
+        return Request(
+            request_id=request_id,
+            engine_id=f"{request_id}-{secrets.token_hex(4)}",
+            prompt_token_ids=encoded.ids,
+            params=_IDLE,
+            eos_token_ids=(),
+            seed=0,
+            arrival_time=time.monotonic(),
+            prompt=given.text,
+            priority=priority,
+            cache_salt=given.cache_salt,
+            pooling=resolved,
+            pooling_kind=self._pooler.kinds[resolved.task],
+            token_type_ids=encoded.type_ids if any(encoded.type_ids) else None,
+        )
+
+    def _encode(self, given: Given, params: PoolingParams, kwargs: Mapping[str, Any]) -> Encoded:
+        how = read_tokenization(kwargs, params.truncate_prompt_tokens, self._limits)
+        named = None if self._tokenizer is None else self._tokenizer.named_truncation_side
+        side = how.side or named or "right"
+        max_tokens = how.truncate_prompt_tokens
+        if max_tokens == -1:
+            max_tokens = self._limits.max_model_len
+        if given.token_ids is not None:
+            ids = given.token_ids
+            if max_tokens is not None:
+                ids = ids[-max_tokens:] if side == "left" else ids[:max_tokens]
+            return Encoded(ids, [])
+        if self._tokenizer is None:
+            raise BadRequest(
+                "prompt", "this model has no tokenizer; give the prompt as prompt_token_ids"
+            )
+        texts = [self._usual(given.text or "")]
+        if given.pair is not None:
+            texts.append(self._usual(given.pair, is_second=True))
+        if max_tokens is None:
+            check_length(sum(map(len, texts)), self._tokenizer, self._limits)
+        else:
+            texts = [trimmed(text, side, self._tokenizer, self._limits) for text in texts]
+        return self._tokenizer.encode_framed(
+            texts, add_special_tokens=how.add_special_tokens, max_tokens=max_tokens, side=side
+        )
+
+    def _usual(self, text: str, *, is_second: bool = False) -> str:
+        """The text as the model's authors feed it."""
+        assert self._pooler is not None
+        text = text if is_second else self._pooler.prompt + text
+        return text.lower() if self._pooler.lowercases else text

@@ -1,0 +1,67 @@
+"""Embeddings, pooling, classification, scores and rankings, as endpoints."""
+
+from weft.schema.pooling import (
+    ClassifyAnswer,
+    ClassifyBody,
+    EmbeddingAnswer,
+    EmbeddingBody,
+    PoolingAnswer,
+    PoolingBody,
+    RerankAnswer,
+    RerankBody,
+    ScoreAnswer,
+    ScoreBody,
+)
+from weft.web.http.endpoint import Endpoint
+from weft.web.pooling.embeddings import create_embeddings
+from weft.web.pooling.pool import create_classification, create_pooling
+from weft.web.pooling.score import create_ranking, create_score
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        method="POST",
+        path="/v1/embeddings",
+        handler=create_embeddings,
+        summary="One vector for each text",
+        body=EmbeddingBody,
+        answer=EmbeddingAnswer,
+    ),
+    Endpoint(
+        method="POST",
+        path="/pooling",
+        handler=create_pooling,
+        summary="What the model makes of each text, by task",
+        body=PoolingBody,
+        answer=PoolingAnswer,
+    ),
+    Endpoint(
+        method="POST",
+        path="/classify",
+        handler=create_classification,
+        summary="The class of each text, and the scores of all classes",
+        body=ClassifyBody,
+        answer=ClassifyAnswer,
+    ),
+    *(
+        Endpoint(
+            method="POST",
+            path=path,
+            handler=create_score,
+            summary="How well two texts go together",
+            body=ScoreBody,
+            answer=ScoreAnswer,
+        )
+        for path in ("/score", "/v1/score")
+    ),
+    *(
+        Endpoint(
+            method="POST",
+            path=path,
+            handler=create_ranking,
+            summary="Documents in the order in which they answer a query",
+            body=RerankBody,
+            answer=RerankAnswer,
+        )
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+    ),
+)

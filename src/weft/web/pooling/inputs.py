@@ -1,0 +1,115 @@
+"""From a pooling body to prompts: what every pooling API reads alike."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.core.config import PoolerConfig
+from weft.core.errors import BadRequest
+from weft.core.types import PromptType, SamplingParams
+from weft.core.validate import validate_cache_salt
+from weft.schema.pooling import InputFields, PoolingFields
+from weft.web.chat.prompt import check_priority, render
+from weft.web.chat.turn import Turn
+from weft.web.http.endpoint import Call
+from weft.web.openai.calling import Heading, label_of
+from weft.web.openai.model_names import resolve_model
+from weft.web.openai.unsupported import refuse_unsupported
+from weft.web.served import Served
+
+# As OpenAI has it: each input is a request of its own, and takes a place in the queue.
+MAX_INPUTS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Texts or lists of ids, and how texts are made into tokens."""
+
+    prompts: list[str | list[int]]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def pooling_heading(call: Call, fields: PoolingFields, *, prefix: str, created: int) -> Heading:
+    """The answer's id bears the client's label, wherever it wrote it, or else ours."""
+    label = label_of(call, fields.request_id)
+    model = resolve_model(call.served, fields.model or None)
+    return Heading(id=f"{prefix}-{label}", created=created, model=model)
+
+
+def pooler_of(served: Served, *tasks: str) -> PoolerConfig:
+    """What the model can be asked for; `BadRequest` unless one of `tasks` (none: any) is among it."""
+    pooler = served.client.vllm_config.pooler_config
+    wanted = " or ".join(tasks) or "pooling"
+    if pooler is None:
+        raise BadRequest("model", f"the model does not support {wanted}: it generates text")
+    if tasks and not set(tasks) & set(pooler.tasks):
+        raise BadRequest(
+            "model", f"the model does not support {wanted}; it supports {', '.join(pooler.tasks)}"
+        )
+    return pooler
+
+
+def check_fields(served: Served, body: PoolingFields) -> None:
+    """Refuse what is not offered, before anything is tokenised."""
+    refuse_unsupported(body)
+    check_priority(served.client, body.priority or 0)
+    validate_cache_salt(body.cache_salt)
+
+
+async def read_inputs(call: Call, body: InputFields) -> Prompts:
+    """The inputs of a body, in one of their two forms."""
+    check_fields(call.served, body)
+    if body.messages is not None and body.input is not None:
+        raise BadRequest("messages", "give input or messages, not both")
+    if body.messages is not None:
+        text = await render(call.served, _turn(call, body, body.messages))
+        return Prompts([text], tokenization(body, add_special_tokens=False))
+    if body.input is None or body.input == "":
+        raise BadRequest("input", "Input or messages must be provided")
+    return Prompts(split_input(body.input), tokenization(body, add_special_tokens=True))
+
+
+def tokenization(body: PoolingFields, *, add_special_tokens: bool) -> dict[str, Any]:
+    """`tokenization_kwargs`, with what the body leaves open."""
+    given = body.add_special_tokens
+    kwargs: dict[str, Any] = {"add_special_tokens": add_special_tokens if given is None else given}
+    if body.truncation_side is not None:
+        kwargs["truncation_side"] = body.truncation_side
+    return kwargs
+
+
+def split_input(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """The inputs, each a text or ids; `BadRequest` for a mixture."""
+    if isinstance(given, str):
+        return [given]
+    kinds = {type(item) for item in given}
+    if len(kinds) > 1:
+        raise BadRequest("input", "input must hold texts, or ids, or lists of ids, and no mixture")
+    if kinds == {int}:
+        return [[item for item in given if isinstance(item, int)]]
+    if len(given) > MAX_INPUTS:
+        raise BadRequest("input", f"at most {MAX_INPUTS} inputs are taken, got {len(given)}")
+    return [item for item in given if not isinstance(item, int)]
+
+
+def with_salt(prompt: str | list[int], cache_salt: str | None) -> PromptType:
+    """The prompt as the engine takes it."""
+    if cache_salt is None:
+        return prompt
+    if isinstance(prompt, str):
+        return {"prompt": prompt, "cache_salt": cache_salt}
+    return {"prompt_token_ids": prompt, "cache_salt": cache_salt}
+
+
+def _turn(call: Call, body: InputFields, messages: list[dict[str, Any]]) -> Turn:
+    return Turn(
+        request_id=call.request_id,
+        model=resolve_model(call.served, body.model or None),
+        messages=messages,
+        params=_IDLE,
+        template_kwargs=body.chat_template_kwargs or {},
+        add_generation_prompt=bool(body.add_generation_prompt),
+        continue_final_message=bool(body.continue_final_message),
+    )
+
+
+_IDLE = SamplingParams()

@@ -1,0 +1,87 @@
+"""Texts beyond the context: cut into pieces, embedded piece by piece, and averaged."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from weft.core.config import PoolerConfig
+from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.types import PoolingParams, PoolingRequestOutput
+from weft.schema.pooling import EmbeddingBody
+from weft.web.http.endpoint import Call
+from weft.web.pooling.inputs import Prompts, with_salt
+from weft.web.pooling.run import Job, run_jobs
+
+_MAX_PIECES = 2048  # of one HTTP request
+
+
+def is_cutting(pooler: PoolerConfig, params: PoolingParams) -> bool:
+    """Whether texts are cut into pieces; a caller who has them truncated wants one piece."""
+    return pooler.enable_chunked_processing and params.truncate_prompt_tokens is None
+
+
+async def embed_long(
+    call: Call,
+    body: EmbeddingBody,
+    prompts: Prompts,
+    params: PoolingParams,
+    pooler: PoolerConfig,
+) -> list[PoolingRequestOutput]:
+    """The embedding of each prompt, whatever its length."""
+    length = call.served.client.model_config.max_model_len
+    texts = [await _token_ids(call, prompt, prompts, pooler) for prompt in prompts.prompts]
+    cuts = [[ids[i : i + length] for i in range(0, max(len(ids), 1), length)] for ids in texts]
+    if sum(map(len, cuts)) > _MAX_PIECES:
+        raise BadRequest(
+            "input", f"the texts make more than {_MAX_PIECES} pieces of {length} tokens"
+        )
+    jobs = [Job(with_salt(piece, body.cache_salt), params) for pieces in cuts for piece in pieces]
+    outputs = iter(await run_jobs(call, body, jobs))
+    is_normal = pooler.normalize if params.normalize is None else params.normalize
+    return [
+        average(ids, [next(outputs) for _ in pieces], is_normal=is_normal)
+        for ids, pieces in zip(texts, cuts, strict=True)
+    ]
+
+
+async def _token_ids(
+    call: Call, prompt: str | list[int], prompts: Prompts, pooler: PoolerConfig
+) -> list[int]:
+    if isinstance(prompt, list):
+        ids = prompt
+    else:
+        text = pooler.prompt + prompt
+        encoded = await asyncio.to_thread(
+            call.served.tokenizer.encode_framed,
+            [text.lower() if pooler.lowercases else text],
+            add_special_tokens=prompts.kwargs["add_special_tokens"],
+            max_tokens=None,
+            side="right",
+        )
+        ids = encoded.ids
+    if pooler.max_embed_len is not None and len(ids) > pooler.max_embed_len:
+        raise ContextLengthExceeded(
+            "input",
+            f"this server embeds texts of at most {pooler.max_embed_len} tokens, and this one has "
+            f"{len(ids)}",
+            len(ids),
+        )
+    return ids
+
+
+def average(
+    token_ids: list[int], pieces: Sequence[PoolingRequestOutput], *, is_normal: bool
+) -> PoolingRequestOutput:
+    """The mean of the pieces' vectors, each weighing as many tokens as it has."""
+    if len(pieces) == 1:
+        return pieces[0]
+    weights = np.array([len(piece.prompt_token_ids) for piece in pieces], np.float32)
+    vectors = np.array([piece.data for piece in pieces], np.float32)
+    mean = (vectors * weights[:, None]).sum(axis=0) / weights.sum()
+    if is_normal:  # the mean of vectors of length 1 is shorter
+        mean = mean / max(float(np.sqrt((mean * mean).sum())), 1e-12)
+    return msgspec.structs.replace(
+        pieces[0], prompt_token_ids=token_ids, data=mean.astype(np.float32).tolist()
+    )

@@ -1,0 +1,113 @@
+"""Numbers as an answer holds them: in JSON, in base64, or as the bytes of the answer itself."""
+
+import base64
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from starlette.responses import Response
+
+from weft.core.errors import BadRequest
+from weft.core.types import PoolingRequestOutput
+from weft.schema.pooling import BytesMetadata, Item, NumberFields, PoolingUsage
+from weft.web.openai.calling import Heading
+
+_DTYPES = {"float32": "f4", "float16": "f2", "bfloat16": "u2"}
+# Servers and proxies take headers of some 16 KiB in all.
+_MAX_METADATA_BYTES = 12 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """How numbers are written."""
+
+    encoding: str
+    dtype: str
+    is_big_endian: bool
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the answer's body is the numbers' bytes."""
+        return self.encoding in ("bytes", "bytes_only")
+
+    @property
+    def endianness(self) -> str:
+        """By name."""
+        return "big" if self.is_big_endian else "little"
+
+    def to_bytes(self, data: Sequence[float]) -> bytes:
+        """The numbers in a row."""
+        values: NDArray[Any] = np.asarray(data, np.float32)
+        if self.dtype == "float16" and np.abs(values).max(initial=0) > np.finfo(np.float16).max:
+            raise BadRequest("embed_dtype", "a number of the result does not fit float16")
+        if self.dtype == "bfloat16":  # the upper half, rounded to nearest even
+            bits = values.view(np.uint32)
+            values = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+        order = ">" if self.is_big_endian else "<"
+        return values.astype(order + _DTYPES[self.dtype]).tobytes()
+
+    def to_text(self, data: Sequence[float]) -> str:
+        """The bytes in base64."""
+        return base64.b64encode(self.to_bytes(data)).decode("ascii")
+
+
+def number_format(body: NumberFields) -> NumberFormat:
+    """What the body asks for; in JSON, numbers have no bytes to be chosen."""
+    encoding = body.encoding_format or "float"
+    if encoding == "float":
+        for name in ("embed_dtype", "endianness"):
+            if getattr(body, name) not in (None, "float32", "native"):
+                raise BadRequest(name, f"{name} needs encoding_format base64, bytes or bytes_only")
+    asked = body.endianness or "native"
+    order = sys.byteorder if asked == "native" else asked
+    return NumberFormat(encoding, body.embed_dtype or "float32", order == "big")
+
+
+def to_json(output: PoolingRequestOutput) -> list[float | list[float]]:
+    """The numbers; those of every token in a list of their own."""
+    if len(output.shape) < 2:
+        return list(output.data)
+    width = output.shape[1]
+    return [output.data[start : start + width] for start in range(0, len(output.data), width)]
+
+
+def raw_answer(
+    head: Heading,
+    form: NumberFormat,
+    outputs: Sequence[PoolingRequestOutput],
+    usage: PoolingUsage,
+) -> Response:
+    """All numbers as the body, one input after the other."""
+    items: list[Item] = []
+    parts: list[bytes] = []
+    start = 0
+    for index, output in enumerate(outputs):
+        part = form.to_bytes(output.data)
+        end = start + len(part)
+        shape = list(output.shape)
+        items.append(
+            Item(
+                index=index, embed_dtype=form.dtype, endianness=form.endianness,
+                start=start, end=end, shape=shape,
+            )
+        )  # fmt: skip
+        parts.append(part)
+        start = end
+    headers = {}
+    if form.encoding == "bytes":
+        metadata = BytesMetadata(
+            id=head.id, created=head.created, model=head.model, data=items, usage=usage
+        )
+        text = msgspec.json.encode(metadata)
+        if len(text) > _MAX_METADATA_BYTES or not text.isascii():
+            raise BadRequest(
+                "encoding_format",
+                f"the metadata of {len(items)} inputs does not fit a header; use bytes_only, or fewer "
+                "inputs",
+            )
+        headers["metadata"] = text.decode("ascii")
+    return Response(b"".join(parts), media_type="application/octet-stream", headers=headers)

@@ -1,0 +1,64 @@
+"""Several prompts through the engine at once: their outputs in order, or the first error."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.core.errors import GenerationError
+from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType
+from weft.schema.pooling import PoolingFields, PoolingUsage
+from weft.web.http.endpoint import Call
+from weft.web.openai.calling import trace_of
+
+# Of one HTTP request; enough to fill steps, and few enough to leave places for others.
+_MAX_OPEN = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One prompt, and what is to be made of it."""
+
+    prompt: PromptType
+    params: PoolingParams
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+async def run_jobs(
+    call: Call, body: PoolingFields, jobs: Sequence[Job]
+) -> list[PoolingRequestOutput]:
+    """The output of each job. The first that fails ends the others."""
+    trace = await trace_of(call.served, call.headers)
+    gate = asyncio.Semaphore(_MAX_OPEN)
+
+    async def run(position: int, job: Job) -> PoolingRequestOutput:
+        async with gate:
+            outputs = call.served.client.encode(
+                job.prompt,
+                job.params,
+                f"{call.request_id}-{position}",
+                trace_headers=trace,
+                priority=body.priority or 0,
+                tokenization_kwargs=job.kwargs,
+            )
+            async with aclosing(outputs):
+                async for output in outputs:
+                    if not output.data:
+                        raise GenerationError("the request was aborted")
+                    return output
+        raise GenerationError("the engine ended the request without a result")
+
+    tasks = [asyncio.create_task(run(position, job)) for position, job in enumerate(jobs)]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def usage_of(outputs: Sequence[PoolingRequestOutput]) -> PoolingUsage:
+    """The tokens of all prompts."""
+    total = sum(len(output.prompt_token_ids) for output in outputs)
+    return PoolingUsage(prompt_tokens=total, total_tokens=total)

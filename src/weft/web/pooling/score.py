@@ -1,0 +1,156 @@
+"""/score and /rerank: how well texts go together, by a cross-encoder or by their embeddings."""
+
+import asyncio
+import time
+
+from msgspec import UNSET
+
+from weft.core.errors import BadRequest
+from weft.core.scoring import Pair, cosine, is_cross_encoder, pair_up
+from weft.core.types import PoolingParams, PromptType
+from weft.schema.pooling import (
+    PoolingFields,
+    PoolingUsage,
+    RerankAnswer,
+    RerankBody,
+    RerankDocument,
+    RerankResult,
+    Score,
+    ScoreAnswer,
+    ScoreBody,
+)
+from weft.text.chat import ChatTemplate
+from weft.web.http.endpoint import Answer, Call
+from weft.web.pooling.inputs import (
+    MAX_INPUTS,
+    check_fields,
+    pooler_of,
+    pooling_heading,
+    tokenization,
+)
+from weft.web.pooling.run import Job, run_jobs, usage_of
+
+
+async def create_score(call: Call) -> Answer:
+    """The handler of /score."""
+    body: ScoreBody = call.body
+    head = pooling_heading(call, body, prefix="score", created=int(time.time()))
+    scores, usage = await _scores(call, body, _pairs(body), is_scaled=body.use_activation)
+    return ScoreAnswer(
+        id=head.id,
+        created=head.created,
+        model=head.model,
+        data=[Score(index=index, score=score) for index, score in enumerate(scores)],
+        usage=usage,
+    )
+
+
+async def create_ranking(call: Call) -> Answer:
+    """The handler of /rerank."""
+    body: RerankBody = call.body
+    head = pooling_heading(call, body, prefix="rerank", created=int(time.time()))
+    if body.top_n is not None and body.top_n < 0:
+        raise BadRequest("top_n", f"top_n must be 0 or more, got {body.top_n}")
+    if body.max_tokens_per_doc is not None:
+        raise BadRequest("max_tokens_per_doc", "max_tokens_per_doc is not supported yet")
+    texts = [one if isinstance(one, str) else one.text for one in body.documents]
+    if not texts:
+        raise BadRequest("documents", "documents must hold at least one text")
+    pairs = [(body.query, text) for text in texts]
+    scores, usage = await _scores(call, body, pairs, is_scaled=body.use_activation)
+    # Sorting is stable: documents that score alike stay in their order.
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])
+    shows = body.return_documents is not False
+    return RerankAnswer(
+        id=head.id,
+        model=head.model,
+        usage=usage,
+        results=[
+            RerankResult(
+                index=index,
+                document=RerankDocument(text=texts[index]) if shows else UNSET,
+                relevance_score=scores[index],
+            )
+            for index in order[: body.top_n or len(order)]
+        ],
+    )
+
+
+def _pairs(body: ScoreBody) -> list[Pair]:
+    """One with one, one with each, or each with its counterpart."""
+    forms = (("text_1", "text_2"), ("queries", "documents"))
+    given = [form for form in forms if any(getattr(body, name) is not None for name in form)]
+    if len(given) != 1:
+        raise BadRequest("text_1", "give either text_1 and text_2, or queries and documents")
+    first, second = (getattr(body, name) for name in given[0])
+    return pair_up(_texts(first), _texts(second), given[0])
+
+
+def _texts(given: str | list[str] | None) -> list[str]:
+    return [given] if isinstance(given, str) else given or []
+
+
+async def _scores(
+    call: Call, body: PoolingFields, pairs: list[Pair], *, is_scaled: bool | None
+) -> tuple[list[float], PoolingUsage]:
+    if len(pairs) > MAX_INPUTS:
+        raise BadRequest(
+            "documents", f"at most {MAX_INPUTS} texts are scored at once, got {len(pairs)}"
+        )
+    pooler = pooler_of(call.served)
+    check_fields(call.served, body)
+    if is_cross_encoder(pooler):
+        return await _by_cross_encoder(call, body, pairs, is_scaled=is_scaled)
+    if is_scaled is not None:
+        raise BadRequest("use_activation", "use_activation is for models that classify")
+    return await _by_embeddings(call, body, pairs)
+
+
+async def _by_cross_encoder(
+    call: Call, body: PoolingFields, pairs: list[Pair], *, is_scaled: bool | None
+) -> tuple[list[float], PoolingUsage]:
+    params = PoolingParams(
+        task="classify",
+        use_activation=is_scaled,
+        truncate_prompt_tokens=body.truncate_prompt_tokens,
+    )
+    template = call.served.chat_template
+    has_roles = template is not None and all(
+        role in template.source for role in ("query", "document")
+    )
+    prompts: list[PromptType] = []
+    for query, document in pairs:
+        if template is not None and has_roles:
+            prompts.append({"prompt": await _render(template, query, document)})
+        else:
+            prompts.append({"prompt": query, "prompt_pair": document})
+    kwargs = tokenization(body, add_special_tokens=not has_roles)
+    jobs = [Job(_salted(prompt, body.cache_salt), params, kwargs) for prompt in prompts]
+    outputs = await run_jobs(call, body, jobs)
+    return [output.data[0] for output in outputs], usage_of(outputs)
+
+
+async def _render(template: ChatTemplate, query: str, document: str) -> str:
+    """The pair as the model's score template writes it."""
+    messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
+    return await asyncio.to_thread(template.render, messages, add_generation_prompt=False)
+
+
+def _salted(prompt: PromptType, cache_salt: str | None) -> PromptType:
+    if cache_salt is None or not isinstance(prompt, dict):
+        return prompt
+    return {**prompt, "cache_salt": cache_salt}  # type: ignore[return-value]
+
+
+async def _by_embeddings(
+    call: Call, body: PoolingFields, pairs: list[Pair]
+) -> tuple[list[float], PoolingUsage]:
+    """Every text is embedded once, however many it is compared with."""
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    params = PoolingParams(task="embed", truncate_prompt_tokens=body.truncate_prompt_tokens)
+    kwargs = tokenization(body, add_special_tokens=True)
+    jobs = [Job(_salted({"prompt": text}, body.cache_salt), params, kwargs) for text in texts]
+    outputs = dict(zip(texts, await run_jobs(call, body, jobs), strict=True))
+    return [cosine(outputs[a].data, outputs[b].data) for a, b in pairs], usage_of(
+        list(outputs.values())
+    )

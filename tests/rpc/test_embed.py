@@ -1,0 +1,125 @@
+"""Embed over gRPC, in front of a real small engine."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from tests.contract.engines import local
+from tests.rpc.calls import TOKENIZER_FILES, refusal
+from weft.core.types import PoolingParams
+from weft.core.validate import Limits
+from weft.pb import vllm_engine_pb2 as pb
+from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.convert.embed import to_embedding
+from weft.rpc.server import RpcOptions, RpcServer
+
+
+@pytest.fixture
+async def engine():
+    """An engine that pools."""
+    async with local(runner="pooling") as client:
+        yield client
+
+
+@pytest.fixture
+async def stub(engine):
+    """The generated client of a server over it."""
+    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0))
+    port = await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield VllmEngineStub(channel)
+    await server.stop()
+
+
+async def until(is_so):
+    """Wait for the engine to get there."""
+    async with asyncio.timeout(5):
+        while True:
+            if is_so():
+                return
+            await asyncio.sleep(0.01)
+
+
+def message(*ids, request_id="e"):
+    return pb.EmbedRequest(request_id=request_id, tokenized=pb.TokenizedInput(input_ids=ids))
+
+
+async def test_the_answer_is_the_engines_own(engine, stub):
+    """Every number, the counts, and nothing left in the engine."""
+    answer = await stub.Embed(message(5, 6, 7))
+    outputs = engine.encode([5, 6, 7], PoolingParams(task="embed"), "own")
+    expected = [output async for output in outputs]
+    assert list(answer.embedding) == expected[0].data
+    assert (answer.prompt_tokens, answer.embedding_dim) == (3, 32)
+    assert engine.num_active_requests == 0
+
+
+async def test_the_model_says_that_it_does_not_generate(stub):
+    """Gateways route by it; a prompt may fill the whole context."""
+    info = await stub.GetModelInfo(pb.GetModelInfoRequest())
+    assert (info.is_generation, info.max_req_input_len) == (False, info.max_context_length)
+    stream = stub.Generate(pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=[5])))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in stream:
+            pass
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (pb.EmbedRequest(request_id="e"), "tokenized is missing"),
+        (message(), "the prompt is empty"),
+        (message(400), "must be in the vocabulary"),
+        (message(*[7] * 257), "maximum context length is 256"),
+        (message(5, request_id="x" * 300), "request_id"),
+    ],
+)
+async def test_bad_requests_are_refused_by_name(stub, request_, words):
+    """INVALID_ARGUMENT, and the next one is answered."""
+    status, detail = await refusal(stub.Embed(request_))
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert words in detail
+    assert (await stub.Embed(message(5))).embedding_dim == 32
+
+
+async def test_one_id_is_in_use_once(engine, stub):
+    """A second request of the same id is refused while the first is in flight."""
+    await engine.pause_generation()
+    first = stub.Embed(message(5))
+    await until(lambda: engine.num_active_requests == 1)
+    status, _ = await refusal(stub.Embed(message(6)))
+    assert status is grpc.StatusCode.ALREADY_EXISTS
+    await engine.resume_generation()
+    assert (await first).prompt_tokens == 1
+
+
+async def test_a_caller_who_leaves_ends_the_request(engine, stub):
+    """Cancelled while it waits: the engine forgets it. An abort by id answers without numbers."""
+    await engine.pause_generation()
+    gone, aborted = stub.Embed(message(5)), stub.Embed(message(6, request_id="a"))
+    await until(lambda: engine.num_active_requests == 2)
+    gone.cancel()
+    await stub.Abort(pb.AbortRequest(request_ids=["a"]))
+    assert (await aborted).embedding_dim == 0
+    await until(lambda: engine.num_active_requests == 0)
+    await engine.resume_generation()
+
+
+async def test_a_deadline_ends_the_request(engine, stub):
+    """DEADLINE_EXCEEDED, and nothing left."""
+    await engine.pause_generation()
+    status, _ = await refusal(stub.Embed(message(5), timeout=0.2))
+    assert status is grpc.StatusCode.DEADLINE_EXCEEDED
+    await until(lambda: engine.num_active_requests == 0)
+
+
+async def test_padding_is_no_part_of_the_text(engine):
+    """Ids of the padding at the end are left out where they can only be that."""
+    limits = Limits.of(engine.vllm_config)
+    pooler = engine.vllm_config.pooler_config
+    asked = message(5, 0, 6, 0, 0)
+    assert to_embedding(asked, pooler, limits, 0).prompt == {"prompt_token_ids": [5, 0, 6]}
+    assert to_embedding(asked, pooler, limits).prompt == {"prompt_token_ids": [5, 0, 6, 0, 0]}
+    assert to_embedding(message(0, 0), pooler, limits, 0).prompt == {"prompt_token_ids": [0]}
