@@ -272,7 +272,7 @@ async def test_nothing_is_negative_and_gauges_are_0_after_a_storm():
 
     async def one(number):
         prompt = [number + 3] * (5 + number % 40)
-        length = 10 + 9 * (number % 7)
+        length = 40 + 9 * (number % 5)
         try:
             limit = 0.02 if number % 3 == 0 else 60
             async with asyncio.timeout(limit):
