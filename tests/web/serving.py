@@ -98,10 +98,10 @@ def is_compact(text: str) -> bool:
 
 
 @asynccontextmanager
-async def http_serving(served: Served) -> AsyncIterator[str]:
+async def http_serving(served: Served, **options) -> AsyncIterator[str]:
     """The address of a server of everything, on a port of the system's choice."""
     state = ServerState(CollectorRegistry(), time.monotonic())
-    server = HttpServer(state, HttpOptions(port=0), probe_endpoints(state))
+    server = HttpServer(state, HttpOptions(port=0, **options), probe_endpoints(state))
     port = await server.start()
     server.open(served, all_endpoints(state))
     try:

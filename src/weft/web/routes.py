@@ -4,6 +4,7 @@ from weft.web.admin import control, models, refused, tokens
 from weft.web.admin.invocations import invocations_endpoint
 from weft.web.admin.pages import page_endpoints
 from weft.web.admin.probes import probe_endpoints
+from weft.web.anthropic import ENDPOINTS as ANTHROPIC
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.openai import ENDPOINTS as OPENAI
@@ -13,6 +14,7 @@ from weft.web.tokens import ENDPOINTS as TOKENS
 API_ENDPOINTS: tuple[Endpoint, ...] = (
     *models.ENDPOINTS,
     *OPENAI,
+    *ANTHROPIC,
     *TOKENS,
     *POOLING,
     *tokens.ENDPOINTS,

@@ -34,7 +34,11 @@ async def run_turn(served: Served, turn: Turn) -> AsyncGenerator[TurnEvent, None
         async for output in outputs:
             if not is_begun:
                 is_begun = True
-                yield Began(prompt=prompt.text or "", prompt_token_ids=output.prompt_token_ids)
+                yield Began(
+                    prompt=prompt.text or "",
+                    prompt_token_ids=output.prompt_token_ids,
+                    num_cached_tokens=output.num_cached_tokens,
+                )
             num_cached_tokens = output.num_cached_tokens
             prompt_logprobs = output.prompt_logprobs or prompt_logprobs
             for answer in output.outputs:

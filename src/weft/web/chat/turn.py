@@ -71,6 +71,7 @@ class Began:
 
     prompt: str
     prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,9 @@ class HttpApp:
             await exchange.start(204, headers)
             await exchange.end()
             return
+        if dialect_of(exchange.raw_path) is Dialect.ANTHROPIC:
+            # Where Anthropic's clients look for it, answers and errors alike.
+            exchange.extra_headers["request-id"] = exchange.label
         is_open = self._probes.is_open(exchange.raw_path)
         if not is_open:
             self._gate.let_in(exchange)

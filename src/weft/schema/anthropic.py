@@ -1,0 +1,377 @@
+"""Bodies of /v1/messages as Anthropic publishes them. What is asked may be null where it may be absent.
+
+Blocks and tools have more kinds than these: `weft.web.anthropic` tells the kinds apart by their `type`
+and refuses the others by name.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+# -- what is asked: blocks ----------------------------------------------------------------------
+
+
+class CacheControl(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a cached prefix is to end, and how long it is to be kept."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class Citations(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether answers are to cite a document."""
+
+    enabled: bool | None = None
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a document is: `data` holds that of type "text", `content` that of type "content"."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    content: str | list[dict[str, Any]] | None = None
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who made a call: "direct" is the model itself."""
+
+    type: str
+
+
+class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """Text."""
+
+    text: str
+    citations: list[dict[str, Any]] | None = None
+    cache_control: CacheControl | None = None
+
+
+class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A document to be read."""
+
+    source: Source
+    title: str | None = None
+    context: str | None = None
+    citations: Citations | None = None
+    cache_control: CacheControl | None = None
+
+
+class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search of the caller's found; `source` is its address."""
+
+    content: list[dict[str, Any]]
+    source: str
+    title: str
+    citations: Citations | None = None
+    cache_control: CacheControl | None = None
+
+
+class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """Thoughts of an earlier answer."""
+
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """Thoughts of an earlier answer that only its maker can read."""
+
+    data: str
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of an earlier answer."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: Caller | None = None
+    toolset_name: str | None = None
+    cache_control: CacheControl | None = None
+
+
+class ToolResultBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call came to."""
+
+    tool_use_id: str
+    content: str | list[dict[str, Any]] | None = None
+    is_error: bool | None = None
+    toolset_name: str | None = None
+    cache_control: CacheControl | None = None
+
+
+Block: TypeAlias = (
+    TextBlock
+    | DocumentBlock
+    | SearchResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+)
+
+# -- what is asked: the body --------------------------------------------------------------------
+
+
+class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
+    """One message; text alone is short for one block of it."""
+
+    role: str
+    content: str | list[dict[str, Any]]
+
+
+class ToolBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the caller runs; no type, or "custom". `input_schema` is a JSON schema."""
+
+    type: str | None = None
+    name: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    input_examples: list[dict[str, Any]] | None = None
+    strict: bool | None = None
+    eager_input_streaming: bool | None = None
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+    cache_control: CacheControl | None = None
+
+
+class ToolChoiceBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Who decides which tools are called: "auto", "any", "tool" with its name, "none"."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether to think before answering: "enabled" with a budget, "adaptive", "disabled"."""
+
+    type: str
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """What the answer has to look like: JSON of this schema."""
+
+    type: str
+    schema: dict[str, Any] | None = None
+
+
+class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How much work to put into the answer, and what it has to look like."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+    task_budget: dict[str, Any] | None = None
+
+
+class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation: all that its prompt is made of, and what it may be counted with."""
+
+    model: str
+    messages: list[MessageBody]
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[ToolBody] | None = None
+    tool_choice: ToolChoiceBody | None = None
+    thinking: ThinkingBody | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    cache_control: CacheControl | None = None
+    billing_policy: dict[str, Any] | None = None
+    compaction: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    mcp_servers: list[dict[str, Any]] | None = None
+    speed: str | None = None
+
+
+class MessagesBody(PromptBody, frozen=True, kw_only=True):
+    """A request for the next message of a conversation."""
+
+    max_tokens: int
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    metadata: dict[str, Any] | None = None
+    container: str | dict[str, Any] | None = None
+    diagnostics: dict[str, Any] | None = None
+    fallback_credit_token: str | dict[str, Any] | None = None
+    fallbacks: Any = None
+    inference_geo: str | None = None
+    service_tier: str | None = None
+    thread: dict[str, Any] | None = None
+
+
+# -- what is answered ---------------------------------------------------------------------------
+
+
+class TextAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="text", tag_field="type"):
+    """Text for the user."""
+
+    text: str
+
+
+class ThinkingAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="thinking", tag_field="type"):
+    """Thoughts. `signature` is not empty, because clients drop blocks that have none."""
+
+    thinking: str
+    signature: str
+
+
+class ToolUseAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="tool_use", tag_field="type"):
+    """A call that the model wants made; `input` is the object that it wrote, digit by digit."""
+
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+BlockAnswer: TypeAlias = TextAnswer | ThinkingAnswer | ToolUseAnswer
+
+
+class CacheCreation(msgspec.Struct, frozen=True, kw_only=True):
+    """Caching that is paid for; here it costs nothing."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the answer's tokens were thoughts."""
+
+    thinking_tokens: int
+
+
+class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """`input_tokens` are those of the prompt that were not read from the prefix cache."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int
+    cache_creation: CacheCreation = CacheCreation()
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails | None
+    service_tier: str = "standard"
+
+
+class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The next message. Null reasons say that it has only begun."""
+
+    id: str
+    type: str = "message"
+    role: str = "assistant"
+    model: str
+    content: list[BlockAnswer]
+    stop_reason: str | None
+    stop_sequence: str | None
+    stop_details: None = None
+    usage: MessageUsage
+
+
+class CountAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of the prompt."""
+
+    input_tokens: int
+
+
+# -- what is streamed ---------------------------------------------------------------------------
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text_delta", tag_field="type"):
+    """More text."""
+
+    text: str
+
+
+class ThinkingDelta(
+    msgspec.Struct, frozen=True, kw_only=True, tag="thinking_delta", tag_field="type"
+):
+    """More thoughts."""
+
+    thinking: str
+
+
+class SignatureDelta(
+    msgspec.Struct, frozen=True, kw_only=True, tag="signature_delta", tag_field="type"
+):
+    """The signature of thoughts that are over."""
+
+    signature: str
+
+
+class InputJsonDelta(
+    msgspec.Struct, frozen=True, kw_only=True, tag="input_json_delta", tag_field="type"
+):
+    """More of a call's input; all pieces joined are one object."""
+
+    partial_json: str
+
+
+Delta: TypeAlias = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
+
+
+class MessageStart(
+    msgspec.Struct, frozen=True, kw_only=True, tag="message_start", tag_field="type"
+):
+    """The message without content, reasons and output tokens."""
+
+    message: MessageAnswer
+
+
+class Ping(msgspec.Struct, frozen=True, kw_only=True, tag="ping", tag_field="type"):
+    """A sign of life."""
+
+
+class BlockStart(
+    msgspec.Struct, frozen=True, kw_only=True, tag="content_block_start", tag_field="type"
+):
+    """An empty block."""
+
+    index: int
+    content_block: BlockAnswer
+
+
+class BlockDelta(
+    msgspec.Struct, frozen=True, kw_only=True, tag="content_block_delta", tag_field="type"
+):
+    """More of the block that is open."""
+
+    index: int
+    delta: Delta
+
+
+class BlockStop(
+    msgspec.Struct, frozen=True, kw_only=True, tag="content_block_stop", tag_field="type"
+):
+    """The block is complete."""
+
+    index: int
+
+
+class MessageEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the message ended."""
+
+    stop_reason: str
+    stop_sequence: str | None
+    stop_details: None = None
+
+
+class MessageDelta(
+    msgspec.Struct, frozen=True, kw_only=True, tag="message_delta", tag_field="type"
+):
+    """What is known of the message when all blocks are complete; `usage` counts all of it."""
+
+    delta: MessageEnd
+    usage: MessageUsage
+
+
+class MessageStop(msgspec.Struct, frozen=True, kw_only=True, tag="message_stop", tag_field="type"):
+    """The last event."""
+
+
+StreamEvent: TypeAlias = (
+    MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+)

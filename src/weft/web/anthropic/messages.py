@@ -1,0 +1,225 @@
+"""/v1/messages: the body to a `Turn`, and a turn's events to the message or its stream."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.schema.anthropic import (
+    CountAnswer,
+    MessageAnswer,
+    MessagesBody,
+    OutputFormat,
+    PromptBody,
+    StreamEvent,
+    ThinkingBody,
+)
+from weft.web.anthropic.answer import AnswerFold
+from weft.web.anthropic.conversation import is_prefill, to_messages
+from weft.web.anthropic.tools import is_parallel, to_choice, to_tools
+from weft.web.anthropic.unsupported import refuse_unsupported
+from weft.web.anthropic.writer import MessageShape, MessageWriter
+from weft.web.chat.prompt import render
+from weft.web.chat.run import run_turn
+from weft.web.chat.tools import check_tools, is_forced
+from weft.web.chat.turn import Turn
+from weft.web.http.endpoint import Answer, Call, Events
+from weft.web.http.sse import named_event
+from weft.web.openai.calling import rank_of, trace_of
+from weft.web.openai.model_names import resolve_model
+from weft.web.served import Served
+
+# What the newer one no longer takes is served to both; in the one before them, events have no names.
+# Betas ask for nothing by themselves: the fields that they add are served or refused like all others.
+_VERSIONS = ("2023-06-01", "2026-10-21")
+# Templates that know levels know three.
+_EFFORTS = {"xhigh": "high", "max": "high"}
+# What the engine calls otherwise than this API, where it refuses a value.
+_NAMES = {"stop": "stop_sequences", "json": "output_config.format", "prompt": "messages"}
+
+
+async def create_message(call: Call) -> Answer:
+    """The handler."""
+    body: MessagesBody = call.body
+    check_version(call.headers)
+    model = resolve_model(call.served, body.model)
+    trace = await trace_of(call.served, call.headers)
+    turn = to_turn(call, body, model=model, trace_headers=trace)
+    shape = to_shape(call, body, model)
+    if body.stream:
+        return Events(_encoded(message_events(call.served, turn, shape)))
+    return await _whole(message_events(call.served, turn, shape))
+
+
+async def count_tokens(call: Call) -> Answer:
+    """The handler of the count: what the prompt of the same body would take."""
+    body: PromptBody = call.body
+    check_version(call.headers)
+    model = resolve_model(call.served, body.model)
+    turn = to_turn(call, body, model=model)
+    check_tools(turn.tools, turn.tool_choice)
+    text = await render(call.served, turn)
+    token_ids = await asyncio.to_thread(
+        call.served.tokenizer.encode, text, add_special_tokens=turn.add_special_tokens
+    )
+    return CountAnswer(input_tokens=len(token_ids))
+
+
+def check_version(headers: Mapping[str, str]) -> None:
+    """Refuse a version of the API that is not spoken here; clients without one are let in."""
+    version = headers.get("anthropic-version")
+    if version is not None and version not in _VERSIONS:
+        raise BadRequest(
+            "anthropic-version",
+            f"anthropic-version must be {' or '.join(_VERSIONS)}, got {version[:40]!a}",
+        )
+
+
+# -- body to turn -------------------------------------------------------------------------------
+
+
+def to_turn(
+    call: Call, body: PromptBody, *, model: str, trace_headers: Mapping[str, str] | None = None
+) -> Turn:
+    """What `body` asks for, every field of it used or refused."""
+    refuse_unsupported(body)
+    if body.output_config is not None:
+        refuse_unsupported(body.output_config, "output_config", "output_config")
+    messages = to_messages(body)
+    continues = is_prefill(messages)
+    return Turn(
+        request_id=call.request_id,
+        model=model,
+        messages=messages,
+        params=_params(call, body),
+        tools=to_tools(body),
+        tool_choice=to_choice(body),
+        parallel_tool_calls=is_parallel(body),
+        template_kwargs=_template_kwargs(body),
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
+        is_streamed=isinstance(body, MessagesBody) and bool(body.stream),
+        data_parallel_rank=rank_of(call.headers),
+        trace_headers=trace_headers,
+    )
+
+
+def to_shape(call: Call, body: MessagesBody, model: str) -> MessageShape:
+    """How the answer is to look."""
+    thinking = body.thinking
+    return MessageShape(
+        id=f"msg_{call.label}",
+        model=model,
+        shows_thoughts=thinking is None or thinking.display != "omitted",
+        counts_thoughts=call.served.options.reasoning_parser is not None,
+    )
+
+
+def _params(call: Call, body: PromptBody) -> SamplingParams:
+    """How to sample; a count samples nothing, but what is wrong with a form or a budget is wrong."""
+    form = _constraint(body)
+    max_tokens = body.max_tokens if isinstance(body, MessagesBody) else None
+    budget = _thinking_budget(body.thinking, max_tokens)
+    if not isinstance(body, MessagesBody):
+        return SamplingParams()
+    given = {
+        name: value
+        for name in ("temperature", "top_p", "top_k")
+        if (value := getattr(body, name)) is not None
+    }
+    return SamplingParams(
+        **{**call.served.client.model_config.default_sampling_params, **given},
+        max_tokens=max_tokens,
+        stop=body.stop_sequences,
+        structured_outputs=form,
+        # Where no thoughts are told from the answer, there are none to bound.
+        thinking_token_budget=budget if call.served.options.reasoning_parser else None,
+    )
+
+
+def _constraint(body: PromptBody) -> StructuredOutputsParams | None:
+    """What the answer has to look like. An answer that has to be calls has no such text."""
+    newer = None if body.output_config is None else body.output_config.format
+    if newer is not None and body.output_format is not None:
+        raise BadRequest("output_format", "output_format is the older name of output_config.format")
+    asked = newer or body.output_format
+    if asked is None:
+        return None
+    schema = _schema(asked, "output_config.format" if newer else "output_format")
+    return None if is_forced(to_choice(body)) else StructuredOutputsParams(json=schema)
+
+
+def _schema(asked: OutputFormat, at: str) -> dict[str, Any]:
+    if asked.type != "json_schema" or asked.schema is None:
+        raise BadRequest(at, f"{at} must be of type json_schema and hold a schema")
+    return asked.schema
+
+
+def _thinking_budget(thinking: ThinkingBody | None, max_tokens: int | None) -> int | None:
+    """How many tokens thoughts may take; None for no bound. `BadRequest` for what makes no sense."""
+    if thinking is None:
+        return None
+    if thinking.type not in {"enabled", "adaptive", "disabled"}:
+        raise BadRequest(
+            "thinking",
+            f"thinking.type must be enabled, adaptive or disabled, got {thinking.type[:40]!a}",
+        )
+    budget = thinking.budget_tokens
+    if (budget is None) == (thinking.type == "enabled"):
+        raise BadRequest("thinking", "thinking.budget_tokens goes with type enabled, always")
+    if thinking.type == "disabled" and thinking.display is not None:
+        raise BadRequest("thinking", "thinking.display goes with thoughts: type is disabled")
+    if budget is not None and not 0 < budget < (max_tokens or budget + 1):
+        raise BadRequest(
+            "thinking", f"thinking.budget_tokens must be from 1 to below max_tokens, got {budget}"
+        )
+    return budget
+
+
+def _template_kwargs(body: PromptBody) -> dict[str, Any]:
+    """What reaches the template beside the conversation; what is not asked for is left to it."""
+    kwargs: dict[str, Any] = {}
+    if body.thinking is not None:
+        # Templates know this switch by either name.
+        thinks = body.thinking.type != "disabled"
+        kwargs["enable_thinking"] = kwargs["thinking"] = thinks
+    if body.output_config is not None and body.output_config.effort is not None:
+        effort = body.output_config.effort
+        kwargs["reasoning_effort"] = _EFFORTS.get(effort, effort)
+    return kwargs
+
+
+# -- turn to message ----------------------------------------------------------------------------
+
+
+async def message_events(
+    served: Served, turn: Turn, shape: MessageShape
+) -> AsyncGenerator[StreamEvent, None]:
+    """All events of a message. Errors name the fields of this API."""
+    writer = MessageWriter(shape)
+    try:
+        async with aclosing(run_turn(served, turn)) as events:
+            async for event in events:
+                for told in writer.events(event):
+                    yield told
+    except BadRequest as error:
+        name = _NAMES.get(error.parameter or "")
+        if name is None or isinstance(error, ContextLengthExceeded):
+            raise
+        raise BadRequest(name, f"{name}: {error}", error.value) from error
+
+
+async def _encoded(events: AsyncGenerator[StreamEvent, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
+        async for event in events:
+            yield named_event(str(event.__struct_config__.tag), event)
+
+
+async def _whole(events: AsyncGenerator[StreamEvent, None]) -> MessageAnswer:
+    fold = AnswerFold()
+    async with aclosing(events):
+        async for event in events:
+            fold.add(event)
+    return fold.answer()

@@ -1,0 +1,64 @@
+"""Anthropic's tools, and who decides about them, in the words of a `Turn`."""
+
+from typing import Any
+
+from weft.core.errors import BadRequest
+from weft.schema.anthropic import PromptBody, ToolBody
+from weft.web.anthropic.unsupported import refuse_unsupported
+from weft.web.chat.turn import NamedTool, Tool, ToolChoice
+
+
+def to_tools(body: PromptBody) -> tuple[Tool, ...]:
+    """The tools on offer."""
+    return tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(body.tools or ()))
+
+
+def to_choice(body: PromptBody) -> ToolChoice:
+    """Who decides whether tools are called."""
+    choice = body.tool_choice
+    if choice is None:
+        return "auto"
+    if choice.type != "tool" and choice.name is not None:
+        raise BadRequest("tool_choice", "tool_choice.name goes with type tool")
+    match choice.type:
+        case "auto" | "none":
+            return choice.type
+        case "any":
+            return "required"
+        case "tool" if choice.name is not None:
+            return NamedTool(choice.name)
+        case "tool":
+            raise BadRequest("tool_choice", "tool_choice.name is missing")
+    raise BadRequest(
+        "tool_choice",
+        f"tool_choice.type must be auto, any, tool or none, got {choice.type[:40]!a}",
+    )
+
+
+def is_parallel(body: PromptBody) -> bool:
+    """Whether one answer may hold several calls."""
+    return body.tool_choice is None or not body.tool_choice.disable_parallel_tool_use
+
+
+def _tool(tool: ToolBody, at: str) -> Tool:
+    if tool.type not in {None, "custom"}:
+        raise BadRequest(
+            "tools",
+            f"{at}: tools of type {tool.type[:64]!a} are not offered: this server runs none of its "
+            "own and knows no schemas but those it is given; use a tool of type custom",
+        )
+    for name in ("name", "input_schema"):
+        if getattr(tool, name) is None:
+            raise BadRequest("tools", f"{at}.{name} is missing")
+    refuse_unsupported(tool, "tools", at)
+    return Tool(
+        name=tool.name or "",
+        description=tool.description,
+        parameters=_parameters(tool),
+    )
+
+
+def _parameters(tool: ToolBody) -> dict[str, Any]:
+    """The schema, with the examples where JSON schemas have theirs."""
+    schema = tool.input_schema or {}
+    return schema | {"examples": tool.input_examples} if tool.input_examples else schema

@@ -1,0 +1,113 @@
+"""Fields and kinds of Anthropic's bodies that change nothing here: refused by name, or only labels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.schema.anthropic import (
+    CacheControl,
+    Citations,
+    MessagesBody,
+    OutputConfig,
+    PromptBody,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolBody,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+_CACHE = (
+    "every prompt is looked up in the prefix cache, and every one is kept as long as there is room"
+)
+_TOOLSETS = "toolsets are Anthropic's own"
+
+# Accepted with any value: they say who asks, or what was so before; not what to answer.
+LABELS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
+    CacheControl: {"type": _CACHE, "ttl": _CACHE},
+    MessagesBody: {"metadata": "the caller's own notes"},
+    RedactedThinkingBlock: {"data": "only its maker can read it"},
+    TextBlock: {"citations": "where an earlier answer had its text from"},
+    ThinkingBlock: {"signature": "thoughts are taken back whoever signed them"},
+    ToolBody: {
+        "eager_input_streaming": "input is streamed as it is written, always",
+        "strict": (
+            "a forced call always follows its schema; one of the model's own choice is as it writes it"
+        ),
+    },
+}
+# The same in every struct that has them.
+LABELS_ANYWHERE: Mapping[str, str] = {"cache_control": _CACHE}
+
+# By name: the values that ask for what happens anyway, and why no other is taken. Null is always one.
+REFUSED: Mapping[type[msgspec.Struct], Mapping[str, tuple[tuple[Any, ...], str]]] = {
+    PromptBody: {
+        "billing_policy": ((), "nothing is billed"),
+        "compaction": ((), "conversations are not compacted"),
+        "context_management": (({}, {"edits": []}), "conversations are used as they are sent"),
+        "mcp_servers": (([],), "this server calls no other"),
+        "speed": (("standard",), "there is one speed"),
+    },
+    MessagesBody: {
+        "container": ((), "this server has no containers"),
+        "diagnostics": (({}, {"previous_message_id": None}), "messages are not stored"),
+        "fallback_credit_token": ((), "no other model is asked in place of this one"),
+        "fallbacks": (([],), "no other model is asked in place of this one"),
+        "inference_geo": ((), "this server is where it is"),
+        "service_tier": (("auto", "standard_only"), "there is one tier"),
+        "thread": ((), "conversations are not stored"),
+    },
+    OutputConfig: {"task_budget": ((), "there is no budget beyond max_tokens")},
+    Citations: {"enabled": ((False,), "citations are not offered")},
+    ToolBody: {
+        "allowed_callers": ((["direct"],), "only the model itself calls tools"),
+        "defer_loading": ((False,), "every tool is in the prompt"),
+    },
+    ToolUseBlock: {"toolset_name": ((), _TOOLSETS)},
+    ToolResultBlock: {"toolset_name": ((), _TOOLSETS)},
+}
+
+_TEXT_ONLY = "this server reads text only"
+_SERVER_TOOL = "this server runs no tools of its own"
+
+# Kinds of blocks that are known, and why they are not taken.
+REFUSED_BLOCKS: Mapping[str, str] = {
+    "advisor_tool_result": _SERVER_TOOL,
+    "bash_code_execution_tool_result": _SERVER_TOOL,
+    "browser_state": _TOOLSETS,
+    "code_execution_tool_result": _SERVER_TOOL,
+    "compaction": "conversations are not compacted",
+    "container_upload": "this server has no containers",
+    "fallback": "no other model is asked in place of this one",
+    "image": _TEXT_ONLY,
+    "mcp_tool_listing": "this server calls no other",
+    "mcp_tool_result": "this server calls no other",
+    "mcp_tool_use": "this server calls no other",
+    "server_tool_use": _SERVER_TOOL,
+    "text_editor_code_execution_tool_result": _SERVER_TOOL,
+    "tool_addition": "tools stay the same through a conversation",
+    "tool_reference": "every tool is in the prompt",
+    "tool_removal": "tools stay the same through a conversation",
+    "tool_search_tool_result": _SERVER_TOOL,
+    "web_fetch_tool_result": _SERVER_TOOL,
+    "web_search_tool_result": _SERVER_TOOL,
+}
+
+
+def refuse_unsupported(struct: msgspec.Struct, parameter: str | None = None, at: str = "") -> None:
+    """Raise `BadRequest` for the first field of `struct` that asks for what is not offered.
+
+    `at` is where the struct is, and `parameter` the body's field that it is in; None for the body itself.
+    """
+    for kind in type(struct).__mro__:
+        for name, (neutral, reason) in REFUSED.get(kind, {}).items():
+            value = getattr(struct, name)
+            if value is not None and value not in neutral:
+                allowed = "".join(f" or {msgspec.json.encode(item).decode()}" for item in neutral)
+                where = f"{at}.{name}" if at else name
+                raise BadRequest(
+                    parameter or name, f"{where} must be absent{allowed}: {reason}", value
+                )
