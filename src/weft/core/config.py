@@ -32,7 +32,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     served_model_name: list[str] | None = None
     dtype: str = "auto"
     runner: str = "auto"
-    pooler_config: PoolerOptions | None = None
+    pooler_config: str | dict[str, Any] | PoolerOptions | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

@@ -23,7 +23,6 @@ from weft.core.types import (
     SamplingParams,
 )
 from weft.engine.configure import resolve
-from weft.engine.configure_pooler import read_pooler_options
 from weft.engine.local_client import LocalClient
 from weft.engine.memory import free_memory_bytes
 from weft.model.open import open_model
@@ -43,8 +42,6 @@ class LLM:
         if unknown:
             allowed = ", ".join(EngineOptions.__struct_fields__)
             raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
-        if isinstance(options.get("pooler_config"), dict):
-            options["pooler_config"] = read_pooler_options(options["pooler_config"])
         settings = EngineOptions(model=model, **options)
         checkpoint = with_resident_sizes(
             open_model(
