@@ -1,0 +1,189 @@
+"""Responses while they are made: in the foreground, where the client waits, or in the background."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from weft.core.errors import Overloaded, WeftError
+from weft.schema.response_events import StreamEvent
+from weft.schema.response_object import ResponseObject
+from weft.web.chat.prompt import Prompt
+from weft.web.chat.run import run_turn
+from weft.web.chat.turn import Turn
+from weft.web.http.sse import named_event
+from weft.web.http.state import ServerState
+from weft.web.openai.logprobs import LogprobWriter
+from weft.web.responses.event_log import EventLog
+from weft.web.responses.items import Conversation, Message
+from weft.web.responses.store import ResponseLimits, ResponseStore, to_stored
+from weft.web.responses.writer import ResponseWriter
+from weft.web.served import Served
+
+log = logging.getLogger("weft.web")
+
+_TERMINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request that has been checked: nothing of it can be refused any more but by the engine.
+
+    `before` is what was said in earlier responses; the turn's messages hold that and the conversation.
+    """
+
+    turn: Turn
+    prompt: Prompt
+    response: ResponseObject
+    conversation: Conversation
+    before: list[Message]
+    own_item_ids: tuple[str, ...]
+    logprobs: LogprobWriter | None
+
+
+class Run:
+    """One response from its beginning to its end. `error` is what it failed with, once it has begun."""
+
+    def __init__(self, served: Served, asked: Asked, events: EventLog | None = None) -> None:
+        self.asked = asked
+        self.log = events
+        self.error: Exception | None = None
+        self.is_stored = asked.response.store
+        self.task: asyncio.Task[None] | None = None
+        self._served = served
+        self._writer = ResponseWriter(asked.response, asked.logprobs)
+
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        return self.asked.response.id
+
+    @property
+    def response(self) -> ResponseObject:
+        """The response as it is now."""
+        return self._writer.response
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Whether its client may ask for it again: not if the engine never took it."""
+        return self.is_stored and self._writer.has_started
+
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+        """All of it. An engine that does not take a waiting client's request raises before the first.
+
+        A later error is an event, the last. Closing this aborts the engine's request.
+        """
+        served, asked, writer = self._served, self.asked, self._writer
+        if asked.response.background:
+            for told in writer.start():
+                yield told
+        try:
+            async with aclosing(run_turn(served, asked.turn, asked.prompt)) as events:
+                async for event in events:
+                    for told in writer.add(event):
+                        yield told
+        except Exception as error:
+            if not writer.has_started:
+                raise
+            if not isinstance(error, WeftError):
+                log.error("response %s failed", self.id, exc_info=error)
+            self.error = error
+            for told in writer.fail(error, asked.turn.request_id):
+                yield told
+
+    def cancelled(self) -> list[StreamEvent]:
+        """The events that are missing where it ended before its time."""
+        if self.response.status in _TERMINAL:
+            return []
+        return list(self._writer.cancel())
+
+    def cut(self, reason: BaseException) -> None:
+        """End it early, in the background, where it has a task of its own."""
+        del reason
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Runs:
+    """All that are being made by one server, which waits for them when it drains and ends them when it stops."""
+
+    def __init__(self, state: ServerState, store: ResponseStore, limits: ResponseLimits) -> None:
+        self._state = state
+        self._store = store
+        self._limits = limits
+        self._runs: dict[str, Run] = {}
+        self._num_background = 0
+
+    def get(self, response_id: str) -> Run | None:
+        """The one that makes this response; None where it is not to be had, or has ended."""
+        run = self._runs.get(response_id)
+        return run if run is not None and run.is_stored else None
+
+    def check_room(self) -> None:
+        """Refuse to do more in the background than is good."""
+        if self._num_background >= self._limits.max_background:
+            raise Overloaded(
+                f"{self._num_background} responses are being made in the background; wait for one"
+            )
+
+    async def in_foreground(self, run: Run) -> AsyncGenerator[StreamEvent, None]:
+        """A run's events. Closing this, as when the client leaves, cancels the response."""
+        self._runs[run.id] = run
+        try:
+            async with aclosing(run.events()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._end(run)
+
+    def start_background(self, run: Run) -> None:
+        """Begin a run that goes on whoever listens."""
+        self.check_room()
+        self._runs[run.id] = run
+        self._num_background += 1
+        run.task = asyncio.create_task(self._work(run))
+        run.task.add_done_callback(lambda _: self._end_background(run))
+
+    async def cancel(self, run: Run) -> None:
+        """End a run in the background, and wait until it has."""
+        assert run.task is not None
+        run.task.cancel()
+        await asyncio.wait({run.task})
+
+    async def _work(self, run: Run) -> None:
+        with self._state.hold(run):
+            async with aclosing(run.events()) as events:
+                async for event in events:
+                    if run.log is not None:
+                        run.log.append(encoded(event))
+
+    def _end_background(self, run: Run) -> None:
+        """However its task ended: even if that was before it ran at all."""
+        self._num_background -= 1
+        self._end(run)
+
+    def _end(self, run: Run) -> None:
+        self._runs.pop(run.id)
+        for event in run.cancelled():
+            if run.log is not None:
+                run.log.append(encoded(event))
+        if run.log is not None:
+            run.log.end()
+        if run.is_worth_keeping:
+            self._store.put(
+                to_stored(
+                    run.response,
+                    conversation=run.asked.conversation,
+                    before=run.asked.before,
+                    own_item_ids=run.asked.own_item_ids,
+                    log=run.log,
+                )
+            )
+
+
+def encoded(event: StreamEvent) -> bytes:
+    """An event as it is sent: under the name that is its type."""
+    name = event.__struct_config__.tag
+    assert isinstance(name, str)
+    return named_event(name, event)
