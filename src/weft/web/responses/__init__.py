@@ -4,25 +4,17 @@ from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import DeletedResponse, InputItemList, ResponseObject
 from weft.schema.responses import ResponsesBody
 from weft.web.http.endpoint import Endpoint
-from weft.web.http.state import ServerState
 from weft.web.responses.create import Creation
 from weft.web.responses.reads import Reads
 from weft.web.responses.runs import Runs
-from weft.web.responses.store import ResponseLimits, ResponseStore
 
 _PATH = "/v1/responses"
 _ONE = "/v1/responses/{response_id}"
 
 
-def response_endpoints(
-    state: ServerState, limits: ResponseLimits | None = None
-) -> tuple[Endpoint, ...]:
-    """The endpoints of one server, with the responses that they make, store and find."""
-    limits = limits or ResponseLimits()
-    store = ResponseStore(limits)
-    runs = Runs(state, store, limits)
-    creation = Creation(runs, store, limits)
-    reads = Reads(runs, store)
+def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
+    """The endpoints of one server, which share what it makes and stores."""
+    creation, reads = Creation(runs), Reads(runs)
     return (
         Endpoint(
             method="POST",

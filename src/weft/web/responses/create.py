@@ -2,14 +2,12 @@
 
 import re
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 
 from weft.core.errors import BadRequest
 from weft.schema.responses import ResponsesBody
-from weft.web.chat.prompt import Prompt
 from weft.web.chat.run import prepare_turn
-from weft.web.chat.turn import Turn
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.openai.calling import trace_of
 from weft.web.openai.logprobs import LogprobWriter
@@ -18,7 +16,6 @@ from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Conversation, Message, new_id, read_input
 from weft.web.responses.request import to_response, to_turn, wants_logprobs
 from weft.web.responses.runs import Asked, Run, Runs, encoded
-from weft.web.responses.store import ResponseLimits, ResponseStore
 from weft.web.responses.unsupported import check_body
 from weft.web.served import Served
 
@@ -30,10 +27,8 @@ _MAX_TOKENS = re.compile(r"\bmax_tokens\b")
 class Creation:
     """The handler, with what it shares with the others."""
 
-    def __init__(self, runs: Runs, store: ResponseStore, limits: ResponseLimits) -> None:
+    def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._store = store
-        self._limits = limits
 
     async def create(self, call: Call) -> Answer:
         """The handler."""
@@ -43,10 +38,11 @@ class Creation:
             return self._in_background(Run(call.served, asked, self._log(body)), body)
         run = Run(call.served, asked)
         if body.stream:
-            return Events(self._stream(run))
-        async with aclosing(self._runs.in_foreground(run)) as events:
-            async for _ in events:
-                pass
+            return Events(self._stream(run, body))
+        with _own_words(body):
+            async with aclosing(self._runs.in_foreground(run)) as events:
+                async for _ in events:
+                    pass
         if run.error is not None:
             raise run.error
         return run.response
@@ -59,7 +55,7 @@ class Creation:
         served = call.served
         model = resolve_model(served, body.model)
         before = self._before(body)
-        conversation = read_input(body.input, before=before, find_item=self._store.find_item)
+        conversation = read_input(body.input, before=before, find_item=self._runs.store.find_item)
         if not (before or conversation.messages):
             raise BadRequest("input", "input is empty; there has to be something to respond to")
         turn = to_turn(
@@ -69,7 +65,8 @@ class Creation:
             model=model,
             trace_headers=await trace_of(served, call.headers),
         )
-        prompt = await _prepared(served, turn)
+        with _own_words(body):
+            prompt = await prepare_turn(served, turn)
         if served.client.errored:
             raise served.client.dead_error
         return Asked(
@@ -94,7 +91,7 @@ class Creation:
             return body.previous_input_messages
         if body.previous_response_id is None:
             return []
-        stored = self._store.get(body.previous_response_id)
+        stored = self._runs.store.get(body.previous_response_id)
         if stored is not None:
             return stored.conversation()
         is_open = self._runs.get(body.previous_response_id) is not None
@@ -105,7 +102,7 @@ class Creation:
         )
 
     def _log(self, body: ResponsesBody) -> EventLog | None:
-        return EventLog(self._limits.max_event_bytes) if body.stream else None
+        return EventLog(self._runs.limits.max_event_bytes) if body.stream else None
 
     def _in_background(self, run: Run, body: ResponsesBody) -> Answer:
         self._runs.start_background(run)
@@ -113,18 +110,24 @@ class Creation:
             return Events(run.log.follow(-1))
         return run.response
 
-    async def _stream(self, run: Run) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._runs.in_foreground(run)) as events:
-            async for event in events:
-                yield encoded(event)
+    async def _stream(self, run: Run, body: ResponsesBody) -> AsyncGenerator[bytes, None]:
+        with _own_words(body):
+            async with aclosing(self._runs.in_foreground(run)) as events:
+                async for event in events:
+                    yield encoded(event)
 
 
-async def _prepared(served: Served, turn: Turn) -> Prompt:
+@contextmanager
+def _own_words(body: ResponsesBody) -> Iterator[None]:
+    """Whatever refuses the request meanwhile names the fields of this API."""
+    names = _NAMES
+    if body.text is not None and body.text.format is not None:
+        names = {**_NAMES, "json": "text.format"}  # what the engine calls a schema
     try:
-        return await prepare_turn(served, turn)
+        yield
     except BadRequest as error:
         text = _MAX_TOKENS.sub("max_output_tokens", str(error))
-        name = _NAMES.get(error.parameter or "", error.parameter)
+        name = names.get(error.parameter or "", error.parameter)
         raise type(error)(name, text, error.value) from error
 
 

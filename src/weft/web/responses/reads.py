@@ -12,7 +12,7 @@ from weft.web.http.problem import HttpError
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Item
 from weft.web.responses.runs import Run, Runs
-from weft.web.responses.store import ResponseStore, StoredResponse
+from weft.web.responses.store import StoredResponse
 from weft.web.responses.unsupported import check_include
 
 _MAX_PAGE = 100
@@ -23,9 +23,8 @@ _MAX_DIGITS = 9
 class Reads:
     """The handlers. A response that is not there, or was not to be stored, is not found."""
 
-    def __init__(self, runs: Runs, store: ResponseStore) -> None:
+    def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._store = store
 
     async def retrieve(self, call: Call) -> Answer:
         """The response as it is; with `stream=true` its events, from the first or those after one."""
@@ -61,7 +60,7 @@ class Reads:
             if found.task is not None:
                 await self._runs.cancel(found)
         else:
-            self._store.delete(found.id)
+            self._runs.store.delete(found.id)
         return DeletedResponse(id=found.id)
 
     async def input_items(self, call: Call) -> Answer:
@@ -80,7 +79,7 @@ class Reads:
 
     def _find(self, call: Call) -> Run | StoredResponse:
         response_id = call.path_parameters["response_id"]
-        found = self._runs.get(response_id) or self._store.get(response_id)
+        found = self._runs.get(response_id) or self._runs.store.get(response_id)
         if found is None:
             raise HttpError(
                 404,

@@ -106,12 +106,15 @@ class Run:
 
 
 class Runs:
-    """All that are being made by one server, which waits for them when it drains and ends them when it stops."""
+    """All that are being made by one server, and those that it stores.
 
-    def __init__(self, state: ServerState, store: ResponseStore, limits: ResponseLimits) -> None:
+    The server's state holds what goes on in the background: a drain waits for it, a stop ends it.
+    """
+
+    def __init__(self, state: ServerState, limits: ResponseLimits) -> None:
+        self.limits = limits
+        self.store = ResponseStore(limits)
         self._state = state
-        self._store = store
-        self._limits = limits
         self._runs: dict[str, Run] = {}
         self._num_background = 0
 
@@ -120,9 +123,13 @@ class Runs:
         run = self._runs.get(response_id)
         return run if run is not None and run.is_stored else None
 
+    def open(self) -> tuple[Run, ...]:
+        """Those that have not ended."""
+        return tuple(self._runs.values())
+
     def check_room(self) -> None:
         """Refuse to do more in the background than is good."""
-        if self._num_background >= self._limits.max_background:
+        if self._num_background >= self.limits.max_background:
             raise Overloaded(
                 f"{self._num_background} responses are being made in the background; wait for one"
             )
@@ -171,7 +178,7 @@ class Runs:
         if run.log is not None:
             run.log.end()
         if run.is_worth_keeping:
-            self._store.put(
+            self.store.put(
                 to_stored(
                     run.response,
                     conversation=run.asked.conversation,
