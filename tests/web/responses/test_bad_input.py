@@ -25,6 +25,11 @@ LOGPROBS = {"include": ["message.output_text.logprobs"]}
                 "previous_input_messages": [{"role": "user", "content": "x"}],
             },
         ),
+        ("previous_input_messages", {"previous_input_messages": [{"role": "x", "content": "x"}]}),
+        (
+            "previous_input_messages",
+            {"previous_input_messages": [{"role": "assistant", "tool_calls": 5}]},
+        ),
         ("input", {"input": []}),
         ("input", {"input": "x" * 5000}),
         ("max_output_tokens", {"max_output_tokens": 0}),

@@ -110,6 +110,27 @@ async def test_a_conversation_goes_on_from_the_stored_one():
     assert chained.instructions is None
 
 
+async def test_earlier_messages_may_be_sent_along():
+    """In chat's form, before the input, and part of what goes on from here."""
+    async with client_of(TINY) as (client, _):
+        asked = {"model": "embedded:tiny", "temperature": 0, "max_output_tokens": 12}
+        earlier = [
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": "Hi!"},
+        ]
+        sent = await client.responses.create(
+            input="and then?", extra_body={"previous_input_messages": earlier}, **asked
+        )
+        whole = await client.responses.create(
+            input=[*earlier, {"role": "user", "content": "and then?"}], **asked
+        )
+        chained = await client.responses.create(input="x", previous_response_id=sent.id, **asked)
+        same = await client.responses.create(input="x", previous_response_id=whole.id, **asked)
+    assert sent.output_text == whole.output_text
+    assert sent.usage.input_tokens == whole.usage.input_tokens
+    assert chained.usage.input_tokens == same.usage.input_tokens
+
+
 async def test_input_items_are_paged():
     """The last first unless told otherwise; pages follow each other."""
     texts = [f"number {number}" for number in range(5)]

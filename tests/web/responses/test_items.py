@@ -142,6 +142,14 @@ def test_what_is_no_item_is_refused_by_its_place(item, says):
     assert "input[1]" in str(refused.value)
 
 
+def test_references_do_not_multiply_what_they_name():
+    """Many short ones to one long item are refused before anything is made of them."""
+    item = {"type": "message", "role": "user", "content": "x" * 1_000_000}
+    references = [{"type": "item_reference", "id": "msg_1"}] * 20
+    with pytest.raises(BadRequest, match=r"input\[16\].*more than"):
+        read(*references, find_item=lambda _: item)
+
+
 def test_ids_hold_128_random_bits():
     """Whoever has one was told it."""
     ids = {new_id("resp") for _ in range(100)}

@@ -6,7 +6,12 @@ import pytest
 
 from weft.core.errors import BadRequest
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.store import ResponseLimits, ResponseStore, StoredResponse
+from weft.web.responses.store import (
+    MAX_OPENED_BYTES,
+    ResponseLimits,
+    ResponseStore,
+    StoredResponse,
+)
 
 
 def stored(number: int, *, num_bytes: int = 100, ended_at: float = 0.0) -> StoredResponse:
@@ -35,8 +40,9 @@ def test_the_oldest_go_when_there_are_too_many():
     for number in (1, 2, 3):
         store.put(stored(number))
     assert kept(store, 1, 2, 3) == [False, True, True]
-    assert store.find_item("msg_1") is None
-    assert store.find_item("msg_3") == {"id": "msg_3"}
+    find = store.item_finder()
+    assert find("msg_1") is None
+    assert find("msg_3") == {"id": "msg_3"}
     assert store.num_bytes == 200
 
 
@@ -68,8 +74,19 @@ def test_a_deleted_response_takes_its_items_along():
     store.put(stored(1))
     assert store.delete("resp_1")
     assert not store.delete("resp_1")
-    assert store.find_item("msg_1") is None
+    assert store.item_finder()("msg_1") is None
     assert store.num_bytes == 0
+
+
+def test_one_request_opens_only_so_much():
+    """A reference is short, and what it names may be long; each response is opened once."""
+    store = ResponseStore(ResponseLimits(), clock=lambda: 0.0)
+    for number in (1, 2):
+        store.put(stored(number, num_bytes=MAX_OPENED_BYTES // 2 + 1))
+    find = store.item_finder()
+    assert find("msg_1") is find("msg_1")
+    with pytest.raises(BadRequest, match="too many responses"):
+        find("msg_2")
 
 
 async def read(log: EventLog, after: int = -1) -> list[bytes]:

@@ -7,6 +7,7 @@ from contextlib import aclosing, contextmanager
 
 from weft.core.errors import BadRequest
 from weft.schema.responses import ResponsesBody
+from weft.web.chat.prompt import check_messages
 from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.openai.calling import trace_of
@@ -55,7 +56,9 @@ class Creation:
         served = call.served
         model = resolve_model(served, body.model)
         before = self._before(body)
-        conversation = read_input(body.input, before=before, find_item=self._runs.store.find_item)
+        conversation = read_input(
+            body.input, before=before, find_item=self._runs.store.item_finder()
+        )
         if not (before or conversation.messages):
             raise BadRequest("input", "input is empty; there has to be something to respond to")
         turn = to_turn(
@@ -88,6 +91,10 @@ class Creation:
     def _before(self, body: ResponsesBody) -> list[Message]:
         """What was said before this request's input."""
         if body.previous_input_messages:
+            try:
+                check_messages(body.previous_input_messages)
+            except BadRequest as error:
+                raise BadRequest("previous_input_messages", f"previous_input_{error}") from error
             return body.previous_input_messages
         if body.previous_response_id is None:
             return []

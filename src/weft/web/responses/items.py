@@ -21,6 +21,8 @@ Message = dict[str, Any]
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")
+# A reference is short and its item may be long: no template takes more than this anyway.
+_MAX_REFERRED_BYTES = 16 * 1024 * 1024
 _Input = TypeVar("_Input", bound=msgspec.Struct)
 
 
@@ -72,11 +74,9 @@ class _Reader:
         self.items: list[Item] = []
         self.messages: list[Message] = []
         self._find_item = find_item
+        self._num_referred_bytes = 0
         self._call_ids = {
-            call.get("id")
-            for message in before
-            for call in message.get("tool_calls") or ()
-            if isinstance(call, Mapping)
+            str(call.get("id")) for message in before for call in message.get("tool_calls") or ()
         }
 
     def add(self, item: Item, where: str) -> None:
@@ -198,6 +198,12 @@ class _Reader:
         found = self._find_item(item.id)
         if found is None:
             raise BadRequest("input", f"{where}: there is no stored item {item.id[:64]!a}")
+        self._num_referred_bytes += len(msgspec.json.encode(found))
+        if self._num_referred_bytes > _MAX_REFERRED_BYTES:
+            raise BadRequest(
+                "input",
+                f"{where}: the items that are referred to take more than {_MAX_REFERRED_BYTES} bytes",
+            )
         self.add(found, where)
 
     def _open_message(self) -> Message | None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 
 from weft.core.errors import Overloaded, WeftError
@@ -52,7 +52,11 @@ class Run:
         self.is_stored = asked.response.store
         self.task: asyncio.Task[None] | None = None
         self._served = served
-        self._writer = ResponseWriter(asked.response, asked.logprobs)
+        self._writer = ResponseWriter(
+            asked.response,
+            asked.logprobs,
+            has_cached_tokens=served.options.enable_prompt_tokens_details,
+        )
 
     @property
     def id(self) -> str:
@@ -149,8 +153,10 @@ class Runs:
         self.check_room()
         self._runs[run.id] = run
         self._num_background += 1
+        held = ExitStack()
+        held.enter_context(self._state.hold(run))
         run.task = asyncio.create_task(self._work(run))
-        run.task.add_done_callback(lambda _: self._end_background(run))
+        run.task.add_done_callback(lambda _: self._end_background(run, held))
 
     async def cancel(self, run: Run) -> None:
         """End a run in the background, and wait until it has."""
@@ -159,16 +165,16 @@ class Runs:
         await asyncio.wait({run.task})
 
     async def _work(self, run: Run) -> None:
-        with self._state.hold(run):
-            async with aclosing(run.events()) as events:
-                async for event in events:
-                    if run.log is not None:
-                        run.log.append(encoded(event))
+        async with aclosing(run.events()) as events:
+            async for event in events:
+                if run.log is not None:
+                    run.log.append(encoded(event))
 
-    def _end_background(self, run: Run) -> None:
+    def _end_background(self, run: Run, held: ExitStack) -> None:
         """However its task ended: even if that was before it ran at all."""
         self._num_background -= 1
-        self._end(run)
+        with held:
+            self._end(run)
 
     def _end(self, run: Run) -> None:
         self._runs.pop(run.id)

@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 
+from weft.core.errors import BadRequest
 from weft.schema.response_object import ResponseObject
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Conversation, Item, Message, to_messages
 
 _MIB = 1024 * 1024
+MAX_OPENED_BYTES = 64 * _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +65,10 @@ class StoredResponse:
         messages: list[Message] = msgspec.json.decode(self.messages)
         return messages
 
-    def item(self, item_id: str) -> Item | None:
-        """One of its items, input or output."""
+    def all_items(self) -> dict[str, Item]:
+        """Its items by their ids, input and output."""
         output: list[Item] = msgspec.json.decode(self.response)["output"]
-        return next(
-            (item for item in (*output, *self.input_items()) if item["id"] == item_id), None
-        )
+        return {item["id"]: item for item in (*self.input_items(), *output)}
 
 
 def to_stored(
@@ -127,11 +127,28 @@ class ResponseStore:
         self._forget(response_id)
         return True
 
-    def find_item(self, item_id: str) -> Item | None:
-        """An item of any response that is still there."""
+    def item_finder(self) -> Callable[[str], Item | None]:
+        """A function that finds items of any response that is still there, for one request.
+
+        It opens each response once, and refuses to open more than `MAX_OPENED_BYTES` of them.
+        """
         self._forget_old()
-        owner = self._owner_by_item.get(item_id)
-        return None if owner is None else self._stored[owner].item(item_id)
+        opened: dict[str, dict[str, Item]] = {}
+        num_bytes = 0
+
+        def find(item_id: str) -> Item | None:
+            nonlocal num_bytes
+            owner = self._owner_by_item.get(item_id)
+            if owner is None:
+                return None
+            if owner not in opened:
+                num_bytes += self._stored[owner].num_bytes
+                if num_bytes > MAX_OPENED_BYTES:
+                    raise BadRequest("input", "input refers to items of too many responses")
+                opened[owner] = self._stored[owner].all_items()
+            return opened[owner].get(item_id)
+
+        return find
 
     def _forget_old(self) -> None:
         limits = self._limits

@@ -8,6 +8,8 @@ from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool
 from weft.web.openai.unsupported import REFUSED as REFUSED_BY_CHAT
 from weft.web.openai.unsupported import refuse_unsupported
 
+# `max_tool_calls` counts calls of built-in tools, of which there are none: it is only told again, as
+# are `metadata`, `user`, `safety_identifier` and `prompt_cache_key`.
 _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "access_programs": (({},), "there are none"),
     "context_management": (([],), "contexts are not compacted"),

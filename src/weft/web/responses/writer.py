@@ -43,8 +43,15 @@ class ResponseWriter:
     the items that are done.
     """
 
-    def __init__(self, response: ResponseObject, logprobs: LogprobWriter | None) -> None:
+    def __init__(
+        self,
+        response: ResponseObject,
+        logprobs: LogprobWriter | None,
+        *,
+        has_cached_tokens: bool = True,
+    ) -> None:
         self._logprobs = logprobs
+        self._has_cached_tokens = has_cached_tokens
         self._numbers = itertools.count()
         self._output: list[OutputItem] = []
         self._item: OpenItem | None = None
@@ -194,7 +201,9 @@ class ResponseWriter:
     def _usage(self, num_cached_tokens: int) -> ResponseUsage:
         return ResponseUsage(
             input_tokens=self._num_prompt_tokens,
-            input_tokens_details=InputTokensDetails(cached_tokens=num_cached_tokens),
+            input_tokens_details=InputTokensDetails(
+                cached_tokens=num_cached_tokens if self._has_cached_tokens else 0
+            ),
             output_tokens=self._num_tokens,
             output_tokens_details=OutputTokensDetails(reasoning_tokens=self._num_reasoning_tokens),
             total_tokens=self._num_prompt_tokens + self._num_tokens,
