@@ -1,6 +1,8 @@
 """Input items to messages and to the form in which they are listed; what is no item is refused."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weft.core.errors import BadRequest
 from weft.web.responses.items import new_id, read_input, to_messages
@@ -148,6 +150,48 @@ def test_references_do_not_multiply_what_they_name():
     references = [{"type": "item_reference", "id": "msg_1"}] * 20
     with pytest.raises(BadRequest, match=r"input\[16\].*more than"):
         read(*references, find_item=lambda _: item)
+
+
+WORDS = st.sampled_from(
+    ["message", "reasoning", "function_call", "function_call_output", "item_reference", "user",
+     "assistant", "input_text", "output_text", "refusal", "reasoning_text", "summary_text", "c1", ""]
+)  # fmt: skip
+KEYS = st.sampled_from(
+    ["type", "role", "content", "id", "call_id", "name", "arguments", "output", "summary", "text",
+     "refusal", "status", "encrypted_content", "namespace"]
+)  # fmt: skip
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+NEARLY = st.sampled_from([CALL, OUTPUT, THOUGHTS, ANSWER, {"role": "user", "content": "x"}])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    items=st.lists(
+        st.dictionaries(KEYS, ANYTHING, max_size=6)
+        | st.builds(
+            lambda item, change: {**item, **change},
+            NEARLY,
+            st.dictionaries(KEYS, ANYTHING, max_size=1),
+        ),
+        max_size=4,
+    )
+)
+def test_whatever_arrives_is_read_or_refused(items):
+    """Nothing else can come of it; and what is read can be read again, as it is listed."""
+    try:
+        made = read(*items)
+    except BadRequest:
+        return
+    assert len(made.items) == len(items)
+    again = read(*made.items)
+    assert again.items == made.items
+    assert [message["role"] for message in again.messages] == [
+        message["role"] for message in made.messages
+    ]
 
 
 def test_ids_hold_128_random_bits():
