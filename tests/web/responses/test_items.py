@@ -55,7 +55,7 @@ def test_one_turn_of_the_model_is_one_message():
             "content": [TEXT_PART],
             "tool_calls": [TOOL_CALL],
         },
-        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "tool", "tool_call_id": "c1", "name": "f", "content": "rain"},
     ]
     assert [item["id"] for item in made.items[1:3]] == ["rs_1", "msg_1"]
 

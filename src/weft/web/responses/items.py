@@ -75,8 +75,10 @@ class _Reader:
         self.messages: list[Message] = []
         self._find_item = find_item
         self._num_referred_bytes = 0
-        self._call_ids = {
-            str(call.get("id")) for message in before for call in message.get("tool_calls") or ()
+        self._name_by_call_id: dict[str, str] = {
+            str(call.get("id")): call["function"]["name"]
+            for message in before
+            for call in message.get("tool_calls") or ()
         }
 
     def add(self, item: Item, where: str) -> None:
@@ -154,7 +156,7 @@ class _Reader:
     def _add_call(self, item: FunctionCallInput, where: str) -> None:
         if item.namespace is not None:
             raise BadRequest("input", f"{where}.namespace must be absent: functions have none here")
-        self._call_ids.add(item.call_id)
+        self._name_by_call_id[item.call_id] = item.name
         self.items.append(
             {
                 "id": item.id or new_id("fc"),
@@ -174,7 +176,8 @@ class _Reader:
         last.setdefault("tool_calls", []).append(call)
 
     def _add_output(self, item: FunctionOutputInput, where: str) -> None:
-        if item.call_id not in self._call_ids:
+        name = self._name_by_call_id.get(item.call_id)
+        if name is None:
             raise BadRequest(
                 "input", f"{where}: no call has the call_id {item.call_id[:64]!a} that this answers"
             )
@@ -192,7 +195,10 @@ class _Reader:
             }
         )
         content = output if isinstance(output, str) else parts
-        self.messages.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
+        # Some templates tell a tool's answer by its name.
+        self.messages.append(
+            {"role": "tool", "tool_call_id": item.call_id, "name": name, "content": content}
+        )
 
     def _add_reference(self, item: ItemReferenceInput, where: str) -> None:
         found = self._find_item(item.id)
