@@ -13,6 +13,7 @@ from tests.web.responses.serving_responses import (
     TERMINAL,
     Handlers,
     client_of,
+    event_of,
     told,
 )
 from tests.web.serving import ECHO, serving
@@ -79,9 +80,15 @@ async def test_a_response_is_cancelled_before_it_begins():
         )
         (run,) = handlers.runs.open()
         ended = await handlers.of("POST", run.id, "/cancel")
-        events = [event async for event in answer.source]
-    assert ended["status"] == "cancelled"
-    assert events[-1].startswith(b"event: response.incomplete\n")
+        events = [event_of(event) async for event in answer.source]
+        stored = await handlers.of("GET", run.id)
+    assert ended["status"] == stored["status"] == "cancelled"
+    assert [event["type"] for event in events] == [
+        "response.created",
+        "response.queued",
+        "response.incomplete",
+    ]
+    assert [event["sequence_number"] for event in events] == [0, 1, 2]
 
 
 async def test_a_follower_takes_up_where_another_left():

@@ -122,6 +122,7 @@ class Creation:
             async with aclosing(self._runs.in_foreground(run)) as events:
                 async for event in events:
                     yield encoded(event)
+        run.log_error()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 
@@ -73,15 +73,17 @@ class Run:
         """Whether its client may ask for it again: not if the engine never took it."""
         return self.is_stored and self._writer.has_started
 
-    async def events(self) -> AsyncGenerator[StreamEvent, None]:
-        """All of it. An engine that does not take a waiting client's request raises before the first.
+    def start(self) -> list[StreamEvent]:
+        """The first events, of a response that exists before the engine has taken it."""
+        return list(self._writer.start())
 
-        A later error is an event, the last. Closing this aborts the engine's request.
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+        """All of it, or all that follow `start`. Closing this aborts the engine's request.
+
+        An engine that does not take the request raises before the first event, if there was no `start`;
+        any other error is an event, the last, and `error` from then on.
         """
         served, asked, writer = self._served, self.asked, self._writer
-        if asked.response.background:
-            for told in writer.start():
-                yield told
         try:
             async with aclosing(run_turn(served, asked.turn, asked.prompt)) as events:
                 async for event in events:
@@ -90,11 +92,14 @@ class Run:
         except Exception as error:
             if not writer.has_started:
                 raise
-            if not isinstance(error, WeftError):
-                log.error("response %s failed", self.id, exc_info=error)
             self.error = error
             for told in writer.fail(error, asked.turn.request_id):
                 yield told
+
+    def log_error(self) -> None:
+        """Log what nobody raised on purpose, where nobody else is told of it."""
+        if self.error is not None and not isinstance(self.error, WeftError):
+            log.error("request %s failed", self.asked.turn.request_id, exc_info=self.error)
 
     def cancelled(self) -> list[StreamEvent]:
         """The events that are missing where it ended before its time."""
@@ -153,6 +158,8 @@ class Runs:
         self.check_room()
         self._runs[run.id] = run
         self._num_background += 1
+        # At once, not in the task: that may be cancelled before it runs.
+        _keep(run, run.start())
         held = ExitStack()
         held.enter_context(self._state.hold(run))
         run.task = asyncio.create_task(self._work(run))
@@ -167,8 +174,8 @@ class Runs:
     async def _work(self, run: Run) -> None:
         async with aclosing(run.events()) as events:
             async for event in events:
-                if run.log is not None:
-                    run.log.append(encoded(event))
+                _keep(run, [event])
+        run.log_error()
 
     def _end_background(self, run: Run, held: ExitStack) -> None:
         """However its task ended: even if that was before it ran at all."""
@@ -178,9 +185,7 @@ class Runs:
 
     def _end(self, run: Run) -> None:
         self._runs.pop(run.id)
-        for event in run.cancelled():
-            if run.log is not None:
-                run.log.append(encoded(event))
+        _keep(run, run.cancelled())
         if run.log is not None:
             run.log.end()
         if run.is_worth_keeping:
@@ -193,6 +198,13 @@ class Runs:
                     log=run.log,
                 )
             )
+
+
+def _keep(run: Run, events: Iterable[StreamEvent]) -> None:
+    """Keep events for followers, where there may be some."""
+    if run.log is not None:
+        for event in events:
+            run.log.append(encoded(event))
 
 
 def encoded(event: StreamEvent) -> bytes:
