@@ -51,10 +51,11 @@ def test_tools_reach_the_template(tiny):
 
 def test_a_model_without_a_template_does_not_chat(tmp_path):
     """The error says what to use."""
-    with (
-        weft.LLM(str(write_checkpoint(tmp_path))) as llm,
-        pytest.raises(Unsupported, match="gener"),
-    ):
+    write_checkpoint(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with weft.LLM(str(tmp_path)) as llm, pytest.raises(Unsupported, match="gener"):
         llm.chat(HELLO)
 
 
