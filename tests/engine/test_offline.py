@@ -1,5 +1,7 @@
 """`weft.LLM`: conversations, many prompts at once, and the bar beside them."""
 
+import json
+
 import pytest
 
 import weft
