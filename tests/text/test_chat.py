@@ -308,3 +308,16 @@ def test_a_template_that_drops_the_last_message_cannot_continue_it():
     """There is no place to go on from."""
     with ChatTemplate("x", TOKENS) as template, pytest.raises(BadRequest, match="leaves out"):
         template.render(TALK, add_generation_prompt=False, continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    ("wants_parts", "written"), [(True, "<hi>"), (False, "<h><i>"), (None, "<hi>")]
+)
+def test_the_form_of_contents_can_be_decided(wants_parts, written):
+    """A template that is read wrongly can be told what it gets: parts, or one text (here its letters)."""
+    source = (
+        "{% for m in messages %}{% for p in m.content %}<{{ p.text or p }}>{% endfor %}{% endfor %}"
+    )
+    message = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+    with ChatTemplate(source, {}, wants_parts=wants_parts) as template:
+        assert template.render([message]) == written

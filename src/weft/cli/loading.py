@@ -32,6 +32,8 @@ from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
 from weft.web.served import ApiOptions, Served
 
+_WANTS_PARTS = {"auto": None, "string": False, "openai": True}
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -108,7 +110,11 @@ def make_served(
     """What the HTTP endpoints see of `client`, wherever its engine is."""
     template = None
     if chat_template is not None:
-        template = ChatTemplate(chat_template, tokenizer.special_tokens)
+        template = ChatTemplate(
+            chat_template,
+            tokenizer.special_tokens,
+            wants_parts=_WANTS_PARTS[options.chat_template_content_format],
+        )
     return Served(
         client=client,
         tokenizer=tokenizer,
@@ -123,6 +129,7 @@ def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptio
     source = chat_template or ""
     tool, reasoning = options.tool_call_parser, options.reasoning_parser
     return ApiOptions(
+        chat_template_content_format=options.chat_template_content_format,
         tool_call_parser=choose_tool_parser(source) if tool == "auto" else _named(tool),
         reasoning_parser=(
             choose_reasoning_parser(source) if reasoning == "auto" else _named(reasoning)

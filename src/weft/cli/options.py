@@ -155,6 +155,13 @@ class ServeOptions:
         Path | None,
         Parameter(group=API, help="Chat template (Jinja) to use in place of the model's."),
     ] = None
+    chat_template_content_format: Annotated[
+        Literal["auto", "string", "openai"],
+        Parameter(
+            group=API,
+            help="How the template gets contents: as text, or as lists of parts; auto reads it off the template.",
+        ),
+    ] = "auto"
     tool_call_parser: Annotated[
         str,
         Parameter(

@@ -44,6 +44,7 @@ class RenderLimits:
 class ChatTemplate:
     """One model's chat template. Safe to share between threads; renderings take turns.
 
+    `wants_parts` says which form contents have for this template; None is what its text suggests.
     Its process starts with the first rendering, again after one that had to be killed, and ends with
     `close` or when nothing refers to the template any more.
     """
@@ -53,12 +54,14 @@ class ChatTemplate:
         source: str,
         special_tokens: Mapping[str, str],
         *,
+        wants_parts: bool | None = None,
         limits: RenderLimits | None = None,
     ) -> None:
         self._source = source
         self._special_tokens = dict(special_tokens)
         self._limits = limits or RenderLimits()
-        self._wants_parts = reads_parts(_parse(source))
+        reads = reads_parts(_parse(source))
+        self._wants_parts = reads if wants_parts is None else wants_parts
         self._turn = threading.Lock()
         self._worker: Worker | None = None
 

@@ -1,6 +1,7 @@
 """What the endpoints serve: one engine, its tokenizer and template, and how the APIs are to behave."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from weft.core.client import EngineClient
 from weft.text.chat import ChatTemplate
@@ -15,6 +16,7 @@ class ApiOptions:
     has been resolved by the chat template before this is made.
     """
 
+    chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     enable_auto_tool_choice: bool = True
