@@ -37,6 +37,12 @@ def test_parsers_go_by_the_chat_template():
     assert (chosen.tool_call_parser, chosen.reasoning_parser) == ("mistral", None)
 
 
+def test_parsers_that_do_not_go_together_are_refused_at_the_start():
+    """Harmony's calls and thoughts are written in one way; the first request would be too late."""
+    with pytest.raises(ConfigError, match="openai"):
+        to_api_options(ServeOptions(tool_call_parser="openai", reasoning_parser="qwen3"), None)
+
+
 @pytest.mark.parametrize("name", ["tool_call_parser", "reasoning_parser"])
 def test_an_unknown_parser_is_refused(name: str):
     """With those that there are."""

@@ -25,6 +25,7 @@ from weft.text.parsers.table import (
     TOOL_PARSERS,
     choose_reasoning_parser,
     choose_tool_parser,
+    make_output_parser,
 )
 from weft.text.tokenizer import Tokenizer
 from weft.web.http.endpoint import Endpoint
@@ -127,13 +128,15 @@ def make_served(
 def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptions:
     """The part that concerns the APIs. Parsers that are "auto" go by the chat template."""
     source = chat_template or ""
-    tool, reasoning = options.tool_call_parser, options.reasoning_parser
+    asked = options.tool_call_parser
+    tool = choose_tool_parser(source) if asked == "auto" else _named(asked)
+    asked = options.reasoning_parser
+    reasoning = choose_reasoning_parser(source) if asked == "auto" else _named(asked)
+    make_output_parser(reasoning=reasoning, tool=tool)  # refuses two that do not go together
     return ApiOptions(
         chat_template_content_format=options.chat_template_content_format,
-        tool_call_parser=choose_tool_parser(source) if tool == "auto" else _named(tool),
-        reasoning_parser=(
-            choose_reasoning_parser(source) if reasoning == "auto" else _named(reasoning)
-        ),
+        tool_call_parser=tool,
+        reasoning_parser=reasoning,
         enable_auto_tool_choice=options.enable_auto_tool_choice,
         exclude_tools_when_tool_choice_none=options.exclude_tools_when_tool_choice_none,
         response_role=options.response_role,
