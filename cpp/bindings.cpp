@@ -11,6 +11,7 @@
 
 #include "cpu.h"
 #include "kernels/select.h"
+#include "model/int8_product.h"
 #include "model/measure.h"
 #include "model/model.h"
 
@@ -100,6 +101,15 @@ void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys
     }
 }
 
+void multiply_int8(const std::string& path, const Rows& rows, const Rows& weights, Logits& out) {
+    const weft::Source source{weights.data(), weft::Stored::kFloat32,
+                              static_cast<std::int64_t>(weights.shape(0)),
+                              static_cast<std::int64_t>(weights.shape(1))};
+    weft::kernels_of(path, weft::Element::kFloat32);  // refuses a path that this CPU cannot run
+    if (rows.shape(1) != weights.shape(1)) throw std::invalid_argument("rows must be as wide as weights");
+    weft::multiply_int8(path, {rows.data(), rows.size()}, source, {out.data(), out.size()});
+}
+
 void bind_spec(nb::module_& module) {
     using weft::ModelSpec;
     nb::class_<weft::LayerSpec>(module, "LayerSpec")
@@ -140,6 +150,12 @@ void bind_spec(nb::module_& module) {
                                                      {{"none", weft::QkNorm::kNone},
                                                       {"head", weft::QkNorm::kHead},
                                                       {"full", weft::QkNorm::kFull}});
+             })
+        .def("set_quantization",
+             [](ModelSpec& spec, const std::string& name) {
+                 spec.quantization = choice<weft::Quantization>("quantization", name,
+                                                                {{"none", weft::Quantization::kNone},
+                                                                 {"int8", weft::Quantization::kInt8}});
              })
         .def("set_activation", [](ModelSpec& spec, const std::string& name) {
             spec.activation = choice<weft::Activation>("activation", name,
@@ -191,6 +207,8 @@ NB_MODULE(_core, module) {
                nb::arg("path"), nb::arg("element"), nb::arg("num_threads"));
     module.def("draw_rows", &draw_rows, nb::arg("logits").noconvert(), nb::arg("temperatures").noconvert(),
                nb::arg("keys").noconvert(), nb::arg("tokens").noconvert(), nb::arg("is_finite").noconvert());
+    module.def("multiply_int8", &multiply_int8, nb::arg("path"), nb::arg("rows").noconvert(),
+               nb::arg("weights").noconvert(), nb::arg("out").noconvert());
     bind_spec(module);
     bind_model(module);
 }

@@ -108,27 +108,22 @@ inline void gemm_one_row(const GemmTask& task) {
 
 template <class E>
 inline void multiply_block(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
-                           const Columns<E, kWide>& columns, int steps, float* y,
+                           const Columns<E, kWide>& columns, int steps, typename E::Number* y,
                            std::ptrdiff_t y_stride, bool accumulate) {
     for_tiles<E>(rows, [&](int first, auto height, bool is_first) {
         constexpr int kRows = decltype(height)::value;
         const typename E::Activation* xs = x + first * x_stride;
-        float* ys = y + first * y_stride;
+        typename E::Number* ys = y + first * y_stride;
         // The first pass over the cells takes them from memory, later ones from the cache.
         if (is_first) product<E, kRows, kWide, true>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
         else product<E, kRows, kWide, false>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
     });
 }
 
+// Sums of some rows times one panel, block by block of depth.
 template <class E>
-inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows) {
-    alignas(64) float waiting[kBlockRows * kPanelColumns];
-    float* y = waiting;
-    std::ptrdiff_t y_stride = kPanelColumns;
-    if (task.finish == Finish::kStore) {
-        y = static_cast<float*>(task.out) + first_row * task.out_stride + panel * kPanelColumns;
-        y_stride = task.out_stride;
-    }
+inline void multiply_panel(const GemmTask& task, int panel, int first_row, int rows,
+                           typename E::Number* y, std::ptrdiff_t y_stride) {
     const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride;
     const typename E::Stored* w = panel_of<E>(task, panel);
     for (int depth = 0; depth < task.depth; depth += kBlockDepth<E>) {
@@ -146,6 +141,18 @@ inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows)
                               depth > 0);
         }
     }
+}
+
+template <class E>
+inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows) {
+    alignas(64) float waiting[kBlockRows * kPanelColumns];
+    float* y = waiting;
+    std::ptrdiff_t y_stride = kPanelColumns;
+    if (task.finish == Finish::kStore) {
+        y = static_cast<float*>(task.out) + first_row * task.out_stride + panel * kPanelColumns;
+        y_stride = task.out_stride;
+    }
+    multiply_panel<E>(task, panel, first_row, rows, y, y_stride);
     finish<E>(task, panel, first_row, rows, y, y_stride);
 }
 

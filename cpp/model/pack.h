@@ -24,8 +24,10 @@ struct Matrix {
     std::byte* panels = nullptr;
     int depth = 0;
     int columns = 0;
-    std::vector<float> bias;  // by packed column, or empty
+    std::vector<float> bias;    // by packed column, or empty
+    std::vector<float> scales;  // by packed column where the weights are int8, else empty
 
+    bool is_int8() const { return !scales.empty(); }
     int num_panels() const { return columns / kPanelColumns; }
 };
 
@@ -36,9 +38,19 @@ std::uint16_t narrow_bfloat16(float value);  // to nearest, ties to even
 // Any element of the tensor, widened. `index` counts row by row.
 float element_of(const Source& source, std::int64_t index);
 
+// Whether elements [first, last) are all numbers. `first` and `last` count row by row.
+bool is_finite(const Source& source, std::int64_t first, std::int64_t last);
+
 // Elements [first, last) of a source row, to depth `depth` and on of one packed column.
 void pack_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
               Element element, int column, int depth);
+
+// The largest magnitude of a source row; NaN if it holds NaN or infinity.
+float largest_of(const Source& source, std::int64_t row);
+
+// As `pack_run`, for a matrix of int8: each element times `inverse`, rounded.
+void pack_int8_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
+                   float inverse, int column, int depth);
 
 // One packed column, widened, into `out[0 .. count)`.
 void unpack_column(const Matrix& matrix, Element element, int column, int count, float* out);

@@ -9,6 +9,9 @@
 
 namespace weft {
 
+// How the weights of linear layers are kept: as `element`, or as int8 with a scale for each output.
+enum class Quantization { kNone, kInt8 };
+
 // Rotary frequencies, worked out in Python: radians a position, one for each pair of elements.
 struct Rope {
     std::vector<float> frequencies;
@@ -39,8 +42,10 @@ struct ModelSpec {
     float residual_multiplier = 1;
     float logits_divisor = 1;
     bool tied_head = false;
-    Element element = Element::kFloat32;
+    Element element = Element::kFloat32;  // of activations, of the KV pool and of the embedding
+    Quantization quantization = Quantization::kNone;
 
+    bool is_int8() const { return quantization == Quantization::kInt8; }
     int group() const { return num_heads / num_kv_heads; }
     int padded_hidden() const { return round_up(hidden_size, kPanelColumns); }
     int padded_inner() const { return round_up(intermediate_size, kLanes); }

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "int8/int8.h"
+
 namespace weft {
 namespace {
 
@@ -33,14 +35,14 @@ Weights::Weights(const ModelSpec& spec) : spec_(spec) {
     const auto width = static_cast<std::size_t>(element_bytes(spec.element));
     const auto bytes = [&](int depth, int columns) {
         return static_cast<std::size_t>(depth) *
-               static_cast<std::size_t>(round_up(columns, kPanelColumns)) * width;
+               static_cast<std::size_t>(round_up(columns, kPanelColumns)) * (spec.is_int8() ? 1 : width);
     };
     const std::size_t layer = bytes(hidden, spec.qkv_size()) + bytes(spec.query_size(), hidden) +
                               bytes(hidden, 2 * spec.padded_inner()) + bytes(spec.padded_inner(), hidden);
     const std::size_t embedding = static_cast<std::size_t>(spec.vocab_size) *
                                   static_cast<std::size_t>(spec.hidden_size) * width;
     region_ = Region(layer * spec.layers.size() + bytes(hidden, spec.vocab_size) +
-                     (spec.tied_head ? 0 : embedding));
+                     (shares_embedding() ? 0 : embedding));
     layers.resize(spec.layers.size());
     missing_ = {"embed", "norm"};
     if (!spec.tied_head) missing_.emplace_back("head");
@@ -56,7 +58,7 @@ Weights::Weights(const ModelSpec& spec) : spec_(spec) {
         for (const char* name : {"q_norm", "k_norm"}) missing_.push_back(prefix + name);
     }
     head = matrix_of(hidden, spec.vocab_size);
-    if (!spec.tied_head) embedding_ = region_.data() + used_;
+    if (!shares_embedding()) embedding_ = region_.data() + used_;
 }
 
 Matrix Weights::matrix_of(int depth, int columns) {
@@ -64,8 +66,9 @@ Matrix Weights::matrix_of(int depth, int columns) {
     matrix.panels = region_.data() + used_;
     matrix.depth = depth;
     matrix.columns = round_up(columns, kPanelColumns);
+    if (spec_.is_int8()) matrix.scales.assign(static_cast<std::size_t>(matrix.columns), 0.0F);
     used_ += static_cast<std::size_t>(depth) * static_cast<std::size_t>(matrix.columns) *
-             static_cast<std::size_t>(element_bytes(spec_.element));
+             static_cast<std::size_t>(spec_.is_int8() ? 1 : element_bytes(spec_.element));
     return matrix;
 }
 
@@ -78,6 +81,9 @@ void Weights::load(const std::string& name, const Source& source, ThreadPool& po
     if (name == "embed" && embedding_ != nullptr) {
         check_shape(name, source, spec_.vocab_size, spec_.hidden_size);
         load_embedding(source, pool);
+    }
+    if (name == "embed" && !spec_.tied_head) {
+        // It is no matrix of the model too.
     } else if (find_matrix(is_bias ? local.substr(0, local.size() - 5) : local, layer, place)) {
         check_shape(name, source, place.rows, is_bias ? 1 : place.columns);
         if (is_bias)
@@ -165,6 +171,14 @@ void Weights::load_matrix(const Place& place, const Source& source, ThreadPool& 
 }
 
 void Weights::pack_rows(const Place& place, const Source& source, int first_row, int last_row) const {
+    Matrix& matrix = *place.matrix;
+    float inverses[kPanelColumns] = {};
+    if (matrix.is_int8())
+        for (int row = first_row; row < last_row; row++) {
+            const Int8Rounding rounding = int8_rounding(largest_of(source, row));
+            inverses[row - first_row] = rounding.inverse;
+            matrix.scales[static_cast<std::size_t>(column_of(place, row))] = rounding.scale;
+        }
     // Inputs that lie side by side in the depth: a head for what takes the heads' output, else all.
     const int run = place.is_of_heads ? spec_.head_dim : place.columns;
     const int padded = place.is_of_heads ? spec_.padded_dim() : run;
@@ -172,9 +186,15 @@ void Weights::pack_rows(const Place& place, const Source& source, int first_row,
         for (int from = 0; from < run; from += kPackDepth) {
             const int first = group * run + from;
             const int last = std::min(first + kPackDepth, (group + 1) * run);
-            for (int row = first_row; row < last_row; row++)
-                pack_run(source, row, first, last, *place.matrix, spec_.element, column_of(place, row),
-                         group * padded + from);
+            for (int row = first_row; row < last_row; row++) {
+                const int column = column_of(place, row);
+                const int depth = group * padded + from;
+                if (matrix.is_int8())
+                    pack_int8_run(source, row, first, last, matrix,
+                                  inverses[row - first_row], column, depth);
+                else
+                    pack_run(source, row, first, last, matrix, spec_.element, column, depth);
+            }
         }
 }
 

@@ -63,6 +63,8 @@ private:
         int padded;
     };
 
+    // Whether the packed head gives the embedding too: not where it is rounded to int8.
+    bool shares_embedding() const { return spec_.tied_head && !spec_.is_int8(); }
     LayerWeights& layer_of(const std::string& name, std::string& local);
     bool find_matrix(const std::string& local, LayerWeights& layer, Place& place);
     bool find_vector(const std::string& local, LayerWeights& layer, Span& span);
@@ -77,7 +79,7 @@ private:
     const ModelSpec spec_;
     Region region_;
     std::size_t used_ = 0;
-    std::byte* embedding_ = nullptr;  // row by row; null where the head is the embedding
+    std::byte* embedding_ = nullptr;  // row by row; null where the head serves as the embedding
     LayerWeights outside_;            // stands in for a layer where a tensor belongs to none
     std::vector<std::string> missing_;
 };

@@ -49,6 +49,21 @@ class ServeOptions:
         Literal["auto", "float32", "bfloat16", "float16"],
         Parameter(group=MODEL, help="Round the weights to this type; auto keeps their own."),
     ] = "auto"
+    quantization: Annotated[
+        Literal["int8"] | None,
+        Parameter(
+            group=MODEL,
+            help="Round linear layers, weights and inputs, to this type: half the memory, near the answers.",
+        ),
+    ] = None
+    runner: Annotated[
+        Literal["auto", "reference", "native"],
+        Parameter(group=MODEL, help="What computes: C++, or the slow reference in numpy."),
+    ] = "auto"
+    num_threads: Annotated[
+        MaybeCount,
+        Parameter(group=MODEL, help="Threads that compute; the CPUs of this process if unset."),
+    ] = None
     max_model_len: Annotated[
         Size,
         Parameter(

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from weft.cli.banner import Ready, ready_block
 from weft.cli.limits import check_port, raise_open_files
 from weft.cli.options import ServeOptions
-from weft.compute.load import describe_runner, with_resident_sizes
+from weft.compute.load import choose, describe_runner, with_resident_sizes
 from weft.compute.native import cpu
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead
@@ -47,11 +47,12 @@ def serve(model: str = "embedded:tiny", *, options: ServeOptions = ServeOptions(
     check_port(rpc_options.host, rpc_options.port)
     # The server reads these again: a bad file is to be told now, not after the model has loaded.
     server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
+    engine_options = options.engine_options(model)
     checkpoint = with_resident_sizes(
-        open_model(model, revision=options.revision, dtype=options.dtype)
+        open_model(model, revision=options.revision, dtype=options.dtype), choose(engine_options)
     )
     free_bytes = free_memory_bytes()
-    config = resolve(options.engine_options(model), checkpoint.card, free_bytes)
+    config = resolve(engine_options, checkpoint.card, free_bytes)
     if not rpc_options.api_keys and not _is_loopback(rpc_options.host):
         log.warning("no --api-key: anybody who reaches %s can use this server", rpc_options.host)
     server = Serving(checkpoint, config, rpc_options, options.shutdown_timeout)
@@ -165,13 +166,14 @@ class Serving:
             await asyncio.gather(task, signalled, return_exceptions=True)
 
     def _ready(self, port: int, free_bytes: int, started: float) -> Ready:
-        options = self._rpc_options
+        options, compute = self._rpc_options, self._config.compute_config
+        assert compute is not None
         host = f"[{options.host}]" if ":" in options.host.strip("[]") else options.host
         return Ready(
             card=self._checkpoint.card,
             config=self._config,
             cpu=cpu(),
-            computed=describe_runner(self._checkpoint),
+            computed=describe_runner(self._checkpoint, compute),
             free_bytes=free_bytes,
             address=f"{host}:{port}",
             has_tls=options.tls_cert is not None,

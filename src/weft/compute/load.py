@@ -1,16 +1,53 @@
 """`load_runner`: the runner that serves a checkpoint; and what is known of it before it is loaded."""
 
 from dataclasses import replace
-from typing import Literal, assert_never
+from typing import Literal, assert_never, get_args
 
 from weft.compute.echo import EchoRunner
-from weft.compute.native import NativeRunner, resident_bytes, usable_paths
+from weft.compute.native import MAX_THREADS, NativeRunner, available_cpus, resident_bytes, usable_paths
 from weft.compute.reference import ReferenceRunner
 from weft.compute.runner import Runner
+from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
+from weft.core.errors import ConfigError
 from weft.model.checkpoint import Checkpoint
 from weft.model.spec import EchoSpec
 
 RunnerName = Literal["auto", "reference", "native"]
+Quantization = Literal["int8"]
+
+
+def choose(options: EngineOptions) -> ComputeConfig:
+    """Decide what computes; a `ConfigError` names the flag that cannot be followed."""
+    if options.runner not in get_args(RunnerName):
+        raise ConfigError(_unknown("runner", options.runner, get_args(RunnerName)))
+    if options.quantization is not None and options.quantization not in get_args(Quantization):
+        raise ConfigError(_unknown("quantization", options.quantization, get_args(Quantization)))
+    runner = _chosen(options.runner)
+    threads = options.num_threads
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"--num-threads must be between 1 and {MAX_THREADS}, not {threads}")
+    if threads is not None and runner == "reference":
+        raise ConfigError("--num-threads is for the native runner; the reference leaves it to numpy")
+    return ComputeConfig(
+        runner=runner, num_threads=threads or available_cpus(), quantization=options.quantization
+    )
+
+
+def _unknown(flag: str, value: str, allowed: tuple[str, ...]) -> str:
+    return f'--{flag} "{value}" is unknown; choose from {", ".join(allowed)}'
+
+
+def load_configured(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
+    """The runner that the configuration asks for, loaded."""
+    compute = config.compute_config
+    assert compute is not None
+    return load_runner(
+        checkpoint,
+        max_model_len=config.model_config.max_model_len,
+        runner=compute.runner,
+        num_threads=compute.num_threads,
+        quantization=compute.quantization,
+    )
 
 
 def load_runner(
@@ -19,21 +56,27 @@ def load_runner(
     max_model_len: int | None = None,
     runner: RunnerName = "auto",
     num_threads: int | None = None,
+    quantization: Quantization | None = None,
 ) -> Runner:
     """Load the weights and build the runner.
 
     `max_model_len` is the longest sequence that will be served (None: all that the model allows);
     models with a second set of rotary frequencies for long contexts choose by it. "auto" is the
     native runner wherever the CPU has vector instructions for it, else the reference. `num_threads`
-    is of the native runner (None: the CPUs that this process may use).
+    is of the native runner (None: the CPUs that this process may use). `quantization` rounds linear
+    layers to that type.
     """
     spec, card = checkpoint.spec, checkpoint.card
     if isinstance(spec, EchoSpec):
+        if quantization is not None:
+            raise ConfigError(f"--quantization {quantization}: {card.name} has no weights")
         return EchoRunner(spec)
     length = max_model_len or card.max_position_embeddings
     match _chosen(runner):
         case "reference":
-            return ReferenceRunner(spec, checkpoint.load(), max_model_len=length)
+            return ReferenceRunner(
+                spec, checkpoint.load(), max_model_len=length, quantization=quantization
+            )
         case "native":
             return NativeRunner(
                 spec,
@@ -41,30 +84,33 @@ def load_runner(
                 dtype=card.dtype,
                 max_model_len=length,
                 num_threads=num_threads,
+                quantization=quantization,
             )
         case never:
             assert_never(never)
 
 
-def describe_runner(checkpoint: Checkpoint, runner: RunnerName = "auto") -> str:
-    """What `load_runner` would compute with, as the start banner says it."""
+def describe_runner(checkpoint: Checkpoint, compute: ComputeConfig) -> str:
+    """What `load_configured` would compute with, as the start banner says it."""
     if isinstance(checkpoint.spec, EchoSpec):
         return "nothing to compute"
-    match _chosen(runner):
+    weights = f", {compute.quantization} weights" if compute.quantization else ""
+    match compute.runner:
         case "reference":
-            return "computed with numpy"
+            return f"computed with numpy{weights}"
         case "native":
-            return f"computed in C++ ({usable_paths()[0]})"
+            threads = "1 thread" if compute.num_threads == 1 else f"{compute.num_threads} threads"
+            return f"computed in C++ ({usable_paths()[0]}, {threads}){weights}"
         case never:
             assert_never(never)
 
 
-def with_resident_sizes(checkpoint: Checkpoint, runner: RunnerName = "auto") -> Checkpoint:
+def with_resident_sizes(checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
     """The checkpoint with the memory on its card that its weights and KV take in that runner."""
     spec, card = checkpoint.spec, checkpoint.card
-    if isinstance(spec, EchoSpec) or _chosen(runner) == "reference":
+    if isinstance(spec, EchoSpec) or compute.runner == "reference":
         return checkpoint  # cards are made out for the reference
-    sizes = resident_bytes(spec, card.dtype)
+    sizes = resident_bytes(spec, card.dtype, compute.quantization)
     return replace(
         checkpoint,
         card=replace(
@@ -77,10 +123,6 @@ def with_resident_sizes(checkpoint: Checkpoint, runner: RunnerName = "auto") -> 
 
 
 def _chosen(runner: RunnerName) -> Literal["reference", "native"]:
-    match runner:
-        case "auto":
-            return "reference" if usable_paths()[0] == "portable" else "native"
-        case "reference" | "native":
-            return runner
-        case never:
-            assert_never(never)
+    if runner != "auto":
+        return runner
+    return "reference" if usable_paths()[0] == "portable" else "native"

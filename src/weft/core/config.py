@@ -4,6 +4,8 @@
 is left to choose. Sizes are in tokens, blocks or bytes, as the name says.
 """
 
+from typing import Literal
+
 import msgspec
 
 
@@ -14,6 +16,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     revision: str | None = None
     served_model_name: list[str] | None = None
     dtype: str = "auto"
+    quantization: Literal["int8"] | None = None
+    runner: Literal["auto", "reference", "native"] = "auto"
+    num_threads: int | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -74,6 +79,17 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.num_blocks * self.block_size
 
 
+class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What computes: `runner` is "native" or "reference", with `num_threads` threads.
+
+    `quantization` is "int8" where linear layers are to be computed in that, else None.
+    """
+
+    runner: Literal["native", "reference"]
+    num_threads: int
+    quantization: Literal["int8"] | None = None
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one step and of the queue. `policy` is "fcfs" or "priority"."""
 
@@ -90,5 +106,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model_config: ModelConfig
     cache_config: CacheConfig
     scheduler_config: SchedulerConfig
+    compute_config: ComputeConfig | None = None  # None: it computes on another machine
     data_parallel_size: int = 1
     kv_transfer_config: None = None

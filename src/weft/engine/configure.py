@@ -6,6 +6,7 @@ allowed; a model that does not fit is refused with flags that would make it fit.
 
 from dataclasses import dataclass
 
+from weft.compute.load import choose
 from weft.core.config import (
     CacheConfig,
     EngineConfig,
@@ -57,6 +58,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
             enable_prefix_caching=options.enable_prefix_caching,
         ),
         scheduler_config=scheduler,
+        compute_config=choose(options),
     )
 
 

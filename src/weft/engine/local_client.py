@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from weft.compute.load import load_runner
+from weft.compute.load import load_configured
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead
@@ -59,8 +59,7 @@ class LocalClient(FrontClient):
     @classmethod
     async def start(cls, checkpoint: Checkpoint, config: EngineConfig) -> "LocalClient":
         """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
-        max_model_len = config.model_config.max_model_len
-        runner = await asyncio.to_thread(load_runner, checkpoint, max_model_len=max_model_len)
+        runner = await asyncio.to_thread(load_configured, checkpoint, config)
         tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
         return await cls.start_with(runner, tokenizer, config)
 

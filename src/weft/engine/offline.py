@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from weft.compute.load import with_resident_sizes
+from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest
 from weft.core.types import OutputKind, PromptType, RequestOutput, SamplingParams
@@ -36,7 +36,7 @@ class LLM:
             raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
         settings = EngineOptions(model=model, **options)
         checkpoint = with_resident_sizes(
-            open_model(model, revision=settings.revision, dtype=settings.dtype)
+            open_model(model, revision=settings.revision, dtype=settings.dtype), choose(settings)
         )
         config = resolve(settings, checkpoint.card, free_memory_bytes())
         self._request_ids = itertools.count()

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import msgspec
 import zmq
 
-from weft.compute.load import load_runner
+from weft.compute.load import load_configured
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
@@ -135,7 +135,7 @@ def _load(config: EngineConfig) -> tuple[Runner, bytes]:
     model, cache = config.model_config, config.cache_config
     try:
         checkpoint = open_model(model.model, revision=model.revision, dtype=model.dtype)
-        runner = load_runner(checkpoint, max_model_len=model.max_model_len)
+        runner = load_configured(checkpoint, config)
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
     except MemoryError as error:  # a limit of this process, which free memory does not show
         raise ConfigError(

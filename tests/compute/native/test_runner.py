@@ -10,10 +10,15 @@ from tests.compute.steps import Part, step
 from weft.compute.load import describe_runner, load_runner, with_resident_sizes
 from weft.compute.native import NativeRunner, resident_bytes, usable_paths
 from weft.compute.reference import ReferenceRunner
+from weft.core.config import ComputeConfig
 from weft.model.open import open_model
 from weft.model.weights import Weights
 
 TINY = "embedded:random?hidden=64&heads=4&kv_heads=2&vocab=300"
+
+
+def computing(runner, num_threads=1, quantization=None):
+    return ComputeConfig(runner=runner, num_threads=num_threads, quantization=quantization)
 
 
 def test_a_runner_can_be_forced():
@@ -28,8 +33,10 @@ def test_a_runner_can_be_forced():
 def test_the_banner_names_what_computes():
     """A user sees whether the slow path serves."""
     checkpoint = open_model(TINY)
-    assert describe_runner(checkpoint, "reference") == "computed with numpy"
-    assert usable_paths()[0] in describe_runner(checkpoint, "native")
+    numpy, native = computing("reference", 2), computing("native", 2, "int8")
+    assert describe_runner(checkpoint, numpy) == "computed with numpy"
+    expected = f"computed in C++ ({usable_paths()[0]}, 2 threads), int8 weights"
+    assert describe_runner(checkpoint, native) == expected
 
 
 @pytest.mark.parametrize("path", ["sse9", ""])
@@ -109,13 +116,13 @@ def _resident():
 def test_the_card_tells_what_the_runner_takes(dtype):
     """The pool is sized by the bytes that a token takes in the runner that will serve."""
     checkpoint = open_model(TINY, dtype=dtype)
-    card = with_resident_sizes(checkpoint, "native").card
+    card = with_resident_sizes(checkpoint, computing("native")).card
     width = 2 if dtype == "bfloat16" else 4
     assert card.kv_bytes_per_token == 2 * 2 * 2 * 16 * width
     assert card.kv_dtype == ("bfloat16" if dtype == "bfloat16" else "float32")
     assert card.weight_bytes == resident_bytes(checkpoint.spec, dtype).weights
     assert card.weight_bytes >= checkpoint.card.num_parameters * width
-    assert with_resident_sizes(checkpoint, "reference").card == checkpoint.card
+    assert with_resident_sizes(checkpoint, computing("reference")).card == checkpoint.card
 
 
 def test_parts_of_a_step_add_up():

@@ -4,15 +4,17 @@ from dataclasses import dataclass
 
 from weft.compute.native import _core
 from weft.compute.native.drawing import Drawn, draw_rows
-from weft.compute.native.runner import NativeRunner, usable_paths
+from weft.compute.native.runner import MAX_THREADS, NativeRunner, available_cpus, usable_paths
 from weft.compute.native.sizes import ResidentBytes, resident_bytes
 
 __all__ = [
+    "MAX_THREADS",
     "Cpu",
     "Drawn",
     "Limits",
     "NativeRunner",
     "ResidentBytes",
+    "available_cpus",
     "cpu",
     "draw_rows",
     "measure_limits",

@@ -18,6 +18,10 @@ def draw_rows(
     is_finite: NDArray[np.bool_],
 ) -> None: ...
 
+def multiply_int8(
+    path: str, rows: FloatArray, weights: FloatArray, out: FloatArray
+) -> None: ...
+
 class LayerSpec:
     rope: int | None
     window: int | None
@@ -45,6 +49,7 @@ class ModelSpec:
     tied_head: bool
     element: str
     def set_qk_norm(self, name: str, /) -> None: ...
+    def set_quantization(self, name: str, /) -> None: ...
     def set_activation(self, name: str, /) -> None: ...
 
 class Model:

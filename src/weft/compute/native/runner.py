@@ -1,6 +1,7 @@
 """`NativeRunner`: a decoder in C++. One call a step, without Python's lock, from token ids to logits."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from weft.compute.runner import Batch, FloatArray
 from weft.model.spec import DecoderSpec, RopeSpec
 from weft.model.weights import Tensor, Weights
 
+MAX_THREADS = 1024
 _VECTORS = frozenset(
     "norm q_norm k_norm attention_norm_before attention_norm_after mlp_norm_before mlp_norm_after".split()
 )
@@ -19,7 +21,8 @@ class NativeRunner:
     """Computes in bfloat16 with float32 sums where `dtype` is bfloat16, otherwise in float32.
 
     `path` is one of `usable_paths()` (None: the best). `num_threads` None takes the CPUs that this
-    process may use. `max_model_len` matters to two-range rope only.
+    process may use. `quantization` is of linear layers: the head too, but not the embedding.
+    `max_model_len` matters to two-range rope only.
     """
 
     def __init__(
@@ -31,13 +34,14 @@ class NativeRunner:
         max_model_len: int,
         path: str | None = None,
         num_threads: int | None = None,
+        quantization: Literal["int8"] | None = None,
     ) -> None:
         self.vocab_size = spec.vocab_size
         self.path = usable_paths()[0] if path is None else path
         self._model = _core.Model(
-            _model_spec(spec, dtype, max_model_len),
+            _model_spec(spec, dtype, max_model_len, quantization),
             self.path,
-            _core.available_cpus() if num_threads is None else num_threads,
+            available_cpus() if num_threads is None else num_threads,
         )
         for name, tensor in _prepared(spec, weights):
             self._model.load(name, tensor.dtype, tensor.data)
@@ -82,6 +86,11 @@ def usable_paths() -> list[str]:
     return _core.usable_paths()
 
 
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    return min(_core.available_cpus(), MAX_THREADS)
+
+
 def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor]]:
     """Every tensor as the core takes it: norms in float32, with the offset of the family added."""
     for name, tensor in weights.tensors.items():
@@ -91,7 +100,9 @@ def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor
             yield name, Tensor(tensor.dtype, np.ascontiguousarray(tensor.data))
 
 
-def _model_spec(spec: DecoderSpec, dtype: str, max_model_len: int) -> _core.ModelSpec:
+def _model_spec(
+    spec: DecoderSpec, dtype: str, max_model_len: int, quantization: str | None
+) -> _core.ModelSpec:
     native = _core.ModelSpec()
     for field in (
         "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim norm_eps "
@@ -102,6 +113,7 @@ def _model_spec(spec: DecoderSpec, dtype: str, max_model_len: int) -> _core.Mode
     native.attention_soft_cap = spec.attention_soft_cap or 0.0
     native.final_soft_cap = spec.final_soft_cap or 0.0
     native.set_qk_norm(spec.qk_norm.value)
+    native.set_quantization(quantization or "none")
     native.set_activation(spec.activation.value)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     native.ropes = [_rope(rope, max_model_len) for rope in ropes]
