@@ -48,6 +48,11 @@ weft::Element element_named(const std::string& name) {
                                  {{"bfloat16", weft::Element::kBfloat16}, {"float32", weft::Element::kFloat32}});
 }
 
+weft::Quantization quantization_named(const std::string& name) {
+    return choice<weft::Quantization>(
+        "quantization", name, {{"none", weft::Quantization::kNone}, {"int8", weft::Quantization::kInt8}});
+}
+
 weft::Source source_of(const std::string& name, const std::string& dtype, const Tensor& tensor) {
     const auto stored = choice<weft::Stored>(name + ": dtype", dtype,
                                              {{"float32", weft::Stored::kFloat32},
@@ -153,9 +158,7 @@ void bind_spec(nb::module_& module) {
              })
         .def("set_quantization",
              [](ModelSpec& spec, const std::string& name) {
-                 spec.quantization = choice<weft::Quantization>("quantization", name,
-                                                                {{"none", weft::Quantization::kNone},
-                                                                 {"int8", weft::Quantization::kInt8}});
+                 spec.quantization = quantization_named(name);
              })
         .def("set_activation", [](ModelSpec& spec, const std::string& name) {
             spec.activation = choice<weft::Activation>("activation", name,
@@ -198,13 +201,15 @@ NB_MODULE(_core, module) {
     module.def("available_cpus", &weft::available_cpus);
     module.def("usable_paths", &weft::usable_paths);
     module.def("measure_limits",
-               [](const std::string& path, const std::string& element, int num_threads) {
+               [](const std::string& path, const std::string& element, const std::string& quantization,
+                  int num_threads) {
                    const weft::Element kind = element_named(element);
+                   const weft::Quantization rounding = quantization_named(quantization);
                    const nb::gil_scoped_release release;
-                   const weft::Limits limits = weft::measure_limits(path, kind, num_threads);
+                   const weft::Limits limits = weft::measure_limits(path, kind, rounding, num_threads);
                    return std::make_pair(limits.bytes_per_s, limits.operations_per_s);
                },
-               nb::arg("path"), nb::arg("element"), nb::arg("num_threads"));
+               nb::arg("path"), nb::arg("element"), nb::arg("quantization"), nb::arg("num_threads"));
     module.def("draw_rows", &draw_rows, nb::arg("logits").noconvert(), nb::arg("temperatures").noconvert(),
                nb::arg("keys").noconvert(), nb::arg("tokens").noconvert(), nb::arg("is_finite").noconvert());
     module.def("multiply_int8", &multiply_int8, nb::arg("path"), nb::arg("rows").noconvert(),

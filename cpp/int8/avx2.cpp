@@ -51,6 +51,18 @@ inline __m256i add_products(__m256i sum, const EightColumns& columns, __m256i x)
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
+// Whole numbers as int8; returns their sum.
+inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
+    alignas(64) float values[kLanes];
+    store(values, a);
+    std::int32_t total = 0;
+    for (int i = 0; i < kLanes; i++) {
+        p[i] = static_cast<std::int8_t>(values[i]);
+        total += p[i];
+    }
+    return total;
+}
+
 struct Int8 {
     using Stored = std::uint8_t;
     using Activation = std::int8_t;

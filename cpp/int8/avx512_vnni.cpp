@@ -8,18 +8,26 @@
 namespace weft {
 namespace {
 
+typedef int SixteenInts __attribute__((vector_size(64)));
+
 struct Ints {
-    __m512i v;
+    SixteenInts v;
 };
 
-inline Ints load(const std::int32_t* p) { return {_mm512_loadu_si512(p)}; }
-inline void store(std::int32_t* p, Ints a) { _mm512_storeu_si512(p, a.v); }
+inline Ints load(const std::int32_t* p) { return {(SixteenInts)_mm512_loadu_si512(p)}; }
+inline void store(std::int32_t* p, Ints a) { _mm512_storeu_si512(p, (__m512i)a.v); }
 inline Lanes to_floats(Ints a, std::int32_t shift) {
-    return {_mm512_cvtepi32_ps(_mm512_sub_epi32(a.v, _mm512_set1_epi32(shift)))};
+    return {_mm512_cvtepi32_ps(_mm512_sub_epi32((__m512i)a.v, _mm512_set1_epi32(shift)))};
 }
 inline Lanes widen_bfloat16(const std::uint16_t* p) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+}
+// Whole numbers as int8; returns their sum.
+inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
+    const __m512i whole = _mm512_cvtps_epi32(a.v);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(whole));
+    return _mm512_reduce_add_epi32(whole);
 }
 
 struct Int8 {
@@ -34,12 +42,12 @@ struct Int8 {
         __m512i bytes;
     };
 
-    static Sum zero() { return {_mm512_setzero_si512()}; }
+    static Sum zero() { return {SixteenInts{}}; }
     static Cell load_cell(const Stored* p) { return {_mm512_loadu_si512(p)}; }
     static Sum dot(Sum sum, const Cell& cell, const Activation* x) {
         int four;
         std::memcpy(&four, x, sizeof four);
-        return {_mm512_dpbusd_epi32(sum.v, cell.bytes, _mm512_set1_epi32(four))};
+        return {(SixteenInts)_mm512_dpbusd_epi32((__m512i)sum.v, cell.bytes, _mm512_set1_epi32(four))};
     }
 };
 

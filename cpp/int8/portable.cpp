@@ -27,6 +27,18 @@ inline Lanes widen_bfloat16(const std::uint16_t* p) {
     return r;
 }
 
+// Whole numbers as int8; returns their sum.
+inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
+    alignas(64) float values[kLanes];
+    store(values, a);
+    std::int32_t total = 0;
+    for (int i = 0; i < kLanes; i++) {
+        p[i] = static_cast<std::int8_t>(values[i]);
+        total += p[i];
+    }
+    return total;
+}
+
 struct Int8 {
     using Stored = std::uint8_t;
     using Activation = std::int8_t;

@@ -36,22 +36,8 @@ inline void int8_block(const Int8Task& task, int panel, int first_row, int rows)
 
 template <int kPanels>
 inline void int8_row(const Int8Task& task, int panel) {
-    const auto* x = static_cast<const std::int8_t*>(task.x);
-    const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(task.depth) * kPanelColumns;
-    const std::uint8_t* w = panel_of<Int8>(task, panel);
     Int8::Sum sum[kPanels][2];
-    for (auto& pair : sum) pair[0] = pair[1] = Int8::zero();
-    const int num_steps = task.depth / Int8::kStep;
-    for (int s = 0; s < num_steps; s++) {
-#pragma GCC unroll 8
-        for (int i = 0; i < kPanels; i++) {
-            const std::uint8_t* p = w + i * size + 2 * s * kCell<Int8>;
-            prefetch(p + kAhead);
-            prefetch(p + kAhead + kCellBytes);
-            sum[i][0] = Int8::dot(sum[i][0], Int8::load_cell(p), x + s * Int8::kStep);
-            sum[i][1] = Int8::dot(sum[i][1], Int8::load_cell(p + kCell<Int8>), x + s * Int8::kStep);
-        }
-    }
+    sum_row<Int8, kPanels>(task, panel, sum);
     for (int i = 0; i < kPanels; i++) {
         alignas(64) std::int32_t sums[kPanelColumns];
         alignas(64) float y[kPanelColumns];
@@ -98,41 +84,14 @@ void quantize(const QuantizeTask& task) {
     const bool is_zero = rounding.inverse == 0.0F;
     std::int32_t total = 0;
     for (int i = 0; i < task.depth; i += kLanes) {
-        alignas(64) float rounded[kLanes];
         const Lanes x = is_zero ? splat(0.0F) : load_activations(task, i);
-        store(rounded, round_even(mul(x, splat(rounding.inverse))));
-        for (int j = 0; j < kLanes; j++) {
-            const auto value = static_cast<std::int8_t>(rounded[j]);
-            task.out[i + j] = value;
-            total += value;
-        }
+        total += narrow_to_int8(task.out + i, round_even(mul(x, splat(rounding.inverse))));
     }
     *task.sum = total;
     *task.scale = rounding.scale;
 }
 
-double probe_int8(int rounds, float* sink) {
-    alignas(64) std::uint8_t cells[2][kCell<Int8>] = {};
-    std::int8_t x[Int8::kStep] = {};
-    const Int8::Cell cell[2] = {Int8::load_cell(cells[0]), Int8::load_cell(cells[1])};
-    constexpr int kRows = kMaxRows<Int8>;
-    Int8::Sum sum[kRows][kWide];
-    for (auto& row : sum)
-        for (auto& one : row) one = Int8::zero();
-    for (int round = 0; round < rounds; round++) {
-#pragma GCC unroll 16
-        for (int m = 0; m < kRows; m++)
-#pragma GCC unroll 2
-            for (int j = 0; j < kWide; j++) sum[m][j] = Int8::dot(sum[m][j], cell[j], x);
-    }
-    Lanes total = splat(0.0F);
-    for (auto& row : sum)
-        for (auto& one : row) total = add(total, to_floats(one, 0));
-    *sink = sum_of(total);
-    return 2.0 * rounds * kRows * kWide * kLanes * Int8::kStep;
-}
-
-constexpr Int8Kernels kInt8Table = {int8_gemm, quantize, probe_int8};
+constexpr Int8Kernels kInt8Table = {int8_gemm, quantize, probe_arithmetic<Int8>};
 
 }  // namespace
 }  // namespace weft

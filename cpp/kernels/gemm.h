@@ -68,23 +68,39 @@ inline void finish(const GemmTask& task, int panel, int first_row, int rows, flo
 
 // One row: several panels side by side, for enough independent sums and several streams from memory.
 template <class E, int kPanels>
-inline void product_of_row(const GemmTask& task, int panel) {
+inline void add_steps(const GemmTask& task, int panel, int begin, int end, std::ptrdiff_t ahead,
+                      typename E::Sum (&sum)[kPanels][2]) {
     const auto* x = static_cast<const typename E::Activation*>(task.x);
     const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(task.depth) * kPanelColumns;
     const typename E::Stored* w = panel_of<E>(task, panel);
-    Lanes sum[kPanels][2];
-    for (auto& pair : sum) pair[0] = pair[1] = splat(0.0F);
-    const int num_steps = task.depth / E::kStep;
-    for (int s = 0; s < num_steps; s++) {
+    for (int s = begin; s < end; s++) {
 #pragma GCC unroll 8
         for (int i = 0; i < kPanels; i++) {
             const typename E::Stored* p = w + i * size + 2 * s * kCell<E>;
-            prefetch(reinterpret_cast<const char*>(p) + kAhead);
-            prefetch(reinterpret_cast<const char*>(p) + kAhead + kCellBytes);
+            prefetch(reinterpret_cast<const char*>(p) + ahead);
+            prefetch(reinterpret_cast<const char*>(p) + ahead + kCellBytes);
             sum[i][0] = E::dot(sum[i][0], E::load_cell(p), x + s * E::kStep);
             sum[i][1] = E::dot(sum[i][1], E::load_cell(p + kCell<E>), x + s * E::kStep);
         }
     }
+}
+
+template <class E, int kPanels>
+inline void sum_row(const GemmTask& task, int panel, typename E::Sum (&sum)[kPanels][2]) {
+    for (auto& pair : sum) pair[0] = pair[1] = E::zero();
+    const int num_steps = task.depth / E::kStep;
+    constexpr int kStepsAhead = kAhead / (2 * kCellBytes);
+    const int turn = num_steps > kStepsAhead ? num_steps - kStepsAhead : 0;
+    add_steps<E, kPanels>(task, panel, 0, turn, kAhead, sum);
+    // What follows in memory is another panel of these; ask for the panel that comes after them.
+    const std::ptrdiff_t panel_bytes = static_cast<std::ptrdiff_t>(num_steps) * 2 * kCellBytes;
+    add_steps<E, kPanels>(task, panel, turn, num_steps, kAhead + (kPanels - 1) * panel_bytes, sum);
+}
+
+template <class E, int kPanels>
+inline void product_of_row(const GemmTask& task, int panel) {
+    Lanes sum[kPanels][2];
+    sum_row<E, kPanels>(task, panel, sum);
     for (int i = 0; i < kPanels; i++) {
         alignas(64) float y[kPanelColumns];
         store(y, sum[i][0]);

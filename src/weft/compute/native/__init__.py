@@ -45,11 +45,13 @@ class Limits:
     operations_per_s: float
 
 
-def measure_limits(dtype: str, num_threads: int | None = None) -> Limits:
+def measure_limits(
+    dtype: str, num_threads: int | None = None, quantization: str | None = None
+) -> Limits:
     """Read memory and multiply in registers for some tens of milliseconds; for benchmarks."""
     element = "bfloat16" if dtype == "bfloat16" else "float32"
     threads = _core.available_cpus() if num_threads is None else num_threads
-    return Limits(*_core.measure_limits(usable_paths()[0], element, threads))
+    return Limits(*_core.measure_limits(usable_paths()[0], element, quantization or "none", threads))
 
 
 def cpu() -> Cpu:
