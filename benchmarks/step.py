@@ -95,7 +95,9 @@ def measure(runner: Runner, shape: Shape, num_runs: int, numbers: Numbers) -> Ti
     runner.forward(batch)
     native = runner if isinstance(runner, NativeRunner) else None
     before = native.seconds() if native else {}
-    limits = [measure_limits(numbers.dtype, native.num_threads, numbers.quantization)] if native else []
+    limits = (
+        [measure_limits(numbers.dtype, native.num_threads, numbers.quantization)] if native else []
+    )
     cpu_started, taken = time.process_time(), []
     for _ in range(num_runs):
         started = time.perf_counter()

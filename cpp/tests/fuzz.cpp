@@ -1,6 +1,6 @@
 // Runs random models through random plans, good and bad, under the sanitizers (`make sanitize`).
 //
-// Every path of this CPU, both element types and every switch of the spec are drawn; a schedule in
+// Every path of this CPU, both element types, int8 and every switch of the spec are drawn; a schedule in
 // random chunks must give the bits of one token at a time, and a broken plan must be refused.
 #include <algorithm>
 #include <cstdio>
@@ -42,6 +42,7 @@ weft::ModelSpec draw_spec(Random& random) {
     spec.logits_divisor = static_cast<float>(draw(random, 1, 2));
     spec.tied_head = draw(random, 0, 1) == 1;
     spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
+    if (draw(random, 0, 2) == 0) spec.quantization = weft::Quantization::kInt8;
     spec.ropes.push_back({{}, 1.0F});
     for (int i = 0; i < draw(random, 1, spec.head_dim / 2); i++) spec.ropes[0].frequencies.push_back(0.1F);
     spec.layers.resize(static_cast<std::size_t>(draw(random, 1, 3)));

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft.core.config import EngineConfig, EngineOptions
+from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
 from weft.core.errors import ConfigError
 from weft.engine.configure import DEFAULT_POOL_BYTES, resolve
 from weft.model.card import ModelCard
@@ -216,3 +216,28 @@ def test_every_advice_works(free, weights, kv, length, block_size, blocks):
     else:
         assert config.cache_config.max_total_tokens >= length
         assert config.cache_config.num_blocks * block_size * kv + weights <= free
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [
+        ({"runner": "gpu"}, "--runner"),
+        ({"quantization": "int3"}, "--quantization"),
+        ({"num_threads": 0}, "--num-threads"),
+        ({"num_threads": 2000}, "--num-threads"),
+        ({"num_threads": 2, "runner": "reference"}, "--num-threads"),
+    ],
+)
+def test_what_cannot_compute_is_refused(flags, flag):
+    """By the name of the flag; the reference has no threads of its own to set."""
+    assert flag in refusal(**flags)
+
+
+def test_what_computes_is_decided():
+    """Nothing is left to choose: a runner, how many threads, and what was asked for."""
+    compute = resolved(runner="native", num_threads=3, quantization="int8").compute_config
+    assert compute == ComputeConfig(runner="native", num_threads=3, quantization="int8")
+    left_open = resolved().compute_config
+    assert left_open is not None
+    assert left_open.runner in {"native", "reference"}
+    assert left_open.num_threads >= 1

@@ -4,7 +4,14 @@ from dataclasses import replace
 from typing import Literal, assert_never, get_args
 
 from weft.compute.echo import EchoRunner
-from weft.compute.native import MAX_THREADS, NativeRunner, available_cpus, resident_bytes, usable_paths
+from weft.compute.native import (
+    MAX_THREADS,
+    Machine,
+    NativeRunner,
+    available_cpus,
+    resident_bytes,
+    usable_paths,
+)
 from weft.compute.reference import ReferenceRunner
 from weft.compute.runner import Runner
 from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
@@ -27,7 +34,9 @@ def choose(options: EngineOptions) -> ComputeConfig:
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise ConfigError(f"--num-threads must be between 1 and {MAX_THREADS}, not {threads}")
     if threads is not None and runner == "reference":
-        raise ConfigError("--num-threads is for the native runner; the reference leaves it to numpy")
+        raise ConfigError(
+            "--num-threads is for the native runner; the reference leaves it to numpy"
+        )
     return ComputeConfig(
         runner=runner, num_threads=threads or available_cpus(), quantization=options.quantization
     )
@@ -83,8 +92,8 @@ def load_runner(
                 checkpoint.load(),
                 dtype=card.dtype,
                 max_model_len=length,
-                num_threads=num_threads,
                 quantization=quantization,
+                machine=Machine(num_threads=num_threads),
             )
         case never:
             assert_never(never)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.compute.steps import Part, step
-from weft.compute.native import NativeRunner
+from weft.compute.native import Machine, NativeRunner
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import open_model
 from weft.model.spec import DecoderSpec
@@ -46,9 +46,8 @@ def make_runner(
         weights,
         dtype=dtype,
         max_model_len=4096,
-        path=path,
-        num_threads=num_threads,
         quantization=quantization,
+        machine=Machine(path, num_threads),
     )
 
 

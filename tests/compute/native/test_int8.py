@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compute.steps import run_at_random
+from tests.compute.steps import Part, run_at_random, step
 from weft.compute.int8 import Int8Rows, multiply
 from weft.compute.load import load_runner
-from weft.compute.native import NativeRunner, _core, usable_paths
+from weft.compute.native import Machine, NativeRunner, _core, resident_bytes, usable_paths
+from weft.core.errors import ConfigError
 from weft.model.open import open_model
+from weft.text.tokenizer import Tokenizer
 
 
 def native_product(path, rows, weights):
@@ -101,9 +103,52 @@ def test_a_model_computes_what_the_reference_computes(path):
         checkpoint.load(),
         dtype="float32",
         max_model_len=100,
-        path=path,
         quantization="int8",
+        machine=Machine(path),
     )
     expected = run_at_random(reference, sequences, np.random.default_rng(2), max_chunk=20)[0]
     logits = run_at_random(native, sequences, np.random.default_rng(2), max_chunk=20)[0]
     assert np.linalg.norm(logits - expected) <= 0.004 * np.linalg.norm(expected)
+
+
+def test_the_answers_of_a_trained_model_stay_near():
+    """All of embedded:tiny in int8, its head too: probabilities move by little, as measured in KL."""
+    checkpoint = open_model("embedded:tiny")
+    ids = Tokenizer.from_files(checkpoint.tokenizer_files).encode(TEXT)
+    whole = log_probabilities(load_runner(checkpoint, runner="reference"), ids)
+    rounded = log_probabilities(load_runner(checkpoint, runner="native", quantization="int8"), ids)
+    divergence = (np.exp(whole) * (whole - rounded)).sum(axis=1)
+    assert 0 < divergence.mean() < 0.01
+
+
+TEXT = (
+    "<|im_start|>user\nWhat is a cat?<|im_end|>\n<|im_start|>assistant\n"
+    "A cat is a small animal that many people keep as a pet.<|im_end|>"
+)
+
+
+def log_probabilities(runner, ids):
+    runner.allocate_kv(num_blocks=8, block_size=16)
+    logits = runner.forward(step([Part(ids, len(ids), list(range(8)), 0, len(ids))], 16))
+    logits = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("query", ["", "&qk_norm=true"])
+def test_the_card_tells_what_int8_takes(dtype, query):
+    """A byte a weight and a scale for each output; the embedding as it was."""
+    checkpoint = open_model(SHAPE + query, dtype=dtype)
+    spec = checkpoint.spec
+    whole = resident_bytes(spec, dtype).weights
+    rounded = resident_bytes(spec, dtype, "int8").weights
+    width = 2 if dtype == "bfloat16" else 4
+    embedding = spec.vocab_size * spec.hidden_size * width
+    matrices = (whole - embedding) // width
+    assert embedding + matrices < rounded < embedding + 1.2 * matrices
+
+
+def test_a_model_without_weights_is_refused():
+    """What cannot be followed is said, by the flag."""
+    with pytest.raises(ConfigError, match="--quantization int8"):
+        load_runner(open_model("embedded:echo"), quantization="int8")

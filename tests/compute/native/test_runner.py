@@ -8,7 +8,7 @@ import pytest
 from tests.compute.native.models import make_runner
 from tests.compute.steps import Part, step
 from weft.compute.load import describe_runner, load_runner, with_resident_sizes
-from weft.compute.native import NativeRunner, resident_bytes, usable_paths
+from weft.compute.native import Machine, NativeRunner, resident_bytes, usable_paths
 from weft.compute.reference import ReferenceRunner
 from weft.core.config import ComputeConfig
 from weft.model.open import open_model
@@ -45,7 +45,11 @@ def test_an_unknown_path_is_refused(path):
     checkpoint = open_model(TINY)
     with pytest.raises(ValueError, match="portable"):
         NativeRunner(
-            checkpoint.spec, checkpoint.load(), dtype="float32", max_model_len=64, path=path
+            checkpoint.spec,
+            checkpoint.load(),
+            dtype="float32",
+            max_model_len=64,
+            machine=Machine(path),
         )
 
 
@@ -82,7 +86,11 @@ def test_the_embedded_model_loads_quickly():
     weights = checkpoint.load()
     started = time.thread_time()
     NativeRunner(
-        checkpoint.spec, weights, dtype=checkpoint.card.dtype, max_model_len=512, num_threads=1
+        checkpoint.spec,
+        weights,
+        dtype=checkpoint.card.dtype,
+        max_model_len=512,
+        machine=Machine(num_threads=1),
     )
     assert time.thread_time() - started < 0.3
 

@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 from weft.compute.native import _core
 from weft.compute.native.drawing import Drawn, draw_rows
-from weft.compute.native.runner import MAX_THREADS, NativeRunner, available_cpus, usable_paths
+from weft.compute.native.runner import (
+    MAX_THREADS,
+    Machine,
+    NativeRunner,
+    available_cpus,
+    usable_paths,
+)
 from weft.compute.native.sizes import ResidentBytes, resident_bytes
 
 __all__ = [
@@ -12,6 +18,7 @@ __all__ = [
     "Cpu",
     "Drawn",
     "Limits",
+    "Machine",
     "NativeRunner",
     "ResidentBytes",
     "available_cpus",
@@ -51,7 +58,9 @@ def measure_limits(
     """Read memory and multiply in registers for some tens of milliseconds; for benchmarks."""
     element = "bfloat16" if dtype == "bfloat16" else "float32"
     threads = _core.available_cpus() if num_threads is None else num_threads
-    return Limits(*_core.measure_limits(usable_paths()[0], element, quantization or "none", threads))
+    return Limits(
+        *_core.measure_limits(usable_paths()[0], element, quantization or "none", threads)
+    )
 
 
 def cpu() -> Cpu:

@@ -19,10 +19,7 @@ def draw_rows(
     tokens: IntArray,
     is_finite: NDArray[np.bool_],
 ) -> None: ...
-
-def multiply_int8(
-    path: str, rows: FloatArray, weights: FloatArray, out: FloatArray
-) -> None: ...
+def multiply_int8(path: str, rows: FloatArray, weights: FloatArray, out: FloatArray) -> None: ...
 
 class LayerSpec:
     rope: int | None

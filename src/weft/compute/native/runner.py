@@ -1,6 +1,7 @@
 """`NativeRunner`: a decoder in C++. One call a step, without Python's lock, from token ids to logits."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -17,11 +18,21 @@ _VECTORS = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What to compute on: one of `usable_paths()` (None: the best), and how many threads.
+
+    `num_threads` None takes the CPUs that this process may use.
+    """
+
+    path: str | None = None
+    num_threads: int | None = None
+
+
 class NativeRunner:
     """Computes in bfloat16 with float32 sums where `dtype` is bfloat16, otherwise in float32.
 
-    `path` is one of `usable_paths()` (None: the best). `num_threads` None takes the CPUs that this
-    process may use. `quantization` is of linear layers: the head too, but not the embedding.
+    `quantization` is of linear layers: the head too, but not the embedding.
     `max_model_len` matters to two-range rope only.
     """
 
@@ -31,17 +42,16 @@ class NativeRunner:
         weights: Weights,
         *,
         dtype: str,
-        max_model_len: int,
-        path: str | None = None,
-        num_threads: int | None = None,
         quantization: Literal["int8"] | None = None,
+        max_model_len: int,
+        machine: Machine = Machine(),
     ) -> None:
         self.vocab_size = spec.vocab_size
-        self.path = usable_paths()[0] if path is None else path
+        self.path = usable_paths()[0] if machine.path is None else machine.path
         self._model = _core.Model(
             _model_spec(spec, dtype, max_model_len, quantization),
             self.path,
-            available_cpus() if num_threads is None else num_threads,
+            available_cpus() if machine.num_threads is None else machine.num_threads,
         )
         for name, tensor in _prepared(spec, weights):
             self._model.load(name, tensor.dtype, tensor.data)
