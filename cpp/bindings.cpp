@@ -176,7 +176,7 @@ void bind_model(nb::module_& module) {
              [](weft::Model& model, const std::string& name, const std::string& dtype, const Tensor& tensor) {
                  const weft::Source source = source_of(name, dtype, tensor);
                  const nb::gil_scoped_release release;
-                 model.load(name, source);
+                 return model.load(name, source);
              },
              nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert())
         .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),

@@ -36,9 +36,9 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads)
       pool_(checked_threads(num_threads)),
       weights_(spec_) {}
 
-void Model::load(const std::string& name, const Source& source) {
+bool Model::load(const std::string& name, const Source& source) {
     const std::lock_guard lock(mutex_);
-    weights_.load(name, source, pool_);
+    return weights_.load(name, source, pool_);
 }
 
 std::size_t Model::tile_bytes() const {

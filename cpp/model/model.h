@@ -43,7 +43,8 @@ public:
     // `path` is one of `usable_paths()`; `num_threads` at least 1.
     Model(const ModelSpec& spec, const std::string& path, int num_threads);
 
-    void load(const std::string& name, const Source& source);
+    // False if the tensor holds NaN or infinity. See `Weights::load`.
+    bool load(const std::string& name, const Source& source);
 
     // Replaces the pool. Throws std::invalid_argument for sizes that no pool can have.
     void allocate_kv(std::int64_t num_blocks, std::int64_t block_size);

@@ -114,6 +114,22 @@ bool is_finite(const Source& source, std::int64_t first, std::int64_t last) {
     return false;
 }
 
+void copy_elements(const Source& source, std::int64_t first, std::int64_t last, Element element, std::byte* to) {
+    const bool is_same = source.stored == (element == Element::kFloat32 ? Stored::kFloat32 : Stored::kBfloat16);
+    const auto width = static_cast<std::size_t>(element_bytes(element));
+    if (is_same) {
+        std::memcpy(to + static_cast<std::size_t>(first) * width,
+                    static_cast<const char*>(source.data) + static_cast<std::size_t>(first) * width,
+                    static_cast<std::size_t>(last - first) * width);
+        return;
+    }
+    for (std::int64_t i = first; i < last; i++) {
+        const float value = element_of(source, i);
+        if (element == Element::kFloat32) reinterpret_cast<float*>(to)[i] = value;
+        else reinterpret_cast<std::uint16_t*>(to)[i] = narrow_bfloat16(value);
+    }
+}
+
 void pack_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
               Element element, int column, int depth) {
     const std::int64_t start = row * source.columns + first;

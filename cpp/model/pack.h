@@ -41,6 +41,9 @@ float element_of(const Source& source, std::int64_t index);
 // Whether elements [first, last) are all numbers. `first` and `last` count row by row.
 bool is_finite(const Source& source, std::int64_t first, std::int64_t last);
 
+// Elements [first, last), counted row by row, to the same places of `to`, as `element`.
+void copy_elements(const Source& source, std::int64_t first, std::int64_t last, Element element, std::byte* to);
+
 // Elements [first, last) of a source row, to depth `depth` and on of one packed column.
 void pack_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
               Element element, int column, int depth);

@@ -72,31 +72,36 @@ Matrix Weights::matrix_of(int depth, int columns) {
     return matrix;
 }
 
-void Weights::load(const std::string& name, const Source& source, ThreadPool& pool) {
+bool Weights::load(const std::string& name, const Source& source, ThreadPool& pool) {
     std::string local;
     LayerWeights& layer = layer_of(name, local);
+    std::atomic<bool> is_finite = true;
     Place place;
     Span span;
     const bool is_bias = local.size() > 5 && local.ends_with(".bias");
     if (name == "embed" && embedding_ != nullptr) {
         check_shape(name, source, spec_.vocab_size, spec_.hidden_size);
-        load_embedding(source, pool);
+        load_embedding(source, pool, is_finite);
     }
     if (name == "embed" && !spec_.tied_head) {
         // It is no matrix of the model too.
     } else if (find_matrix(is_bias ? local.substr(0, local.size() - 5) : local, layer, place)) {
         check_shape(name, source, place.rows, is_bias ? 1 : place.columns);
-        if (is_bias)
+        if (is_bias) {
             load_bias(place, source);
-        else
-            load_matrix(place, source, pool);
+            is_finite = weft::is_finite(source, 0, place.rows);
+        } else {
+            load_matrix(place, source, pool, is_finite);
+        }
     } else if (find_vector(local, layer, span)) {
         check_shape(name, source, span.size, 1);
         load_vector(span, source);
+        is_finite = weft::is_finite(source, 0, span.size);
     } else {
         refuse(name, "is not part of this model");
     }
     std::erase(missing_, name);
+    return is_finite;
 }
 
 // The layer that `name` belongs to; `local` becomes the name within it, or `name` itself.
@@ -166,11 +171,15 @@ int Weights::column_of(const Place& place, int row) const {
     return place.first_column + row;
 }
 
-void Weights::load_matrix(const Place& place, const Source& source, ThreadPool& pool) {
-    for_rows(pool, place.rows, [&](int first, int last) { pack_rows(place, source, first, last); });
+void Weights::load_matrix(const Place& place, const Source& source, ThreadPool& pool,
+                          std::atomic<bool>& is_finite) const {
+    for_rows(pool, place.rows, [&](int first, int last) {
+        if (!pack_rows(place, source, first, last)) is_finite = false;
+    });
 }
 
-void Weights::pack_rows(const Place& place, const Source& source, int first_row, int last_row) const {
+bool Weights::pack_rows(const Place& place, const Source& source, int first_row, int last_row) const {
+    bool is_finite = true;
     Matrix& matrix = *place.matrix;
     float inverses[kPanelColumns] = {};
     if (matrix.is_int8())
@@ -189,6 +198,8 @@ void Weights::pack_rows(const Place& place, const Source& source, int first_row,
             for (int row = first_row; row < last_row; row++) {
                 const int column = column_of(place, row);
                 const int depth = group * padded + from;
+                const std::int64_t start = row * source.columns;
+                is_finite &= weft::is_finite(source, start + first, start + last);
                 if (matrix.is_int8())
                     pack_int8_run(source, row, first, last, matrix,
                                   inverses[row - first_row], column, depth);
@@ -196,6 +207,7 @@ void Weights::pack_rows(const Place& place, const Source& source, int first_row,
                     pack_run(source, row, first, last, matrix, spec_.element, column, depth);
             }
         }
+    return is_finite;
 }
 
 void Weights::load_bias(const Place& place, const Source& source) const {
@@ -212,15 +224,11 @@ void Weights::load_vector(const Span& span, const Source& source) const {
             element_of(source, i);
 }
 
-void Weights::load_embedding(const Source& source, ThreadPool& pool) {
+void Weights::load_embedding(const Source& source, ThreadPool& pool, std::atomic<bool>& is_finite) const {
     const std::int64_t hidden = spec_.hidden_size;
-    const bool is_float = spec_.element == Element::kFloat32;
     for_rows(pool, spec_.vocab_size, [&](int first, int last) {
-        for (std::int64_t i = first * hidden; i < last * hidden; i++) {
-            const float value = element_of(source, i);
-            if (is_float) reinterpret_cast<float*>(embedding_)[i] = value;
-            else reinterpret_cast<std::uint16_t*>(embedding_)[i] = narrow_bfloat16(value);
-        }
+        copy_elements(source, first * hidden, last * hidden, spec_.element, embedding_);
+        if (!weft::is_finite(source, first * hidden, last * hidden)) is_finite = false;
     });
 }
 

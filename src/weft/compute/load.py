@@ -89,7 +89,7 @@ def load_runner(
         case "native":
             return NativeRunner(
                 spec,
-                checkpoint.load(),
+                checkpoint.map(),
                 dtype=card.dtype,
                 max_model_len=length,
                 quantization=quantization,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from weft.model.card import ModelCard
 from weft.model.spec import DecoderSpec, EchoSpec
-from weft.model.weights import LoadWeights, Weights
+from weft.model.weights import LoadWeights, Weights, refuse_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,4 +20,12 @@ class Checkpoint:
 
     def load(self) -> Weights:
         """Map and check every tensor; a `ConfigError` names the one that cannot be served."""
+        weights = self.load_weights()
+        for tensor in weights.tensors.values():
+            if tensor.unchecked is not None and not tensor.is_finite():
+                refuse_values(tensor.unchecked)
+        return weights
+
+    def map(self) -> Weights:
+        """Map every tensor; whoever reads them checks the values of those that are still unchecked."""
         return self.load_weights()

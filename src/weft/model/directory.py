@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.core.errors import ConfigError
@@ -15,7 +15,7 @@ from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.safetensors_files import MappedFiles, StoredTensor, find_tensors
 from weft.model.spec import DecoderSpec
 from weft.model.tokenizer import TokenizerFacts, read_tokenizer, read_tokenizer_files
-from weft.model.weights import BYTES_PER_ELEMENT, DTYPES, Tensor, Weights
+from weft.model.weights import BYTES_PER_ELEMENT, DTYPES, Tensor, Weights, refuse_values
 
 # Saved by old versions of transformers; computed from the config instead.
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
@@ -133,27 +133,27 @@ def _load(opened: _Opened, dtype: str | None) -> Weights:
     files = MappedFiles()
     whole: dict[str, Tensor] = {}
     for source in {plan.source: None for plan in opened.layout}:
-        whole[source] = _checked(files, source, opened.stored[source], dtype)
+        whole[source] = _mapped(files, source, opened.stored[source], dtype)
     return Weights(
         {
             plan.name: Tensor(
                 whole[plan.source].dtype,
                 whole[plan.source].data[plan.start : plan.start + plan.shape[0]],
+                whole[plan.source].unchecked,
             )
             for plan in opened.layout
         }
     )
 
 
-def _checked(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:
-    tensor = files.read(stored)
-    if not tensor.is_finite():
-        raise ConfigError(f"{stored.path}: tensor {name} holds NaN or infinity")
+def _mapped(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:
+    """As it lies in the file, not yet looked at; or checked and rounded where another type is wanted."""
+    tensor, origin = files.read(stored), f"{stored.path}: tensor {name}"
     if dtype is None or dtype == tensor.dtype:
-        return tensor
+        return replace(tensor, unchecked=origin)
+    if not tensor.is_finite():
+        refuse_values(origin)
     rounded = tensor.rounded_to(dtype)
     if not rounded.is_finite():
-        raise ConfigError(
-            f"{stored.path}: tensor {name} does not fit {dtype}; serve it as bfloat16"
-        )
+        raise ConfigError(f"{origin} does not fit {dtype}; serve it as bfloat16")
     return rounded

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+
+from weft.core.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
 BYTES_PER_ELEMENT: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -15,10 +17,14 @@ _CHUNK = 1 << 22  # elements looked at in one go, to bound temporary memory
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor. numpy has no bfloat16, so `data` holds its bits as uint16 then."""
+    """One tensor. numpy has no bfloat16, so `data` holds its bits as uint16 then.
+
+    `unchecked` is where it comes from, as long as nobody has seen that all of its values are numbers.
+    """
 
     dtype: str
     data: NDArray[Any]
+    unchecked: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -72,6 +78,11 @@ class Weights:
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
+
+
+def refuse_values(unchecked: str) -> NoReturn:
+    """Raise the `ConfigError` for a tensor that holds NaN or infinity."""
+    raise ConfigError(f"{unchecked} holds NaN or infinity")
 
 
 LoadWeights = Callable[[], Weights]

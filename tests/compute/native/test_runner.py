@@ -7,10 +7,12 @@ import pytest
 
 from tests.compute.native.models import make_runner
 from tests.compute.steps import Part, step
+from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.compute.load import describe_runner, load_runner, with_resident_sizes
 from weft.compute.native import Machine, NativeRunner, resident_bytes, usable_paths
 from weft.compute.reference import ReferenceRunner
 from weft.core.config import ComputeConfig
+from weft.core.errors import ConfigError
 from weft.model.open import open_model
 from weft.model.weights import Weights
 
@@ -78,6 +80,29 @@ def test_a_tensor_of_another_shape_is_refused():
     tensors["layers.0.q"] = tensors["layers.0.k"]
     with pytest.raises(ValueError, match=r"layers\.0\.q"):
         NativeRunner(checkpoint.spec, Weights(tensors), dtype="float32", max_model_len=64)
+
+
+PLACES = {
+    "embed": ("model.embed_tokens.weight", 0),
+    "q": ("model.layers.0.self_attn.q_proj.weight", 40),
+    "norm": ("model.norm.weight", 3),
+}
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_tensor_that_holds_no_numbers_is_refused(tmp_path, place, value, quantization):
+    """Values are looked at while they are packed; the message is that of loading for the reference."""
+    name, at = PLACES[place]
+    tensors = tensors_of()
+    tensors[name].reshape(-1)[at] = value
+    path = write_checkpoint(tmp_path / "m", tensors=tensors)
+    checkpoint = open_model(str(path))
+    with pytest.raises(ConfigError, match=f"tensor {name} holds NaN or infinity"):
+        load_runner(checkpoint, runner="native", quantization=quantization)
+    with pytest.raises(ConfigError, match=f"tensor {name} holds NaN or infinity"):
+        load_runner(checkpoint, runner="reference", quantization=quantization)
 
 
 def test_the_embedded_model_loads_quickly():

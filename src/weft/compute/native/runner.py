@@ -1,7 +1,7 @@
 """`NativeRunner`: a decoder in C++. One call a step, without Python's lock, from token ids to logits."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ from weft.compute.native import _core
 from weft.compute.rope import inverse_frequencies
 from weft.compute.runner import Batch, FloatArray
 from weft.model.spec import DecoderSpec, RopeSpec
-from weft.model.weights import Tensor, Weights
+from weft.model.weights import Tensor, Weights, refuse_values
 
 MAX_THREADS = 1024
 _VECTORS = frozenset(
@@ -32,7 +32,8 @@ class Machine:
 class NativeRunner:
     """Computes in bfloat16 with float32 sums where `dtype` is bfloat16, otherwise in float32.
 
-    `quantization` is of linear layers: the head too, but not the embedding.
+    A tensor that is still unchecked is looked at while it is packed; a `ConfigError` names one that holds
+    NaN or infinity. `quantization` is of linear layers: the head too, but not the embedding.
     `max_model_len` matters to two-range rope only.
     """
 
@@ -54,7 +55,9 @@ class NativeRunner:
             available_cpus() if machine.num_threads is None else machine.num_threads,
         )
         for name, tensor in _prepared(spec, weights):
-            self._model.load(name, tensor.dtype, tensor.data)
+            is_finite = self._model.load(name, tensor.dtype, tensor.data)
+            if tensor.unchecked is not None and not is_finite:
+                refuse_values(tensor.unchecked)
 
     @property
     def num_threads(self) -> int:
@@ -105,9 +108,10 @@ def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor
     """Every tensor as the core takes it: norms in float32, with the offset of the family added."""
     for name, tensor in weights.tensors.items():
         if name.rpartition(".")[2] in _VECTORS:
-            yield name, Tensor("float32", tensor.float32() + np.float32(spec.norm_offset))
+            values = tensor.float32() + np.float32(spec.norm_offset)
+            yield name, Tensor("float32", values, tensor.unchecked)
         else:
-            yield name, Tensor(tensor.dtype, np.ascontiguousarray(tensor.data))
+            yield name, replace(tensor, data=np.ascontiguousarray(tensor.data))
 
 
 def _model_spec(
