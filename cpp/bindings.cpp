@@ -1,19 +1,25 @@
 // The only file that knows Python: it exposes the C++ core as `weft.compute.native._core`.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <map>
+#include <tuple>
 
 #include "cpu.h"
 #include "kernels/select.h"
 #include "model/int8_product.h"
 #include "model/measure.h"
 #include "model/model.h"
+#include "sample/choose.h"
+#include "sample/score.h"
 
 namespace nb = nanobind;
 
@@ -86,6 +92,10 @@ std::map<std::string, double> seconds(const weft::Model& model) {
     return result;
 }
 
+const weft::Kernels& best_kernels() {
+    return weft::kernels_of(weft::usable_paths().front(), weft::Element::kFloat32);
+}
+
 // Chooses from each row; `is_finite` tells the rows that could be chosen from.
 void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys, Chosen& tokens,
                Flags& is_finite) {
@@ -95,7 +105,7 @@ void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys
         throw std::invalid_argument("every array must have an entry for each row of logits");
     if (logits.shape(1) < 1 || logits.shape(1) > 1 << 24)
         throw std::invalid_argument("logits must have from 1 to 2^24 columns");
-    const weft::Kernels& kernels = weft::kernels_of(weft::usable_paths().front(), weft::Element::kFloat32);
+    const weft::Kernels& kernels = best_kernels();
     const nb::gil_scoped_release release;
     for (std::size_t row = 0; row < count; row++) {
         int token = 0;
@@ -104,6 +114,52 @@ void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys
         is_finite.data()[row] = kernels.draw(task, token);
         tokens.data()[row] = token;
     }
+}
+
+using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::span<const float> row_of(const Row& row) {
+    if (row.size() < 1 || row.size() > 1 << 24)
+        throw std::invalid_argument("logits must have from 1 to 2^24 columns");
+    return {row.data(), row.size()};
+}
+
+// See `weft::Choice`; what is left out does nothing.
+std::optional<int> choose(const Row& logits, const std::optional<Ints>& allowed, const Ints& forbidden,
+                          const Ints& forbidden_ends, const Ints& biased, const Row& bias, const Ints& seen,
+                          const Ints& output, const std::array<float, 3>& penalties, double temperature,
+                          double min_p, int top_k, double top_p, std::uint64_t key) {
+    weft::Choice choice;
+    if (allowed) choice.allowed = span_of(*allowed);
+    choice.forbidden = span_of(forbidden);
+    choice.forbidden_ends = span_of(forbidden_ends);
+    choice.biased = span_of(biased);
+    choice.bias = {bias.data(), bias.size()};
+    choice.seen = span_of(seen);
+    choice.output = span_of(output);
+    choice.repetition_penalty = penalties[0];
+    choice.frequency_penalty = penalties[1];
+    choice.presence_penalty = penalties[2];
+    choice.temperature = temperature;
+    choice.min_p = min_p;
+    choice.top_k = top_k;
+    choice.top_p = top_p;
+    choice.key = key;
+    const std::span<const float> row = row_of(logits);
+    const nb::gil_scoped_release release;
+    return weft::choose(best_kernels(), row, choice);
+}
+
+std::optional<std::tuple<std::vector<std::int32_t>, std::vector<float>, std::vector<std::int32_t>>> score(
+    const Row& logits, const Ints& given, int num_best) {
+    const std::span<const float> row = row_of(logits);
+    std::optional<weft::Scores> scores;
+    {
+        const nb::gil_scoped_release release;
+        scores = weft::score(best_kernels(), row, span_of(given), num_best);
+    }
+    if (!scores) return std::nullopt;
+    return std::make_tuple(std::move(scores->tokens), std::move(scores->logprobs), std::move(scores->ranks));
 }
 
 void multiply_int8(const std::string& path, const Rows& rows, const Rows& weights, Logits& out) {
@@ -212,6 +268,12 @@ NB_MODULE(_core, module) {
                nb::arg("path"), nb::arg("element"), nb::arg("quantization"), nb::arg("num_threads"));
     module.def("draw_rows", &draw_rows, nb::arg("logits").noconvert(), nb::arg("temperatures").noconvert(),
                nb::arg("keys").noconvert(), nb::arg("tokens").noconvert(), nb::arg("is_finite").noconvert());
+    module.def("choose", &choose, nb::arg("logits").noconvert(), nb::arg("allowed").noconvert().none(),
+               nb::arg("forbidden").noconvert(), nb::arg("forbidden_ends").noconvert(),
+               nb::arg("biased").noconvert(), nb::arg("bias").noconvert(), nb::arg("seen").noconvert(),
+               nb::arg("output").noconvert(), nb::arg("penalties"), nb::arg("temperature"), nb::arg("min_p"),
+               nb::arg("top_k"), nb::arg("top_p"), nb::arg("key"));
+    module.def("score", &score, nb::arg("logits").noconvert(), nb::arg("given").noconvert(), nb::arg("num_best"));
     module.def("multiply_int8", &multiply_int8, nb::arg("path"), nb::arg("rows").noconvert(),
                nb::arg("weights").noconvert(), nb::arg("out").noconvert());
     bind_spec(module);

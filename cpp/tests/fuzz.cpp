@@ -3,6 +3,7 @@
 // Every path of this CPU, both element types, int8 and every switch of the spec are drawn; a schedule in
 // random chunks must give the bits of one token at a time, and a broken plan must be refused.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,8 @@
 
 #include "kernels/select.h"
 #include "model/model.h"
+#include "sample/choose.h"
+#include "sample/score.h"
 
 namespace {
 
@@ -229,12 +232,51 @@ void check_seed(unsigned seed, const std::string& path) {
     need(break_plans(several, random, sequences) > 0, "no broken plan was refused", seed);
 }
 
+// Random rows, masks and cut-offs: a token of the row comes, and never one that is out.
+void check_choices(unsigned seed, const std::string& path) {
+    Random random(seed);
+    const weft::Kernels& kernels = weft::kernels_of(path, weft::Element::kFloat32);
+    for (int round = 0; round < 40; round++) {
+        std::vector<float> row(static_cast<std::size_t>(draw(random, 1, 700)));
+        for (float& logit : row) logit = static_cast<float>(draw(random, -40, 40)) / 4.0F;
+        const int last = static_cast<int>(row.size()) - 1;
+        for (int i = draw(random, 0, last); i > 0; i--)
+            row[static_cast<std::size_t>(draw(random, 0, last))] = -INFINITY;
+        row[static_cast<std::size_t>(draw(random, 0, last))] = 1.0F;
+        Ints some(static_cast<std::size_t>(draw(random, 0, 9)));
+        for (std::int32_t& token : some) token = draw(random, 0, last);
+        const std::vector<float> bias(some.size(), 2.5F);
+        weft::Choice choice;
+        if (draw(random, 0, 3) == 0) choice.allowed = some;
+        if (draw(random, 0, 3) == 0) choice.forbidden = some;
+        if (draw(random, 0, 3) == 0) choice.forbidden_ends = some;
+        if (draw(random, 0, 3) == 0) choice.biased = some, choice.bias = bias;
+        if (draw(random, 0, 3) == 0) choice.seen = some, choice.repetition_penalty = 1.5F;
+        if (draw(random, 0, 3) == 0) choice.output = some, choice.frequency_penalty = 0.5F;
+        choice.temperature = draw(random, 0, 3) / 2.0;
+        choice.min_p = draw(random, 0, 2) / 4.0;
+        choice.top_k = draw(random, 0, 2) * draw(random, 0, 400);
+        choice.top_p = draw(random, 1, 8) / 8.0;
+        choice.key = random();
+        const std::optional<int> token = weft::choose(kernels, row, choice);
+        need(token && *token >= 0 && *token <= last, "no token of the row", seed);
+        need(row[static_cast<std::size_t>(*token)] > -INFINITY, "a token that cannot come", seed);
+        const auto scores = weft::score(kernels, row, some, draw(random, 0, 800));
+        need(scores && scores->tokens.size() >= some.size(), "no scores", seed);
+        row[static_cast<std::size_t>(draw(random, 0, last))] = NAN;
+        need(!weft::choose(kernels, row, choice), "NaN was chosen from", seed);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     const int num_seeds = argc > 1 ? std::atoi(argv[1]) : 10;
     for (const std::string& path : weft::usable_paths())
-        for (int seed = 0; seed < num_seeds; seed++) check_seed(static_cast<unsigned>(seed), path);
+        for (int seed = 0; seed < num_seeds; seed++) {
+            check_seed(static_cast<unsigned>(seed), path);
+            check_choices(static_cast<unsigned>(seed), path);
+        }
     std::puts("clean");
     return 0;
 }

@@ -1,4 +1,7 @@
-"""The sampler: from a step's logits to tokens and log-probabilities, row by row in numpy.
+"""The sampler: from a step's logits to tokens and log-probabilities, row by row in native code.
+
+`choose` and `logprob_row` are the same in numpy: they say what is computed, and tests hold the native
+code to them.
 
 Each row is handled alone and in full, so it cannot depend on the rows beside it. The order of
 transformations is the one users of this field expect: masks, bias, penalties, then temperature,
@@ -12,9 +15,10 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compute.native import draw_rows
+from weft.compute.native import choose_token, draw_rows, score_tokens
 from weft.compute.runner import FloatArray
 from weft.core.types import SamplingParams
+from weft.engine.choosing import bad_ends, early_ends, to_choice
 from weft.engine.grammar import GrammarFailed
 from weft.engine.messages import LogprobRow
 from weft.engine.noise import gumbel, noise_key
@@ -99,9 +103,7 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows) -> SampledRow:
         if not np.isfinite(logits.max(axis=-1)).all():  # NaN spreads through max
             return SampledRow(error=_NOT_NUMBERS)
         prompt_logprobs = [
-            logprob_row(
-                row, sequence.token_ids[entry.start + i + 1], sequence.params.prompt_logprobs
-            )
+            _score(row, [sequence.token_ids[entry.start + i + 1]], sequence.params.prompt_logprobs)
             for i, row in enumerate(logits[: entry.num_scored])
         ]
         if not entry.samples:
@@ -109,7 +111,9 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows) -> SampledRow:
         row = logits[-1]
         if sequence.grammar is not None:
             row = np.where(sequence.grammar.mask(), row, _NEVER)
-        token_id = choose(row, sequence)
+        token_id = choose_token(row, to_choice(sequence))
+        if token_id is None:
+            return SampledRow(error=_NOT_NUMBERS)
         return SampledRow(
             token_id=token_id,
             logprobs=_logprobs(row, token_id, sequence.params),
@@ -163,9 +167,15 @@ def _logprobs(row: Row, token_id: int, params: SamplingParams) -> LogprobRow | N
     if params.logprobs is None:
         return None
     if params.logprob_token_ids is None:
-        return logprob_row(row, token_id, params.logprobs)
-    logprobs = _log_softmax(row)
-    return [_ranked(logprobs, wanted) for wanted in (token_id, *params.logprob_token_ids)]
+        return _score(row, [token_id], params.logprobs)
+    return _score(row, [token_id, *params.logprob_token_ids], 0)
+
+
+def _score(row: Row, token_ids: list[int], num_top: int | None) -> LogprobRow:
+    assert num_top is not None
+    scores = score_tokens(row, token_ids, len(row) if num_top == -1 else num_top)
+    assert scores is not None  # rows that are no numbers were refused before
+    return scores
 
 
 def logprob_row(logits: Row, token_id: int, num_top: int | None) -> LogprobRow:
@@ -228,12 +238,8 @@ def _masked(logits: Row, sequence: Sequence) -> Row:
         allowed[params.allowed_token_ids] = row[params.allowed_token_ids]
         row = allowed if allowed.max() > _NEVER else row
     if sequence.request.bad_token_ids:
-        row = _without(row, _bad_ends(sequence))
-    if sequence.num_output_tokens < params.min_tokens:
-        row = _without(row, [*sequence.request.eos_token_ids, *(params.stop_token_ids or ())])
-    elif params.ignore_eos and sequence.grammar is not None:
-        row = _without(row, list(sequence.request.eos_token_ids))
-    return row
+        row = _without(row, bad_ends(sequence))
+    return _without(row, early_ends(sequence))
 
 
 def _without(row: Row, token_ids: list[int]) -> Row:
@@ -242,19 +248,6 @@ def _without(row: Row, token_ids: list[int]) -> Row:
     rest = row.copy()
     rest[token_ids] = _NEVER
     return rest if rest.max() > _NEVER else row
-
-
-def _bad_ends(sequence: Sequence) -> list[int]:
-    """The tokens that would complete a bad word now; only the output counts."""
-    num_output = sequence.num_output_tokens
-    ends = []
-    for word in sequence.request.bad_token_ids:
-        num_before = len(word) - 1
-        if num_before == 0 or (
-            num_before <= num_output and sequence.token_ids[-num_before:] == word[:-1]
-        ):
-            ends.append(word[-1])
-    return ends
 
 
 def _penalise(row: Row, sequence: Sequence) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from weft.compute.native import _core
+from weft.compute.native.choosing import Choice, choose_token, score_tokens
 from weft.compute.native.drawing import Drawn, draw_rows
 from weft.compute.native.runner import (
     MAX_THREADS,
@@ -15,6 +16,7 @@ from weft.compute.native.sizes import ResidentBytes, resident_bytes
 
 __all__ = [
     "MAX_THREADS",
+    "Choice",
     "Cpu",
     "Drawn",
     "Limits",
@@ -22,10 +24,12 @@ __all__ = [
     "NativeRunner",
     "ResidentBytes",
     "available_cpus",
+    "choose_token",
     "cpu",
     "draw_rows",
     "measure_limits",
     "resident_bytes",
+    "score_tokens",
     "usable_paths",
 ]
 

@@ -19,6 +19,25 @@ def draw_rows(
     tokens: IntArray,
     is_finite: NDArray[np.bool_],
 ) -> None: ...
+def choose(
+    logits: FloatArray,
+    allowed: IntArray | None,
+    forbidden: IntArray,
+    forbidden_ends: IntArray,
+    biased: IntArray,
+    bias: FloatArray,
+    seen: IntArray,
+    output: IntArray,
+    penalties: tuple[float, float, float],
+    temperature: float,
+    min_p: float,
+    top_k: int,
+    top_p: float,
+    key: int,
+) -> int | None: ...
+def score(
+    logits: FloatArray, given: IntArray, num_best: int
+) -> tuple[list[int], list[float], list[int]] | None: ...
 def multiply_int8(path: str, rows: FloatArray, weights: FloatArray, out: FloatArray) -> None: ...
 
 class LayerSpec:
