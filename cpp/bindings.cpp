@@ -30,6 +30,7 @@ using Table = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::dev
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Tensor = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
+using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Keys = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -59,16 +60,20 @@ weft::Quantization quantization_named(const std::string& name) {
         "quantization", name, {{"none", weft::Quantization::kNone}, {"int8", weft::Quantization::kInt8}});
 }
 
-weft::Source source_of(const std::string& name, const std::string& dtype, const Tensor& tensor) {
+weft::Source source_of(const std::string& name, const std::string& dtype, const Tensor& tensor,
+                       const std::optional<Row>& scales) {
     const auto stored = choice<weft::Stored>(name + ": dtype", dtype,
                                              {{"float32", weft::Stored::kFloat32},
                                               {"bfloat16", weft::Stored::kBfloat16},
-                                              {"float16", weft::Stored::kFloat16}});
-    const std::size_t bytes = stored == weft::Stored::kFloat32 ? 4 : 2;
+                                              {"float16", weft::Stored::kFloat16},
+                                              {"int8", weft::Stored::kInt8}});
+    const std::size_t bytes = stored == weft::Stored::kFloat32 ? 4 : stored == weft::Stored::kInt8 ? 1 : 2;
     if (tensor.itemsize() != bytes) throw std::invalid_argument(name + ": elements must have the size of " + dtype);
     if (tensor.ndim() < 1 || tensor.ndim() > 2) throw std::invalid_argument(name + ": must have 1 or 2 dimensions");
+    if ((stored == weft::Stored::kInt8) != scales.has_value() || (scales && scales->size() != tensor.shape(0)))
+        throw std::invalid_argument(name + ": int8, and nothing else, must have a scale for each row");
     return {tensor.data(), stored, static_cast<std::int64_t>(tensor.shape(0)),
-            tensor.ndim() == 2 ? static_cast<std::int64_t>(tensor.shape(1)) : 1};
+            tensor.ndim() == 2 ? static_cast<std::int64_t>(tensor.shape(1)) : 1, scales ? scales->data() : nullptr};
 }
 
 void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const Ints& slots,
@@ -115,8 +120,6 @@ void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys
         tokens.data()[row] = token;
     }
 }
-
-using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::span<const float> row_of(const Row& row) {
     if (row.size() < 1 || row.size() > 1 << 24)
@@ -229,12 +232,14 @@ void bind_model(nb::module_& module) {
         .def(nb::init<const weft::ModelSpec&, const std::string&, int>(), nb::arg("spec"), nb::arg("path"),
              nb::arg("num_threads"))
         .def("load",
-             [](weft::Model& model, const std::string& name, const std::string& dtype, const Tensor& tensor) {
-                 const weft::Source source = source_of(name, dtype, tensor);
+             [](weft::Model& model, const std::string& name, const std::string& dtype, const Tensor& tensor,
+                const std::optional<Row>& scales) {
+                 const weft::Source source = source_of(name, dtype, tensor, scales);
                  const nb::gil_scoped_release release;
                  return model.load(name, source);
              },
-             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert())
+             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert(),
+             nb::arg("scales").noconvert().none())
         .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),
              nb::call_guard<nb::gil_scoped_release>())
         // Not converted: a copy made on the way would be read, or written, in place of the array given.

@@ -39,11 +39,16 @@ bool has_finite(const char* data, std::int64_t first, std::int64_t last, Bits ex
     return found == 0;
 }
 
-// Up to `kRun` elements from `start` on, as floats.
+// Up to `kRun` elements of a row, from `start` on, as floats.
 void widen_run(const Source& source, std::int64_t start, int count, float* out) {
     const char* data = static_cast<const char*>(source.data);
     if (source.stored == Stored::kBfloat16) {
         for (int i = 0; i < count; i++) out[i] = widen_bfloat16(bits_at<std::uint16_t>(data, start + i));
+        return;
+    }
+    if (source.stored == Stored::kInt8) {
+        const float scale = source.scales[start / source.columns];
+        for (int i = 0; i < count; i++) out[i] = static_cast<float>(bits_at<std::int8_t>(data, start + i)) * scale;
         return;
     }
     for (int i = 0; i < count; i++) out[i] = element_of(source, start + i);
@@ -96,6 +101,8 @@ float element_of(const Source& source, std::int64_t index) {
         std::memcpy(&value, data + index * 4, sizeof value);
         return value;
     }
+    if (source.stored == Stored::kInt8)
+        return static_cast<float>(bits_at<std::int8_t>(data, index)) * source.scales[index / source.columns];
     std::uint16_t bits;
     std::memcpy(&bits, data + index * 2, sizeof bits);
     return source.stored == Stored::kBfloat16 ? widen_bfloat16(bits) : widen_float16(bits);
@@ -110,6 +117,11 @@ bool is_finite(const Source& source, std::int64_t first, std::int64_t last) {
             return has_finite<std::uint16_t>(data, first, last, 0x7F80);
         case Stored::kFloat16:
             return has_finite<std::uint16_t>(data, first, last, 0x7C00);
+        case Stored::kInt8:
+            return first == last ||
+                   std::all_of(source.scales + first / source.columns,
+                               source.scales + (last - 1) / source.columns + 1,
+                               [](float scale) { return std::isfinite(scale); });
     }
     return false;
 }
@@ -142,8 +154,11 @@ void pack_run(const Source& source, std::int64_t row, int first, int last, const
     }
     auto* out = reinterpret_cast<std::uint16_t*>(to);
     if (source.stored != Stored::kBfloat16) {
-        for (int i = 0; i < count; i++)
-            out[offset_of(depth + i, element)] = narrow_bfloat16(element_of(source, start + i));
+        float values[kRun];
+        for (int i = 0; i < count; i++) {
+            if (i % kRun == 0) widen_run(source, start + i, std::min(kRun, count - i), values);
+            out[offset_of(depth + i, element)] = narrow_bfloat16(values[i % kRun]);
+        }
         return;
     }
     const char* bits = static_cast<const char*>(source.data) + start * 2;
@@ -175,9 +190,14 @@ void pack_int8_run(const Source& source, std::int64_t row, int first, int last, 
     float values[kRun];
     for (int from = first; from < last; from += kRun) {
         const int count = std::min(kRun, last - from);
-        widen_run(source, row * source.columns + from, count, values);
+        const std::int64_t start = row * source.columns + from;
         std::uint8_t bytes[kRun];
-        for (int i = 0; i < count; i++) {
+        const bool is_int8 = source.stored == Stored::kInt8;
+        if (!is_int8) widen_run(source, start, count, values);
+        for (int i = 0; is_int8 && i < count; i++)
+            bytes[i] = static_cast<std::uint8_t>(
+                bits_at<std::int8_t>(static_cast<const char*>(source.data), start + i) + kInt8WeightShift);
+        for (int i = 0; !is_int8 && i < count; i++) {
             // Adding 1.5 * 2^23 leaves no fraction, rounded to nearest even.
             const float whole = inverse == 0.0F ? 0.0F : values[i] * inverse + 12582912.0F - 12582912.0F;
             bytes[i] = static_cast<std::uint8_t>(static_cast<int>(whole) + kInt8WeightShift);

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-enum class Stored { kFloat32, kBfloat16, kFloat16 };
+enum class Stored { kFloat32, kBfloat16, kFloat16, kInt8 };
 
 // A tensor of the checkpoint, row by row; a vector has one column.
 struct Source {
@@ -17,6 +17,7 @@ struct Source {
     Stored stored = Stored::kFloat32;
     std::int64_t rows = 0;
     std::int64_t columns = 0;
+    const float* scales = nullptr;  // by row, of int8: an element is its whole number times that
 };
 
 // A packed matrix: `columns` output rows in panels of 32, each `depth` deep. Both are padded.
@@ -51,7 +52,7 @@ void pack_run(const Source& source, std::int64_t row, int first, int last, const
 // The largest magnitude of a source row; NaN if it holds NaN or infinity.
 float largest_of(const Source& source, std::int64_t row);
 
-// As `pack_run`, for a matrix of int8: each element times `inverse`, rounded.
+// As `pack_run`, for a matrix of int8: each element times `inverse`, rounded; of int8 the whole numbers.
 void pack_int8_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
                    float inverse, int column, int depth);
 

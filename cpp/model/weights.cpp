@@ -184,7 +184,9 @@ bool Weights::pack_rows(const Place& place, const Source& source, int first_row,
     float inverses[kPanelColumns] = {};
     if (matrix.is_int8())
         for (int row = first_row; row < last_row; row++) {
-            const Int8Rounding rounding = int8_rounding(largest_of(source, row));
+            const Int8Rounding rounding = source.stored == Stored::kInt8
+                                              ? Int8Rounding{1.0F, source.scales[row]}
+                                              : int8_rounding(largest_of(source, row));
             inverses[row - first_row] = rounding.inverse;
             matrix.scales[static_cast<std::size_t>(column_of(place, row))] = rounding.scale;
         }

@@ -34,6 +34,14 @@ class Int8Rows:
             rounded = np.rint(np.where(is_whole[:, None], rows, np.float32(0)) * inverse[:, None])
         return cls(rounded.astype(np.int8), scales.astype(np.float32))
 
+    @classmethod
+    def join(cls, parts: "list[Int8Rows]") -> "Int8Rows":
+        """All rows of all parts."""
+        return cls(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.scales for part in parts]),
+        )
+
 
 def multiply(rows: FloatArray, weights: Int8Rows) -> FloatArray:
     """`rows` [rows, depth], rounded row by row, times `weights` [out, depth]."""

@@ -242,10 +242,17 @@ class _Reader:
 
     def linear(self, prefix: str, *names: str) -> _Linear | _Int8Linear:
         """The matrices of one input, joined."""
-        parts = [self.matrix(prefix + name) for name in names]
         biases = [f"{prefix}{name}.bias" for name in names]
         bias = None
         if biases[0] in self.weights:
             bias = np.concatenate([self.weights[name].float32() for name in biases])
-        matrix = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return _Int8Linear(Int8Rows.round(matrix), bias) if self.is_int8 else _Linear(matrix, bias)
+        if self.is_int8:
+            return _Int8Linear(Int8Rows.join([self._int8(prefix + name) for name in names]), bias)
+        parts = [self.matrix(prefix + name) for name in names]
+        return _Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
+
+    def _int8(self, name: str) -> Int8Rows:
+        tensor = self.weights[name]
+        if tensor.scales is not None:
+            return Int8Rows(tensor.data, tensor.scales)
+        return Int8Rows.round(self.matrix(name))

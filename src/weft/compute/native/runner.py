@@ -55,7 +55,7 @@ class NativeRunner:
             available_cpus() if machine.num_threads is None else machine.num_threads,
         )
         for name, tensor in _prepared(spec, weights):
-            is_finite = self._model.load(name, tensor.dtype, tensor.data)
+            is_finite = self._model.load(name, tensor.dtype, tensor.data, tensor.scales)
             if tensor.unchecked is not None and not is_finite:
                 refuse_values(tensor.unchecked)
 
@@ -109,7 +109,7 @@ def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor
     for name, tensor in weights.tensors.items():
         if name.rpartition(".")[2] in _VECTORS:
             values = tensor.float32() + np.float32(spec.norm_offset)
-            yield name, Tensor("float32", values, tensor.unchecked)
+            yield name, Tensor("float32", values, unchecked=tensor.unchecked)
         else:
             yield name, replace(tensor, data=np.ascontiguousarray(tensor.data))
 
