@@ -29,7 +29,8 @@ struct Int8Rounding {
     float scale;
 };
 
-inline Int8Rounding int8_rounding(float most) {
+// Static: each kernel file is to keep the copy that is made for its own instructions.
+static inline Int8Rounding int8_rounding(float most) {
     if (most != most) return {0.0F, most};
     if (most < 1e-30F) return {0.0F, 0.0F};
     return {127.0F / most, most / 127.0F};
