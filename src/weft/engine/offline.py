@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from weft.compute.load import with_resident_sizes
+from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
@@ -46,14 +46,13 @@ class LLM:
         if isinstance(options.get("pooler_config"), dict):
             options["pooler_config"] = read_pooler_options(options["pooler_config"])
         settings = EngineOptions(model=model, **options)
-        checkpoint = with_resident_sizes(
-            open_model(
-                model,
-                revision=settings.revision,
-                dtype=settings.dtype,
-                runner=settings.runner,
-            )
+        checkpoint = open_model(
+            model, revision=settings.revision, dtype=settings.dtype, runner=settings.runner
         )
+        if settings.num_threads is None and not checkpoint.card.is_causal:
+            # In a process of the caller's numpy may have threads of its own, which are not ours to count.
+            settings = msgspec.structs.replace(settings, num_threads=1)
+        checkpoint = with_resident_sizes(checkpoint, choose(settings, checkpoint.card))
         config = resolve(settings, checkpoint.card, free_memory_bytes())
         self._request_ids = itertools.count()
         self._default_params = config.model_config.default_sampling_params
