@@ -20,13 +20,13 @@ MODEL = (
 GIB = 1 << 30
 
 
-async def start(client_class, model: str = MODEL, **options):
+async def start(client_class, model: str = MODEL, metrics=None, **options):
     """A client of that class on a small engine."""
     settings = EngineOptions(
         model=model, **{"max_model_len": 256, "num_gpu_blocks_override": 64, **options}
     )
     checkpoint = open_model(settings.model, runner=settings.runner)
-    return await client_class.start(checkpoint, resolve(settings, checkpoint.card, GIB))
+    return await client_class.start(checkpoint, resolve(settings, checkpoint.card, GIB), metrics)
 
 
 async def stop(client: EngineClient) -> None:

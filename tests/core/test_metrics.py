@@ -1,11 +1,12 @@
 """The series that dashboards and pickers know: names, types, labels and buckets, exactly."""
 
+import msgspec
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.doubles.stepping import make_config
-from weft.core.config import CacheConfig
+from weft.core.config import CacheConfig, EngineConfig, SpeculativeConfig
 from weft.core.errors import ConfigError
 from weft.core.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
 from weft.core.metrics import Metrics, expose
@@ -39,6 +40,10 @@ EXPECTED = {
     "prefix_cache_hits": ("counter", "", ""),
     "num_preemptions": ("counter", "", ""),
     "corrupted_requests": ("counter", "", ""),
+    "spec_decode_num_drafts": ("counter", "", ""),
+    "spec_decode_num_draft_tokens": ("counter", "", ""),
+    "spec_decode_num_accepted_tokens": ("counter", "", ""),
+    "spec_decode_num_accepted_tokens_per_pos": ("counter", "position", ""),
     "prompt_tokens": ("counter", "", ""),
     "generation_tokens": ("counter", "", ""),
     "request_success": ("counter", "finished_reason", ""),
@@ -69,9 +74,17 @@ def families(metrics: Metrics):
 def with_engine(**options):
     """Metrics and an engine that has told its load."""
     metrics = Metrics(**options)
-    engine = metrics.add_engine(make_config())
+    engine = metrics.add_engine(_speculating(make_config()))
     engine.load = EngineLoad()
     return metrics, engine
+
+
+def _speculating(config: EngineConfig) -> EngineConfig:
+    speculation = SpeculativeConfig(
+        method="ngram", num_speculative_tokens=3, prompt_lookup_max=2, prompt_lookup_min=1
+    )
+    scheduler = msgspec.structs.replace(config.scheduler_config, speculation=speculation)
+    return msgspec.structs.replace(config, scheduler_config=scheduler)
 
 
 def sample(metrics: Metrics, name: str, **labels: str):

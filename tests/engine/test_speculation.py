@@ -4,17 +4,21 @@ import random
 
 import pytest
 
-from tests.contract.engines import start, stop
+from tests.contract.engines import MODEL, start, stop
 from tests.doubles.fake_runner import FakeRunner, logits_after
 from tests.doubles.stepping import make_engine
 from tests.engine.test_structured_output import TOKENIZER, grammar
 from weft.core.config import SpeculativeConfig
 from weft.core.errors import ConfigError
+from weft.core.metrics import Metrics
 from weft.core.types import OpenThought, OutputKind, RepetitionDetectionParams, SamplingParams
 from weft.engine.drafts import NgramLookup
 from weft.engine.grammar import Vocabulary
 from weft.engine.local_client import LocalClient
 from weft.engine.speculation import read_speculation
+from weft.model.open import open_model
+from weft.rpc.client import RpcClient
+from weft.rpc.server import RpcOptions, RpcServer
 
 VOCAB = 300
 EOS = (257, 258)
@@ -145,7 +149,7 @@ def test_every_answer_is_the_same_bit_for_bit(runner, config, options):
     ] == [
         (a.token_ids, a.logprobs, a.prompt_logprobs, a.finish_reason, a.stop_reason) for a in plain
     ]
-    assert engine.scheduler.num_draft_tokens > 0
+    assert engine.scheduler.drafts.num_tokens > 0
 
 
 def test_a_text_that_repeats_itself_takes_fewer_steps():
@@ -160,7 +164,7 @@ def test_a_text_that_repeats_itself_takes_fewer_steps():
     scheduler = engine.scheduler
     assert steps[0] == 60
     assert steps[1] < 25
-    assert 60 - steps[1] == scheduler.num_accepted_tokens <= scheduler.num_draft_tokens
+    assert 60 - steps[1] == scheduler.drafts.num_accepted <= scheduler.drafts.num_tokens
 
 
 @pytest.mark.parametrize("wish", [{"temperature": 0.0}, {"temperature": 0.7, "logprobs": 2}])
@@ -181,10 +185,42 @@ async def test_a_real_model_gives_the_same_bits(wish):
     assert 0 < load.num_accepted_tokens <= load.num_draft_tokens
 
 
+async def test_the_counts_are_told_over_the_wire_and_to_metrics():
+    """With the answer's end, for each answer; metrics sum them, and count each place of a draft."""
+    prompt = {"prompt_token_ids": [5, 6, 7, 8] * 6}
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, n=2)
+    config = {"num_speculative_tokens": 3, "prompt_lookup_max": 2}
+    metrics = Metrics()
+    client = await start(LocalClient, metrics=metrics, speculative_config=config)
+    server = RpcServer(client, open_model(MODEL).tokenizer_files, RpcOptions(port=0))
+    remote = await RpcClient.connect(f"127.0.0.1:{await server.start()}")
+    try:
+        outputs = [output async for output in remote.generate(prompt, params, "r")]
+    finally:
+        await remote.close()
+        await server.stop()
+        await stop(client)
+    ends = outputs[-1].outputs
+    drafted = sum(one.num_draft_tokens for one in ends)
+    accepted = sum(one.num_accepted_tokens for one in ends)
+    assert 0 < accepted <= drafted
+    told = {
+        (sample.name, sample.labels.get("position")): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if "spec_decode" in sample.name
+    }
+    assert told["vllm:spec_decode_num_draft_tokens_total", None] == drafted
+    assert told["vllm:spec_decode_num_accepted_tokens_total", None] == accepted
+    places = [told["vllm:spec_decode_num_accepted_tokens_per_pos_total", str(i)] for i in range(3)]
+    assert sum(places) == accepted
+    assert places == sorted(places, reverse=True)
+
+
 def test_nothing_is_drafted_unless_asked():
     """It costs rows that may be for nothing."""
     engine, _ = answers(Habitual(VOCAB))
-    assert engine.scheduler.num_draft_tokens == 0
+    assert engine.scheduler.drafts.num_tokens == 0
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from weft.engine.configure import (
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
 )
-from weft.engine.configure_pooler import read_pooler_options
 
 MODEL = Group("Model", sort_key=1)
 MEMORY = Group("Memory", sort_key=2)
@@ -302,8 +301,6 @@ class ServeOptions:
         """The part that concerns the engine."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         wanted = given.keys() & set(EngineOptions.__struct_fields__)
-        if self.pooler_config is not None:
-            given["pooler_config"] = read_pooler_options(self.pooler_config)
         return EngineOptions(model=model, **{name: given[name] for name in wanted})
 
 

@@ -32,7 +32,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     served_model_name: list[str] | None = None
     dtype: str = "auto"
     runner: str = "auto"
-    pooler_config: PoolerOptions | None = None
+    pooler_config: str | dict[str, Any] | PoolerOptions | None = None
     quantization: Literal["int8"] | None = None
     compute: Literal["auto", "reference", "native"] = "auto"
     num_threads: int | None = None

@@ -92,6 +92,17 @@ SERIES: Final = (
         Kind.COUNTER,
         "Sequences ended because their logits were not numbers.",
     ),
+    Series("spec_decode_num_drafts", Kind.COUNTER, "Drafts that went into a step."),
+    Series("spec_decode_num_draft_tokens", Kind.COUNTER, "Tokens that were drafted."),
+    Series(
+        "spec_decode_num_accepted_tokens", Kind.COUNTER, "Tokens that came as drafted."
+    ),
+    Series(
+        "spec_decode_num_accepted_tokens_per_pos",
+        Kind.COUNTER,
+        "Drafts that were right at a place, counted from 0.",
+        ("position",),
+    ),
     Series("prompt_tokens", Kind.COUNTER, "Prompt tokens of sequences that began to answer."),
     Series("generation_tokens", Kind.COUNTER, "Generated tokens."),
     Series(
@@ -184,10 +195,6 @@ ABSENT: Final = {
     "kv_block_lifetime_seconds, kv_block_idle_before_evict_seconds, kv_block_reuse_gap_seconds": (
         "blocks are not sampled (--kv-cache-metrics)"
     ),
-    (
-        "spec_decode_num_drafts_total, spec_decode_num_draft_tokens_total, "
-        "spec_decode_num_accepted_tokens_total, spec_decode_num_accepted_tokens_per_pos_total"
-    ): "no speculative decoding",
     (
         "nixl_xfer_time_seconds, nixl_post_time_seconds, nixl_bytes_transferred, "
         "nixl_num_descriptors, nixl_num_failed_transfers_total"

@@ -71,6 +71,8 @@ class EngineMetrics:
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
         self._cache = _cache_values(config.cache_config)
+        speculation = config.scheduler_config.speculation
+        self._max_drafted = 0 if speculation is None else speculation.num_speculative_tokens
 
     def take_step(self, stats: StepStats, load: EngineLoad) -> None:
         """Take in what the engine told of a step."""
@@ -119,7 +121,7 @@ class EngineMetrics:
     def _own_values(self, load: EngineLoad) -> dict[str, Values]:
         """What only the engine's own client knows."""
         stats = self.stats
-        return {
+        own: dict[str, Values] = {
             "num_requests_running": [((), load.num_running)],
             "num_requests_waiting": [((), load.num_waiting)],
             "kv_cache_usage_perc": [((), load.token_usage)],
@@ -130,6 +132,20 @@ class EngineMetrics:
             "prefix_cache_hits": [((), stats.total_hit_tokens)],
             "num_preemptions": [((), stats.total_preemptions)],
             "corrupted_requests": [((), stats.total_corrupted)],
+        }
+        return own | self._draft_values(stats)
+
+    def _draft_values(self, stats: StepStats) -> dict[str, Values]:
+        """None where nothing is ever drafted."""
+        if not self._max_drafted:
+            return {}
+        missing = [0] * (self._max_drafted - len(stats.total_accepted_at))
+        accepted_at = enumerate([*stats.total_accepted_at, *missing])
+        return {
+            "spec_decode_num_drafts": [((), stats.total_drafts)],
+            "spec_decode_num_draft_tokens": [((), stats.total_draft_tokens)],
+            "spec_decode_num_accepted_tokens": [((), sum(stats.total_accepted_at))],
+            "spec_decode_num_accepted_tokens_per_pos": [((str(i),), n) for i, n in accepted_at],
         }
 
 

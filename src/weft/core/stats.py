@@ -33,6 +33,7 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     `num_computed_tokens` is the size of the step, 0 when there was none. `intervals` are the seconds
     between successive tokens of a sequence, each with how many sequences had just that.
+    `total_accepted_at[i]` counts the drafts whose place `i` was right.
     """
 
     num_computed_tokens: int = 0
@@ -45,3 +46,6 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     total_hit_tokens: int = 0
     total_preemptions: int = 0
     total_corrupted: int = 0
+    total_drafts: int = 0
+    total_draft_tokens: int = 0
+    total_accepted_at: list[int] = []

@@ -264,6 +264,7 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
     """One of the `n` answers. Under DELTA, `text`, `token_ids` and `logprobs` hold only what is new.
 
     `stop_reason` is the stop string or the stop token id that matched; None for end-of-sequence.
+    Drafted tokens, and those that came as drafted, are counted from the beginning under every kind.
     """
 
     index: int
@@ -273,6 +274,8 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: Sequence[PositionLogprobs] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     @property
     def is_finished(self) -> bool:

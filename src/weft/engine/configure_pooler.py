@@ -21,7 +21,7 @@ def resolve_pooler(options: EngineOptions, card: ModelCard) -> PoolerConfig | No
                 f"--pooler-config is for pooling models, and {card.name} generates text"
             )
         return None
-    asked = options.pooler_config or PoolerOptions()
+    asked = read_pooler_options(options.pooler_config)
     spec = card.pooling
     kinds = spec.kinds
     if asked.pooling_type is not None:
@@ -52,8 +52,10 @@ def resolve_pooler(options: EngineOptions, card: ModelCard) -> PoolerConfig | No
     )
 
 
-def read_pooler_options(given: str | dict[str, Any]) -> PoolerOptions:
+def read_pooler_options(given: str | dict[str, Any] | PoolerOptions | None) -> PoolerOptions:
     """`--pooler-config`, which is JSON; or the same as a dict, from Python."""
+    if given is None or isinstance(given, PoolerOptions):
+        return given or PoolerOptions()
     try:
         if isinstance(given, str):
             return msgspec.json.decode(given, type=PoolerOptions)

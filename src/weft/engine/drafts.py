@@ -44,3 +44,27 @@ class NgramLookup:
                 return None
             end = found + len(pattern) - 1
         return found // _TOKEN_BYTES
+
+
+class DraftCounts:
+    """What became of the drafts of an engine. `num_accepted_at[i]` counts those whose place `i` was right."""
+
+    def __init__(self) -> None:
+        self.num_drafts = 0
+        self.num_tokens = 0
+        self.num_accepted_at: list[int] = []
+
+    @property
+    def num_accepted(self) -> int:
+        """Tokens that were drafted and came."""
+        return sum(self.num_accepted_at)
+
+    def propose(self, num_tokens: int) -> None:
+        """A draft goes into a step."""
+        self.num_drafts += 1
+        self.num_tokens += num_tokens
+        self.num_accepted_at += [0] * (num_tokens - len(self.num_accepted_at))
+
+    def accept(self, position: int) -> None:
+        """A draft was right at its place `position`, counted from 0."""
+        self.num_accepted_at[position] += 1

@@ -49,8 +49,8 @@ class LoadMeter:
             num_blocks=pool.num_blocks,
             num_steps=self._num_steps,
             num_preemptions=scheduler.num_preemptions,
-            num_draft_tokens=scheduler.num_draft_tokens,
-            num_accepted_tokens=scheduler.num_accepted_tokens,
+            num_draft_tokens=scheduler.drafts.num_tokens,
+            num_accepted_tokens=scheduler.drafts.num_accepted,
         )
 
     def has_news(self, scheduler: Scheduler) -> bool:
@@ -73,6 +73,9 @@ class LoadMeter:
             total_hit_tokens=scheduler.num_hit_tokens,
             total_preemptions=scheduler.num_preemptions,
             total_corrupted=scheduler.num_corrupted,
+            total_drafts=scheduler.drafts.num_drafts,
+            total_draft_tokens=scheduler.drafts.num_tokens,
+            total_accepted_at=scheduler.drafts.num_accepted_at,
         )
 
     def _key(self, scheduler: Scheduler) -> tuple[int, ...]:

@@ -70,7 +70,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What one step brought for one answer of one request.
 
     `prompt_logprobs` comes once, whole, with the first output (position 0 left out). `error` is set
-    only with `FinishReason.ERROR`, and its text may be shown to the caller. `pooled` is the whole
+    only with `FinishReason.ERROR`, and its text may be shown to the caller. Tokens that were drafted,
+    and those that came as drafted, are counted from the answer's beginning. `pooled` is the whole
     result of a pooling request: float32 numbers of this machine.
     """
 
@@ -83,6 +84,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     error: str | None = None
+    num_draft_tokens: int = 0  # since the answer began
+    num_accepted_tokens: int = 0  # of them, those that came as drafted
     pooled: bytes | None = None
     pooled_shape: tuple[int, ...] = ()
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -12,7 +12,7 @@ import msgspec
 
 from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
-from weft.core.errors import BadRequest
+from weft.core.errors import BadRequest, Unsupported
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
 from weft.core.types import (
     OutputKind,
@@ -23,12 +23,17 @@ from weft.core.types import (
     SamplingParams,
 )
 from weft.engine.configure import resolve
-from weft.engine.configure_pooler import read_pooler_options
 from weft.engine.local_client import LocalClient
 from weft.engine.memory import free_memory_bytes
-from weft.model.open import open_model
+from weft.engine.progress import progress_bar
+from weft.model.open import Checkpoint, open_model
+from weft.text.chat import ChatTemplate, Message
+from weft.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
+
+# Queues are bounded for strangers; whoever has all prompts in a list already may have them wait.
+_UNLIMITED = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 - 1}
 
 
 class LLM:
@@ -43,9 +48,7 @@ class LLM:
         if unknown:
             allowed = ", ".join(EngineOptions.__struct_fields__)
             raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
-        if isinstance(options.get("pooler_config"), dict):
-            options["pooler_config"] = read_pooler_options(options["pooler_config"])
-        settings = EngineOptions(model=model, **options)
+        settings = EngineOptions(model=model, **{**_UNLIMITED, **options})
         checkpoint = open_model(
             model, revision=settings.revision, dtype=settings.dtype, runner=settings.runner
         )
@@ -54,6 +57,7 @@ class LLM:
             settings = msgspec.structs.replace(settings, num_threads=1)
         checkpoint = with_resident_sizes(checkpoint, choose(settings, checkpoint.card))
         config = resolve(settings, checkpoint.card, free_memory_bytes())
+        self._template = _template(checkpoint)
         self._request_ids = itertools.count()
         self._default_params = config.model_config.default_sampling_params
         self._loop = asyncio.new_event_loop()
@@ -71,29 +75,60 @@ class LLM:
         self,
         prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """The finished output of each prompt, in their order.
 
         A prompt is a text, `{"prompt": text}`, `{"prompt_token_ids": ids}` or a list of ids; one
         alone counts as a list of one. One `SamplingParams` serves all prompts; None takes the
         model's own defaults. The first prompt that is refused raises, and the others are aborted.
+        `use_tqdm` shows a progress bar, if stderr is a terminal; its name is that of other engines.
         """
         all_prompts = _as_list(prompts)
         all_params = self._as_params(sampling_params, len(all_prompts))
-        work = (
-            self._generate_one(prompt, params)
+        work = [
+            self._generate_one(prompt, params, tokenization_kwargs)
             for prompt, params in zip(all_prompts, all_params, strict=True)
+        ]
+        return self._run_all(work, has_bar=use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        **template: Any,
+    ) -> list[RequestOutput]:
+        """The next message of each conversation: one as a list of messages, or a list of such lists.
+
+        `template` is what `weft.text.chat.ChatTemplate.render` takes: `tools`, `documents`,
+        `add_generation_prompt`, `continue_final_message`, and the model's own switches.
+        """
+        if self._template is None:
+            raise Unsupported("this model has no chat template; use generate")
+        prompts = [
+            self._template.render(conversation, **template) for conversation in _as_chats(messages)
+        ]
+        # The template writes the special tokens that belong to a conversation.
+        as_written = {"add_special_tokens": False}
+        return self.generate(
+            prompts, sampling_params, use_tqdm=use_tqdm, tokenization_kwargs=as_written
         )
-        return self._wait(self._all(work))
 
     def encode(
         self,
         prompts: PromptType | Sequence[PromptType],
         pooling_params: PoolingParams | None = None,
+        *,
+        use_tqdm: bool = True,
     ) -> list[PoolingRequestOutput]:
         """What the model makes of each prompt, in their order; for models that pool."""
         params = pooling_params or PoolingParams()
-        return self._wait(self._all(self._encode_one(p, params) for p in _as_list(prompts)))
+        work = [self._encode_one(prompt, params) for prompt in _as_list(prompts)]
+        return self._run_all(work, has_bar=use_tqdm)
 
     def embed(self, prompts: PromptType | Sequence[PromptType]) -> list[list[float]]:
         """The embedding of each prompt."""
@@ -126,6 +161,8 @@ class LLM:
         self._client.shutdown()
         self._wait(self._client.wait_closed())
         self._end_loop()
+        if self._template is not None:
+            self._template.close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -150,10 +187,16 @@ class LLM:
             raise BadRequest("sampling_params", message)
         return list(given)
 
+    def _run_all(self, work: Sequence[Coroutine[Any, Any, T]], *, has_bar: bool) -> list[T]:
+        with progress_bar(len(work), is_wanted=has_bar) as advance:
+            return self._wait(self._all(work, advance))
+
     @staticmethod
-    async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    async def _all(work: Sequence[Coroutine[Any, Any, T]], advance: Callable[[], None]) -> list[T]:
         """The results in order; the first error ends the others."""
         tasks = [asyncio.create_task(one) for one in work]
+        for task in tasks:
+            task.add_done_callback(lambda _: advance())
         try:
             return list(await asyncio.gather(*tasks))
         finally:
@@ -168,10 +211,20 @@ class LLM:
                 return output
         raise AssertionError("encode ended without an output")
 
-    async def _generate_one(self, prompt: PromptType, params: SamplingParams) -> RequestOutput:
+    async def _generate_one(
+        self,
+        prompt: PromptType,
+        params: SamplingParams,
+        tokenization_kwargs: Mapping[str, Any] | None,
+    ) -> RequestOutput:
         params = msgspec.structs.replace(params, output_kind=OutputKind.FINAL_ONLY)
-        request_id = str(next(self._request_ids))
-        async with aclosing(self._client.generate(prompt, params, request_id)) as outputs:
+        stream = self._client.generate(
+            prompt,
+            params,
+            str(next(self._request_ids)),
+            tokenization_kwargs=tokenization_kwargs,
+        )
+        async with aclosing(stream) as outputs:
             async for output in outputs:
                 return output
         raise AssertionError("generate ended without an output")
@@ -189,6 +242,21 @@ class LLM:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _template(checkpoint: Checkpoint) -> ChatTemplate | None:
+    if checkpoint.chat_template is None:
+        return None
+    tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
+    return ChatTemplate(checkpoint.chat_template, tokenizer.special_tokens)
+
+
+def _as_chats(
+    messages: Sequence[Message] | Sequence[Sequence[Message]],
+) -> list[Sequence[Message]]:
+    if messages and isinstance(messages[0], Mapping):
+        return [cast("Sequence[Message]", messages)]
+    return list(cast("Sequence[Sequence[Message]]", messages))
 
 
 def _as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:

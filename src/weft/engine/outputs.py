@@ -71,6 +71,8 @@ class RequestStream:
         answer = self._answers[output.index]
         if answer.finish_reason is not None:
             return False
+        answer.num_draft_tokens = output.num_draft_tokens
+        answer.num_accepted_tokens = output.num_accepted_tokens
         if output.finish_reason is FinishReason.ERROR:
             self._error = output.error or "the engine failed to answer this request"
         is_matched = answer.push(output)
@@ -143,6 +145,8 @@ class _Answer:
         "_tokenizer",
         "finish_reason",
         "index",
+        "num_accepted_tokens",
+        "num_draft_tokens",
     )
 
     def __init__(self, index: int, request: Request, tokenizer: Tokenizer | None) -> None:
@@ -165,6 +169,8 @@ class _Answer:
         self._num_told_texts = 0
         self._num_told_tokens = 0
         self._has_told_end = False
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
 
     @property
     def num_tokens(self) -> int:
@@ -239,6 +245,8 @@ class _Answer:
             logprobs=self._logprobs[first_token:] if has_logprobs else None,
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
     def _take(self, token_id: int, row: LogprobRow | None) -> None:

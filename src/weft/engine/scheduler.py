@@ -14,7 +14,7 @@ from enum import Enum
 
 from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request
-from weft.engine.drafts import NgramLookup
+from weft.engine.drafts import DraftCounts, NgramLookup
 from weft.engine.finish import why_finished
 from weft.engine.grammar import Grammar, GrammarFailed
 from weft.engine.messages import SequenceOutput
@@ -64,8 +64,7 @@ class Scheduler:
         self.num_lookups = 0
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
-        self.num_draft_tokens = 0
-        self.num_accepted_tokens = 0
+        self.drafts = DraftCounts()
         self._waiting: list[Sequence] = []  # sorted by order
         self._running: list[Sequence] = []  # sorted by order
         self._compiling: list[Sequence] = []  # not to be scheduled before their grammar is there
@@ -295,7 +294,8 @@ class Scheduler:
             )
             if drafts and self._grow(sequence, sequence.num_tokens + len(drafts)):
                 entries[sequence] = replace(entry, draft_token_ids=drafts)
-                self.num_draft_tokens += len(drafts)
+                self.drafts.propose(len(drafts))
+                sequence.num_draft_tokens += len(drafts)
                 budget -= len(drafts)
 
     def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
@@ -404,6 +404,8 @@ class Scheduler:
             num_cached_tokens=sequence.num_cached_tokens or 0,
             finish_reason=reason,
             stop_reason=stop_reason,
+            num_draft_tokens=sequence.num_draft_tokens,
+            num_accepted_tokens=sequence.num_accepted_tokens,
         )
         if reason is not None:
             self._remove(sequence)
@@ -434,6 +436,8 @@ class Scheduler:
             num_cached_tokens=sequence.num_cached_tokens or 0,
             finish_reason=reason,
             error=error,
+            num_draft_tokens=sequence.num_draft_tokens,
+            num_accepted_tokens=sequence.num_accepted_tokens,
         )
 
     def _remove(self, sequence: Sequence) -> None:

@@ -45,6 +45,8 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int | None = None
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     status: Status = Status.WAITING
     prompt_logprobs: list[LogprobRow] = field(default_factory=list)
     grammar: GrammarState | None = None

@@ -41,7 +41,9 @@ def settle(
     outputs = scheduler.commit(plan, sample(logits[rows], plan, mode))
     depth = 0
     while chains := [chain for chain in chains if chain.is_right(depth)]:
-        scheduler.num_accepted_tokens += len(chains)
+        for chain in chains:
+            scheduler.drafts.accept(depth)
+            chain.sequence.num_accepted_tokens += 1
         follow = Plan(tuple([PlannedRows.last_of(chain.sequence) for chain in chains]))
         rows = [chain.first_row + depth for chain in chains]
         outputs += scheduler.commit(follow, sample(logits[rows], follow, mode))

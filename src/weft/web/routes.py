@@ -9,6 +9,9 @@ from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.openai import ENDPOINTS as OPENAI
 from weft.web.pooling import ENDPOINTS as POOLING
+from weft.web.responses import response_endpoints
+from weft.web.responses.runs import Runs
+from weft.web.responses.store import ResponseLimits
 from weft.web.tokens import ENDPOINTS as TOKENS
 
 API_ENDPOINTS: tuple[Endpoint, ...] = (
@@ -25,5 +28,6 @@ API_ENDPOINTS: tuple[Endpoint, ...] = (
 
 def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
     """The APIs, and what tells about this server."""
-    endpoints = (*probe_endpoints(state), *API_ENDPOINTS, invocations_endpoint(API_ENDPOINTS))
+    apis = (*API_ENDPOINTS, *response_endpoints(Runs(state, ResponseLimits())))
+    endpoints = (*probe_endpoints(state), *apis, invocations_endpoint(API_ENDPOINTS))
     return (*endpoints, *page_endpoints(state, endpoints))

@@ -108,6 +108,8 @@ class RemoteAnswers:
                 stop_reason = complete.matched_token_id
             case "matched_stop_str":
                 stop_reason = complete.matched_stop_str
+        answer.num_draft_tokens = complete.spec_draft_tokens
+        answer.num_accepted_tokens = complete.spec_accepted_tokens
         answer.finish(_to_finish_reason(complete.finish_reason), stop_reason)
 
     def _output(self, changed: "_Answer") -> RequestOutput | None:
@@ -157,6 +159,8 @@ class _Answer:
         hidden_ids: frozenset[int],
     ) -> None:
         self.finish_reason: FinishReason | None = None
+        self.num_draft_tokens = 0  # told at the end
+        self.num_accepted_tokens = 0
         self._index = index
         self._params = params
         self._tokenizer = tokenizer
@@ -215,6 +219,8 @@ class _Answer:
             logprobs=self._logprobs[first_token:] if wants_logprobs else None,
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
     def _read(self, text: str) -> None:

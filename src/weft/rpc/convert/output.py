@@ -102,6 +102,8 @@ def to_complete(
         prompt_tokens=len(output.prompt_token_ids),
         completion_tokens=len(answer.token_ids),
         cached_tokens=output.num_cached_tokens,
+        spec_draft_tokens=answer.num_draft_tokens,
+        spec_accepted_tokens=answer.num_accepted_tokens,
         output_logprobs=to_output_logprobs(answer, params.logprobs),
         input_logprobs=to_input_logprobs(
             output.prompt_token_ids, prompt_logprobs, params.prompt_logprobs

@@ -25,6 +25,7 @@ class Wishes:
     has_reasoning: bool
     is_first_call_only: bool
     is_named_call: bool
+    call_id_prefix: str = "chatcmpl-tool-"
 
     @classmethod
     def of(cls, turn: Turn) -> "Wishes":
@@ -33,6 +34,7 @@ class Wishes:
             has_reasoning=turn.include_reasoning,
             is_first_call_only=not turn.parallel_tool_calls,
             is_named_call=isinstance(turn.tool_choice, NamedTool),
+            call_id_prefix=turn.call_id_prefix,
         )
 
 
@@ -72,7 +74,7 @@ class AnswerReader:
                 return None
             if isinstance(part, ToolCall):
                 self._has_called = True
-                return part if part.id else replace(part, id=new_call_id())
+                return part if part.id else replace(part, id=self._new_call_id())
         return part
 
     def _reason(self, reason: FinishReason | None) -> TurnReason | None:
@@ -86,7 +88,6 @@ class AnswerReader:
             return "tool_calls"
         return _REASONS[reason]
 
-
-def new_call_id() -> str:
-    """An id for a tool call to which the model gave none."""
-    return f"chatcmpl-tool-{secrets.token_hex(16)}"
+    def _new_call_id(self) -> str:
+        """An id for a tool call to which the model gave none."""
+        return self._wishes.call_id_prefix + secrets.token_hex(16)

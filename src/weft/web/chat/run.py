@@ -15,12 +15,16 @@ from weft.web.chat.turn import Began, Ended, Turn, TurnEvent
 from weft.web.served import Served
 
 
-async def run_turn(served: Served, turn: Turn) -> AsyncGenerator[TurnEvent, None]:
+async def run_turn(
+    served: Served, turn: Turn, prompt: Prompt | None = None
+) -> AsyncGenerator[TurnEvent, None]:
     """Began, a `TurnDelta` whenever there is news, Ended. Closing it aborts the request.
 
     What is wrong with a turn, and an engine that cannot take it, raise before the first event.
+    `prompt` is what `prepare_turn` made of this turn, where that had to be known earlier.
     """
-    prompt = await _prompt(served, turn)
+    if prompt is None:
+        prompt = await prepare_turn(served, turn)
     form = choose_format(served, turn, prompt.text or "", prompt.params)
     wishes = Wishes.of(turn)
     readers = [
@@ -46,7 +50,7 @@ async def run_turn(served: Served, turn: Turn) -> AsyncGenerator[TurnEvent, None
     yield Ended(num_cached_tokens=num_cached_tokens, prompt_logprobs=prompt_logprobs)
 
 
-async def _prompt(served: Served, turn: Turn) -> Prompt:
+async def prepare_turn(served: Served, turn: Turn) -> Prompt:
     """The checked prompt of a turn, with the parameters that the engine is to use."""
     if turn.params.n > served.options.max_n:
         raise BadRequest(

@@ -71,11 +71,19 @@ class HttpError(Exception):
     """A request that HTTP itself refuses, before or beside any handler."""
 
     def __init__(
-        self, status: int, message: str, *, headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        code: str | None = None,
+        parameter: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
+        self.code = code
+        self.parameter = parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +157,8 @@ def to_problem(error: BaseException, request_id: str) -> Problem:
         return Problem(
             row=row,
             message=str(error),
-            code=row.openai_code,
+            parameter=error.parameter,
+            code=error.code or row.openai_code,
             headers={**row.headers, **error.headers},
         )
     if not isinstance(error, WeftError):

@@ -4,14 +4,22 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
 from weft.core.errors import Unavailable
-from weft.web.http.exchange import Exchange
 from weft.web.served import Served
 
 _HEALTH_TIMEOUT_S = 1.0
+
+
+class Work(Protocol):
+    """What a server does for somebody: an exchange, or what goes on when its client has left."""
+
+    def cut(self, reason: BaseException) -> None:
+        """End it early."""
+        ...
 
 
 class ServerState:
@@ -25,7 +33,7 @@ class ServerState:
         self._started = time.monotonic() if started is None else started
         self._ready_after_s: float | None = None
         self._served: Served | None = None
-        self._open: set[Exchange] = set()
+        self._open: set[Work] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -78,21 +86,21 @@ class ServerState:
         return len(self._open)
 
     @contextmanager
-    def hold(self, exchange: Exchange) -> Iterator[None]:
-        """Count `exchange` as open for the length of the block."""
-        self._open.add(exchange)
+    def hold(self, work: Work) -> Iterator[None]:
+        """Count `work` as open for the length of the block."""
+        self._open.add(work)
         self._idle.clear()
         try:
             yield
         finally:
-            self._open.discard(exchange)
+            self._open.discard(work)
             if not self._open:
                 self._idle.set()
 
     def cut_all(self, reason: BaseException) -> None:
         """End everything that is open."""
-        for exchange in tuple(self._open):
-            exchange.cut(reason)
+        for work in tuple(self._open):
+            work.cut(reason)
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until nothing is open; False if that takes longer than `timeout_s`."""

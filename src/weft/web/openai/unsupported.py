@@ -53,13 +53,15 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
-def refuse_unsupported(body: msgspec.Struct) -> None:
+def refuse_unsupported(
+    body: msgspec.Struct, table: Mapping[str, tuple[tuple[Any, ...], str]] = REFUSED
+) -> None:
     """Raise `BadRequest` for the first field of `body` that asks for what is not offered."""
     for name in body.__struct_fields__:
-        if name not in REFUSED:
+        if name not in table:
             continue
         value = getattr(body, name)
-        neutral, reason = REFUSED[name]
+        neutral, reason = table[name]
         if value is not None and value not in neutral:
             allowed = "".join(f" or {msgspec.json.encode(item).decode()}" for item in neutral)
             raise BadRequest(name, f"{name} must be absent{allowed}: {reason}")

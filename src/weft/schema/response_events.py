@@ -1,0 +1,187 @@
+"""The events of a streamed response; `sequence_number` counts all of them from 0."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from weft.schema.response_object import OutputItem, OutputPart, ResponseObject
+
+
+class EventLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that might have come, as an event tells it: without its bytes."""
+
+    token: str
+    logprob: float
+
+
+class EventTokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """The token that came."""
+
+    token: str
+    logprob: float
+    top_logprobs: list[EventLogprob]
+
+
+class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """The response as a whole."""
+
+    sequence_number: int
+    response: ResponseObject
+
+
+class ResponseCreated(ResponseEvent, frozen=True, kw_only=True, tag="response.created"):
+    """It exists."""
+
+
+class ResponseQueued(ResponseEvent, frozen=True, kw_only=True, tag="response.queued"):
+    """It waits for its turn, in the background."""
+
+
+class ResponseInProgress(ResponseEvent, frozen=True, kw_only=True, tag="response.in_progress"):
+    """The engine works on it."""
+
+
+class ResponseCompleted(ResponseEvent, frozen=True, kw_only=True, tag="response.completed"):
+    """It is complete."""
+
+
+class ResponseIncomplete(ResponseEvent, frozen=True, kw_only=True, tag="response.incomplete"):
+    """It ended early: at a limit, or cancelled, as its status says."""
+
+
+class ResponseFailed(ResponseEvent, frozen=True, kw_only=True, tag="response.failed"):
+    """It failed, as its error says."""
+
+
+class ItemEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """An item as a whole."""
+
+    sequence_number: int
+    output_index: int
+    item: OutputItem
+
+
+class ItemAdded(ItemEvent, frozen=True, kw_only=True, tag="response.output_item.added"):
+    """It begins, with nothing in it yet."""
+
+
+class ItemDone(ItemEvent, frozen=True, kw_only=True, tag="response.output_item.done"):
+    """It is done."""
+
+
+class PartEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """A part of an item as a whole."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    part: OutputPart
+
+
+class PartAdded(PartEvent, frozen=True, kw_only=True, tag="response.content_part.added"):
+    """It begins, with nothing in it yet."""
+
+
+class PartDone(PartEvent, frozen=True, kw_only=True, tag="response.content_part.done"):
+    """It is done."""
+
+
+class TextDelta(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.output_text.delta"
+):
+    """More of a message's text."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+    logprobs: list[EventTokenLogprob]
+
+
+class TextDone(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.output_text.done"
+):
+    """All of a message's text."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    logprobs: list[EventTokenLogprob]
+
+
+class ReasoningDelta(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.reasoning_text.delta"
+):
+    """More of the thoughts."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+
+
+class ReasoningDone(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.reasoning_text.done"
+):
+    """All of the thoughts."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+
+
+class ArgumentsDelta(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    tag="response.function_call_arguments.delta",
+):
+    """More of a call's arguments."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class ArgumentsDone(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    tag="response.function_call_arguments.done",
+):
+    """All of a call's arguments."""
+
+    sequence_number: int
+    item_id: str
+    output_index: int
+    arguments: str
+
+
+StreamEvent: TypeAlias = (
+    ResponseCreated
+    | ResponseQueued
+    | ResponseInProgress
+    | ResponseCompleted
+    | ResponseIncomplete
+    | ResponseFailed
+    | ItemAdded
+    | ItemDone
+    | PartAdded
+    | PartDone
+    | TextDelta
+    | TextDone
+    | ReasoningDelta
+    | ReasoningDone
+    | ArgumentsDelta
+    | ArgumentsDone
+)

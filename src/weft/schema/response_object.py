@@ -1,0 +1,176 @@
+"""The response object of /v1/responses and the items that it consists of."""
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from weft.schema.responses import ResponsesToolChoice, TextFormat
+from weft.schema.usage import TokenLogprob
+
+# -- items --------------------------------------------------------------------------------------
+
+
+class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
+    """The text of a message."""
+
+    text: str
+    annotations: list[dict[str, Any]] = []
+    logprobs: list[TokenLogprob] = []
+
+
+class ReasoningText(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning_text"
+):
+    """The text of thoughts."""
+
+    text: str
+
+
+class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    """What the model said."""
+
+    id: str
+    status: str
+    role: str = "assistant"
+    content: list[OutputText]
+
+
+class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    """What the model thought, in full; nothing is summed up or encrypted."""
+
+    id: str
+    summary: list[dict[str, Any]] = []
+    content: list[ReasoningText]
+    encrypted_content: None = None
+    status: str
+
+
+class FunctionCallItem(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"
+):
+    """A call that the model wants made; `arguments` is JSON text as the model wrote it."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: str
+
+
+OutputItem: TypeAlias = OutputMessage | ReasoningItem | FunctionCallItem
+OutputPart: TypeAlias = OutputText | ReasoningText
+
+
+# -- the response -------------------------------------------------------------------------------
+
+
+class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """`cached_tokens` were taken from the prefix cache; writing to it is not counted."""
+
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """`reasoning_tokens` were thoughts."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a response ended early."""
+
+    reason: str
+
+
+class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
+    """A tool, as the response repeats it."""
+
+    name: str
+    description: str | None
+    parameters: dict[str, Any] | None
+    strict: bool
+
+
+class ReasoningShown(msgspec.Struct, frozen=True, kw_only=True):
+    """How the model was to think."""
+
+    effort: str | None
+    summary: str | None
+
+
+class TextShown(msgspec.Struct, frozen=True, kw_only=True):
+    """How the text was to be."""
+
+    format: TextFormat
+    verbosity: str | None
+
+
+class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A response, at any time of its life."""
+
+    id: str
+    object: str = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: str
+    background: bool
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputItem] = []
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    reasoning: ReasoningShown
+    safety_identifier: str | None
+    service_tier: str = "default"
+    store: bool
+    temperature: float
+    text: TextShown
+    tool_choice: str | ResponsesToolChoice
+    tools: list[FunctionTool]
+    top_logprobs: int
+    top_p: float
+    truncation: str = "disabled"
+    usage: ResponseUsage | None = None
+    user: str | None
+
+
+class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A response that is no more."""
+
+    id: str
+    object: str = "response"
+    deleted: bool = True
+
+
+class InputItemList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a response's input items; ids are null where the page is empty."""
+
+    object: str = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

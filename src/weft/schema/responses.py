@@ -1,0 +1,153 @@
+"""Bodies that /v1/responses takes, and the kinds of items in its `input`."""
+
+from typing import Any
+
+import msgspec
+
+from weft.schema.sampling import SamplingFields, StreamOptions
+
+# -- a request ----------------------------------------------------------------------------------
+
+
+class ReasoningFields(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is to think. `generate_summary` is the older name of `summary`."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: str | None = None
+    mode: str | None = None
+
+
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the text has to look like: anything, JSON, or JSON of a schema."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextFields(msgspec.Struct, frozen=True, kw_only=True):
+    """How the text is to be."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ResponsesTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool; functions are the only type. `parameters` is a JSON schema."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    allowed_callers: list[str] | None = None
+    is_async: bool | None = msgspec.field(default=None, name="async")
+    defer_loading: bool | None = None
+    output_schema: dict[str, Any] | None = None
+
+
+class ResponsesToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One function by name, or the tools among which the model may choose."""
+
+    type: str
+    name: str | None = None
+    mode: str | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
+    """A request for a response. `input` is a text, or items of the types below."""
+
+    input: str | list[dict[str, Any]]
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    previous_input_messages: list[dict[str, Any]] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    include: list[str] | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    top_logprobs: int | None = None
+    tools: list[ResponsesTool] | None = None
+    tool_choice: str | ResponsesToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextFields | None = None
+    reasoning: ReasoningFields | None = None
+    include_reasoning: bool | None = None
+    truncation: str | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    request_id: str | None = None
+    enable_response_messages: bool | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    access_programs: dict[str, Any] | None = None
+    context_management: list[dict[str, Any]] | None = None
+    conversation: str | dict[str, Any] | None = None
+    image: dict[str, Any] | None = None
+    moderation: Any = None
+    prompt: dict[str, Any] | None = None
+
+
+# -- items of its input -------------------------------------------------------------------------
+
+
+class MessageInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody said."""
+
+    role: str
+    content: str | list[dict[str, Any]]
+    id: str | None = None
+    status: str | None = None
+
+
+class ReasoningInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Thoughts, given back."""
+
+    id: str | None = None
+    summary: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] | None = None
+    encrypted_content: str | None = None
+    status: str | None = None
+
+
+class FunctionCallInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model wanted made, given back."""
+
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: str | None = None
+    namespace: str | None = None
+
+
+class FunctionOutputInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call came to."""
+
+    call_id: str
+    output: str | list[dict[str, Any]]
+    id: str | None = None
+    status: str | None = None
+
+
+class ItemReferenceInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An item of a stored response."""
+
+    id: str

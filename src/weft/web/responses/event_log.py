@@ -1,0 +1,58 @@
+"""The events of a response in the background, kept for whoever comes to read them, now or later."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+
+from weft.core.errors import BadRequest
+
+
+class EventLog:
+    """One writer, any number of followers, on one event loop.
+
+    Beyond `max_bytes` the oldest events are dropped; the last one is always kept. A follower who needs
+    one that is gone is told so, before its stream begins or as its end.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._events: deque[bytes] = deque()
+        self._first = 0  # the number of the oldest that is kept
+        self._is_ended = False
+        self._news = asyncio.Event()
+        self.num_bytes = 0
+
+    def append(self, event: bytes) -> None:
+        """Keep an encoded event; its number is one more than the last one's."""
+        self._events.append(event)
+        self.num_bytes += len(event)
+        while self.num_bytes > self._max_bytes and len(self._events) > 1:
+            self.num_bytes -= len(self._events.popleft())
+            self._first += 1
+        self._wake()
+
+    def end(self) -> None:
+        """Nothing more will come: followers have all there is."""
+        self._is_ended = True
+        self._wake()
+
+    async def follow(self, after: int) -> AsyncGenerator[bytes, None]:
+        """Every event with a number above `after`, those to come included, until the end."""
+        number = after + 1
+        while True:
+            while number < self._first + len(self._events):
+                if number < self._first:
+                    raise BadRequest(
+                        "starting_after",
+                        f"events up to {self._first - 1} are no longer kept; start after that",
+                        after,
+                    )
+                yield self._events[number - self._first]
+                number += 1
+            if self._is_ended:
+                return
+            await self._news.wait()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()

@@ -1,0 +1,214 @@
+"""Responses while they are made: in the foreground, where the client waits, or in the background."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+
+from weft.core.errors import Overloaded, WeftError
+from weft.schema.response_events import StreamEvent
+from weft.schema.response_object import ResponseObject
+from weft.web.chat.prompt import Prompt
+from weft.web.chat.run import run_turn
+from weft.web.chat.turn import Turn
+from weft.web.http.sse import named_event
+from weft.web.http.state import ServerState
+from weft.web.openai.logprobs import LogprobWriter
+from weft.web.responses.event_log import EventLog
+from weft.web.responses.items import Conversation, Message
+from weft.web.responses.store import ResponseLimits, ResponseStore, to_stored
+from weft.web.responses.writer import ResponseWriter
+from weft.web.served import Served
+
+log = logging.getLogger("weft.web")
+
+_TERMINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request that has been checked: nothing of it can be refused any more but by the engine.
+
+    `before` is what was said in earlier responses; the turn's messages hold that and the conversation.
+    """
+
+    turn: Turn
+    prompt: Prompt
+    response: ResponseObject
+    conversation: Conversation
+    before: list[Message]
+    own_item_ids: tuple[str, ...]
+    logprobs: LogprobWriter | None
+
+
+class Run:
+    """One response from its beginning to its end. `error` is what it failed with, once it has begun."""
+
+    def __init__(self, served: Served, asked: Asked, events: EventLog | None = None) -> None:
+        self.asked = asked
+        self.log = events
+        self.error: Exception | None = None
+        self.is_stored = asked.response.store
+        self.task: asyncio.Task[None] | None = None
+        self._served = served
+        self._writer = ResponseWriter(
+            asked.response,
+            asked.logprobs,
+            has_cached_tokens=served.options.enable_prompt_tokens_details,
+        )
+
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        return self.asked.response.id
+
+    @property
+    def response(self) -> ResponseObject:
+        """The response as it is now."""
+        return self._writer.response
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Whether its client may ask for it again: not if the engine never took it."""
+        return self.is_stored and self._writer.has_started
+
+    def start(self) -> list[StreamEvent]:
+        """The first events, of a response that exists before the engine has taken it."""
+        return list(self._writer.start())
+
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+        """All of it, or all that follow `start`. Closing this aborts the engine's request.
+
+        An engine that does not take the request raises before the first event, if there was no `start`;
+        any other error is an event, the last, and `error` from then on.
+        """
+        served, asked, writer = self._served, self.asked, self._writer
+        try:
+            async with aclosing(run_turn(served, asked.turn, asked.prompt)) as events:
+                async for event in events:
+                    for told in writer.add(event):
+                        yield told
+        except Exception as error:
+            if not writer.has_started:
+                raise
+            self.error = error
+            for told in writer.fail(error, asked.turn.request_id):
+                yield told
+
+    def log_error(self) -> None:
+        """Log what nobody raised on purpose, where nobody else is told of it."""
+        if self.error is not None and not isinstance(self.error, WeftError):
+            log.error("request %s failed", self.asked.turn.request_id, exc_info=self.error)
+
+    def cancelled(self) -> list[StreamEvent]:
+        """The events that are missing where it ended before its time."""
+        if self.response.status in _TERMINAL:
+            return []
+        return list(self._writer.cancel())
+
+    def cut(self, reason: BaseException) -> None:
+        """End it early, in the background, where it has a task of its own."""
+        del reason
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Runs:
+    """All that are being made by one server, and those that it stores.
+
+    The server's state holds what goes on in the background: a drain waits for it, a stop ends it.
+    """
+
+    def __init__(self, state: ServerState, limits: ResponseLimits) -> None:
+        self.limits = limits
+        self.store = ResponseStore(limits)
+        self._state = state
+        self._runs: dict[str, Run] = {}
+        self._num_background = 0
+
+    def get(self, response_id: str) -> Run | None:
+        """The one that makes this response; None where it is not to be had, or has ended."""
+        run = self._runs.get(response_id)
+        return run if run is not None and run.is_stored else None
+
+    def open(self) -> tuple[Run, ...]:
+        """Those that have not ended."""
+        return tuple(self._runs.values())
+
+    def check_room(self) -> None:
+        """Refuse to do more in the background than is good."""
+        if self._num_background >= self.limits.max_background:
+            raise Overloaded(
+                f"{self._num_background} responses are being made in the background; wait for one"
+            )
+
+    async def in_foreground(self, run: Run) -> AsyncGenerator[StreamEvent, None]:
+        """A run's events. Closing this, as when the client leaves, cancels the response."""
+        self._runs[run.id] = run
+        try:
+            async with aclosing(run.events()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._end(run)
+
+    def start_background(self, run: Run) -> None:
+        """Begin a run that goes on whoever listens."""
+        self.check_room()
+        self._runs[run.id] = run
+        self._num_background += 1
+        # At once, not in the task: that may be cancelled before it runs.
+        _keep(run, run.start())
+        held = ExitStack()
+        held.enter_context(self._state.hold(run))
+        run.task = asyncio.create_task(self._work(run))
+        run.task.add_done_callback(lambda _: self._end_background(run, held))
+
+    async def cancel(self, run: Run) -> None:
+        """End a run in the background, and wait until it has."""
+        assert run.task is not None
+        run.task.cancel()
+        await asyncio.wait({run.task})
+
+    async def _work(self, run: Run) -> None:
+        async with aclosing(run.events()) as events:
+            async for event in events:
+                _keep(run, [event])
+        run.log_error()
+
+    def _end_background(self, run: Run, held: ExitStack) -> None:
+        """However its task ended: even if that was before it ran at all."""
+        self._num_background -= 1
+        with held:
+            self._end(run)
+
+    def _end(self, run: Run) -> None:
+        self._runs.pop(run.id)
+        _keep(run, run.cancelled())
+        if run.log is not None:
+            run.log.end()
+        if run.is_worth_keeping:
+            self.store.put(
+                to_stored(
+                    run.response,
+                    conversation=run.asked.conversation,
+                    before=run.asked.before,
+                    own_item_ids=run.asked.own_item_ids,
+                    log=run.log,
+                )
+            )
+
+
+def _keep(run: Run, events: Iterable[StreamEvent]) -> None:
+    """Keep events for followers, where there may be some."""
+    if run.log is not None:
+        for event in events:
+            run.log.append(encoded(event))
+
+
+def encoded(event: StreamEvent) -> bytes:
+    """An event as it is sent: under the name that is its type."""
+    name = event.__struct_config__.tag
+    assert isinstance(name, str)
+    return named_event(name, event)

@@ -1,0 +1,170 @@
+"""Responses that have ended, kept in memory for a while, within bounds.
+
+Whoever knows an id may have what it names: keys have no names here that could own a response, so ids
+hold 128 random bits, and items are found by ids of our making only. A restart forgets everything.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.schema.response_object import ResponseObject
+from weft.web.responses.event_log import EventLog
+from weft.web.responses.items import Conversation, Item, Message, to_messages
+
+_MIB = 1024 * 1024
+MAX_OPENED_BYTES = 64 * _MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseLimits:
+    """What may be kept, and how much may go on while nobody listens."""
+
+    max_responses: int = 10_000
+    max_bytes: int = 256 * _MIB
+    max_age_s: float = 24 * 3600.0
+    max_background: int = 64
+    max_event_bytes: int = 8 * _MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResponse:
+    """A response that has ended, as JSON: what is kept is what is counted.
+
+    `messages` are the whole conversation up to here, instructions apart, for the response that goes on
+    with it; earlier ones may be gone by then.
+    """
+
+    id: str
+    is_background: bool
+    response: bytes
+    items: bytes
+    messages: bytes
+    own_item_ids: tuple[str, ...]
+    log: EventLog | None
+    ended_at: float
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes, near enough."""
+        log = 0 if self.log is None else self.log.num_bytes
+        return len(self.response) + len(self.items) + len(self.messages) + log
+
+    def input_items(self) -> list[Item]:
+        """The items of its own input."""
+        items: list[Item] = msgspec.json.decode(self.items)
+        return items
+
+    def conversation(self) -> list[Message]:
+        """What was said up to here, its own output included."""
+        messages: list[Message] = msgspec.json.decode(self.messages)
+        return messages
+
+    def all_items(self) -> dict[str, Item]:
+        """Its items by their ids, input and output."""
+        output: list[Item] = msgspec.json.decode(self.response)["output"]
+        return {item["id"]: item for item in (*self.input_items(), *output)}
+
+
+def to_stored(
+    response: ResponseObject,
+    *,
+    conversation: Conversation,
+    before: list[Message],
+    own_item_ids: tuple[str, ...],
+    log: EventLog | None,
+) -> StoredResponse:
+    """A response that has just ended, ready to be kept."""
+    output: list[dict[str, Any]] = msgspec.to_builtins(response.output)
+    messages = [*before, *conversation.messages, *to_messages(output)]
+    return StoredResponse(
+        id=response.id,
+        is_background=response.background,
+        response=msgspec.json.encode(response),
+        items=msgspec.json.encode(conversation.items),
+        messages=msgspec.json.encode(messages),
+        own_item_ids=(*own_item_ids, *(item.id for item in response.output)),
+        log=log,
+        ended_at=time.monotonic(),
+    )
+
+
+class ResponseStore:
+    """The oldest go first, when there are too many, when they take too much, or with age."""
+
+    def __init__(self, limits: ResponseLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._owner_by_item: dict[str, str] = {}
+        self.num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def put(self, stored: StoredResponse) -> None:
+        """Keep a response. One that is larger than everything may be is not kept."""
+        self._stored[stored.id] = stored
+        self._owner_by_item.update(dict.fromkeys(stored.own_item_ids, stored.id))
+        self.num_bytes += stored.num_bytes
+        self._forget_old()
+
+    def get(self, response_id: str) -> StoredResponse | None:
+        """The response, if it is still there."""
+        self._forget_old()
+        return self._stored.get(response_id)
+
+    def delete(self, response_id: str) -> bool:
+        """Forget a response; whether it was there."""
+        self._forget_old()
+        if response_id not in self._stored:
+            return False
+        self._forget(response_id)
+        return True
+
+    def item_finder(self) -> Callable[[str], Item | None]:
+        """A function that finds items of any response that is still there, for one request.
+
+        It opens each response once, and refuses to open more than `MAX_OPENED_BYTES` of them.
+        """
+        self._forget_old()
+        opened: dict[str, dict[str, Item]] = {}
+        num_bytes = 0
+
+        def find(item_id: str) -> Item | None:
+            nonlocal num_bytes
+            owner = self._owner_by_item.get(item_id)
+            if owner is None:
+                return None
+            if owner not in opened:
+                num_bytes += self._stored[owner].num_bytes
+                if num_bytes > MAX_OPENED_BYTES:
+                    raise BadRequest("input", "input refers to items of too many responses")
+                opened[owner] = self._stored[owner].all_items()
+            return opened[owner].get(item_id)
+
+        return find
+
+    def _forget_old(self) -> None:
+        limits = self._limits
+        oldest_allowed = self._clock() - limits.max_age_s
+        while self._stored:
+            response_id, stored = next(iter(self._stored.items()))
+            is_too_much = (
+                len(self._stored) > limits.max_responses or self.num_bytes > limits.max_bytes
+            )
+            if not is_too_much and stored.ended_at >= oldest_allowed:
+                return
+            self._forget(response_id)
+
+    def _forget(self, response_id: str) -> None:
+        stored = self._stored.pop(response_id)
+        self.num_bytes -= stored.num_bytes
+        for item_id in stored.own_item_ids:
+            if self._owner_by_item.get(item_id) == response_id:
+                del self._owner_by_item[item_id]

@@ -1,0 +1,151 @@
+"""Fields and values of the Responses API that are not offered here: refused by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.errors import BadRequest
+from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool
+from weft.web.openai.unsupported import REFUSED as REFUSED_BY_CHAT
+from weft.web.openai.unsupported import refuse_unsupported
+
+# `max_tool_calls` counts calls of built-in tools, of which there are none: it is only told again, as
+# are `metadata`, `user`, `safety_identifier` and `prompt_cache_key`.
+_OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "access_programs": (({},), "there are none"),
+    "context_management": (([],), "contexts are not compacted"),
+    "conversation": ((), "conversations are not kept; chain responses by previous_response_id"),
+    "enable_response_messages": ((False,), "prompts are not repeated in answers"),
+    "image": (({},), "this server takes text only"),
+    "max_tokens": ((), "its name here is max_output_tokens"),
+    "n": ((1,), "a response is one answer"),
+    "prompt": ((), "prompt templates are not kept"),
+    "prompt_logprobs": ((), "responses tell nothing of the prompt's tokens"),
+    "request_id": ((), "a response's id is the server's own; X-Request-Id labels the request"),
+    "response_format": ((), "its name here is text.format"),
+    "truncation": (("disabled",), "nothing is left out of the input"),
+}
+# `store` means something here.
+REFUSED = {**{name: row for name, row in REFUSED_BY_CHAT.items() if name != "store"}, **_OWN}
+
+_REASONING: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "context": (("auto",), "thoughts of earlier turns are the chat template's to keep"),
+    "mode": (("standard",), "there is one"),
+    "summary": (("auto",), "thoughts are told in full"),
+    "generate_summary": (("auto",), "thoughts are told in full"),
+}
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_TOOL: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "allowed_callers": ((["direct"],), "calls are the model's own"),
+    "async": ((False,), "a call's output is in the next request"),
+    "defer_loading": ((False,), "all tools are in the prompt"),
+    "output_schema": ((), "outputs are taken as they are"),
+}
+# The others speak of tools that are not offered, whose items never come; asking for more of these
+# asks for nothing. Thoughts are told as they are, and need no encrypted form to be given back.
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = frozenset(
+    (
+        LOGPROBS,
+        "reasoning.encrypted_content",
+        "file_search_call.results",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "message.input_image.image_url",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+    )
+)
+MAX_METADATA = 16
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_CHARS = 512
+
+
+def check_body(body: ResponsesBody) -> None:
+    """Raise `BadRequest` for the first field that asks for what is not offered, or contradicts another."""
+    refuse_unsupported(body, REFUSED)
+    _check_reasoning(body.reasoning or ReasoningFields())
+    _check_metadata(body.metadata or {})
+    check_include(body.include or ())
+    if body.stream_options is not None:
+        if not body.stream:
+            raise BadRequest("stream_options", "stream_options needs stream to be true")
+        for name in body.stream_options.__struct_fields__:
+            if getattr(body.stream_options, name):
+                raise BadRequest(
+                    f"stream_options.{name}",
+                    f"stream_options.{name} must be absent or false: the last event tells the usage, "
+                    "and nothing is obfuscated",
+                )
+    if body.background and body.store is False:
+        raise BadRequest("background", "background needs store: its response is fetched later")
+    if body.previous_response_id is not None and body.previous_input_messages:
+        raise BadRequest(
+            "previous_input_messages",
+            "previous_input_messages and previous_response_id are two pasts; give one of them",
+        )
+
+
+def check_include(names: list[str] | tuple[str, ...]) -> None:
+    """Refuse what no response could include."""
+    for name in names:
+        if name not in INCLUDABLE:
+            raise BadRequest(
+                "include",
+                f"include takes {', '.join(sorted(INCLUDABLE))}, got {name[:60]!a}",
+            )
+
+
+def check_tool(tool: ResponsesTool, where: str) -> None:
+    """Refuse a tool that is no plain function."""
+    if tool.type != "function":
+        raise BadRequest(
+            "tools",
+            f"{where}: tools of type {tool.type[:40]!a} are not offered; functions are the only type",
+        )
+    if tool.name is None:
+        raise BadRequest("tools", f"{where}.name is missing")
+    for name, value in (
+        ("allowed_callers", tool.allowed_callers),
+        ("async", tool.is_async),
+        ("defer_loading", tool.defer_loading),
+        ("output_schema", tool.output_schema),
+    ):
+        _check_value(_TOOL, name, value, "tools", f"{where}.{name}")
+
+
+def _check_reasoning(asked: ReasoningFields) -> None:
+    if asked.effort is not None and asked.effort not in _EFFORTS:
+        raise BadRequest(
+            "reasoning.effort",
+            f"reasoning.effort must be one of {', '.join(_EFFORTS)}, got {asked.effort[:40]!a}",
+        )
+    for name in _REASONING:
+        where = f"reasoning.{name}"
+        _check_value(_REASONING, name, getattr(asked, name), where, where)
+
+
+def _check_value(
+    table: Mapping[str, tuple[tuple[Any, ...], str]],
+    name: str,
+    value: Any,
+    parameter: str,
+    where: str,
+) -> None:
+    neutral, reason = table[name]
+    if value is not None and value not in neutral:
+        allowed = "".join(f" or {item!r}" for item in neutral)
+        raise BadRequest(parameter, f"{where} must be absent{allowed}: {reason}")
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    if len(metadata) > MAX_METADATA:
+        raise BadRequest(
+            "metadata", f"metadata takes at most {MAX_METADATA} pairs, got {len(metadata)}"
+        )
+    for key, value in metadata.items():
+        if len(key) > MAX_METADATA_KEY_CHARS or len(value) > MAX_METADATA_CHARS:
+            raise BadRequest(
+                "metadata",
+                f"metadata takes keys of at most {MAX_METADATA_KEY_CHARS} characters and values of "
+                f"at most {MAX_METADATA_CHARS}",
+            )

@@ -1,0 +1,79 @@
+"""`weft.LLM`: conversations, many prompts at once, and the bar beside them."""
+
+import json
+
+import pytest
+
+import weft
+from tests.model.checkpoints import write_checkpoint
+from weft.core.errors import BadRequest, Unsupported
+from weft.core.types import SamplingParams
+from weft.engine.progress import progress_bar
+
+SMALL = (
+    "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=300"
+)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+HELLO = [{"role": "user", "content": "Hello!"}]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """The model in the package."""
+    with weft.LLM() as llm:
+        yield llm
+
+
+def test_a_conversation_is_answered(tiny):
+    """One alone, or several in a list; each answer is what the rendered prompt gives by itself."""
+    (alone,) = tiny.chat(FRANCE, GREEDY)
+    assert "Paris" in alone.outputs[0].text
+    both = tiny.chat([HELLO, FRANCE], GREEDY)
+    assert both[1].outputs[0].token_ids == alone.outputs[0].token_ids
+    assert alone.prompt.count("What is the capital of France?") == 1
+
+
+def test_a_turn_can_be_continued(tiny):
+    """The prompt ends inside the last message, and the answer goes on from there."""
+    begun = [*FRANCE, {"role": "assistant", "content": "The capital of France is"}]
+    (answer,) = tiny.chat(begun, GREEDY, continue_final_message=True, add_generation_prompt=False)
+    assert answer.prompt.endswith("The capital of France is")
+    assert answer.outputs[0].text.strip().startswith("Paris")
+
+
+def test_tools_reach_the_template(tiny):
+    """And what the template does not take is refused by name."""
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+    (answer,) = tiny.chat(HELLO, GREEDY, tools=[tool])
+    assert "get_weather" in answer.prompt
+    with pytest.raises(BadRequest, match="tokenize"):
+        tiny.chat(HELLO, GREEDY, tokenize=False)
+
+
+def test_a_model_without_a_template_does_not_chat(tmp_path):
+    """The error says what to use."""
+    write_checkpoint(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with weft.LLM(str(tmp_path)) as llm, pytest.raises(Unsupported, match="gener"):
+        llm.chat(HELLO)
+
+
+def test_more_prompts_than_a_server_would_queue():
+    """The limits of the queue are for strangers: a list of 3,000 is answered, in its order."""
+    prompts = [[3 + number % 50, 4, 5] for number in range(3000)]
+    with weft.LLM(SMALL, max_model_len=16, num_gpu_blocks_override=64) as llm:
+        outputs = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=1))
+    assert [output.prompt_token_ids for output in outputs] == prompts
+    first = {tuple(o.prompt_token_ids): o.outputs[0].token_ids for o in outputs[:50]}
+    assert all(first[tuple(o.prompt_token_ids)] == o.outputs[0].token_ids for o in outputs)
+
+
+def test_the_bar_is_for_terminals(capsys):
+    """Where stderr goes into a file, not a byte of it does."""
+    with progress_bar(2, is_wanted=True) as advance:
+        advance()
+        advance()
+    assert capsys.readouterr() == ("", "")
