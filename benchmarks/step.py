@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from weft.compute.native import (
     resident_bytes,
 )
 from weft.compute.runner import Batch, Runner
+from weft.core.config import ComputeConfig
 from weft.model.open import open_model
 from weft.model.spec import DecoderSpec
 
@@ -48,6 +50,14 @@ class Timing:
     parts: dict[str, float]
     running_s: float
     limits: Limits | None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What the weights are, and what linear layers are rounded to."""
+
+    dtype: str
+    quantization: Literal["int8"] | None
 
 
 def shapes(context: int) -> Iterator[Shape]:
@@ -79,13 +89,15 @@ def make_batch(shape: Shape, vocab_size: int) -> Batch:
     )
 
 
-def measure(runner: Runner, shape: Shape, num_runs: int, dtype: str) -> Timing:
+def measure(runner: Runner, shape: Shape, num_runs: int, numbers: Numbers) -> Timing:
     """Run the shape once, then `num_runs` times that count; limits are measured around them."""
     batch = make_batch(shape, runner.vocab_size)
     runner.forward(batch)
     native = runner if isinstance(runner, NativeRunner) else None
     before = native.seconds() if native else {}
-    limits = [measure_limits(dtype, native.num_threads)] if native else []
+    limits = (
+        [measure_limits(numbers.dtype, native.num_threads, numbers.quantization)] if native else []
+    )
     cpu_started, taken = time.process_time(), []
     for _ in range(num_runs):
         started = time.perf_counter()
@@ -95,7 +107,7 @@ def measure(runner: Runner, shape: Shape, num_runs: int, dtype: str) -> Timing:
     after = native.seconds() if native else {}
     threads = native.num_threads if native else 1
     if native:
-        limits.append(measure_limits(dtype, native.num_threads))
+        limits.append(measure_limits(numbers.dtype, native.num_threads, numbers.quantization))
     return Timing(
         taken,
         {part: (after[part] - before[part]) / num_runs for part in after},
@@ -106,14 +118,15 @@ def measure(runner: Runner, shape: Shape, num_runs: int, dtype: str) -> Timing:
     )
 
 
-def shares_of_limits(spec: DecoderSpec, dtype: str, shape: Shape, timing: Timing) -> str:
+def shares_of_limits(spec: DecoderSpec, numbers: Numbers, shape: Shape, timing: Timing) -> str:
     """Weights read, and multiplications done by linear layers, over what the machine gave beside."""
     if timing.limits is None:
         return ""
-    sizes = resident_bytes(spec, dtype)
-    width = 2 if sizes.kv_dtype == "bfloat16" else 4
+    width = 2 if numbers.dtype == "bfloat16" else 4
     head = spec.vocab_size * spec.hidden_size
+    sizes = resident_bytes(spec, numbers.dtype)
     matrices = sizes.weights // width - (head if spec.tied_head else 2 * head)
+    width = width if numbers.quantization is None else 1
     rows = shape.sequences * shape.tokens
     bytes_per_s = (matrices + head) * width / timing.running_s
     operations_per_s = 2 * (matrices * rows + head * shape.sequences) / timing.running_s
@@ -122,7 +135,9 @@ def shares_of_limits(spec: DecoderSpec, dtype: str, shape: Shape, timing: Timing
     return f"{reading:>8.0%}{multiplying:>8.0%}"
 
 
-def print_steps(runner: Runner, spec: DecoderSpec, dtype: str, context: int, num_runs: int) -> None:
+def print_steps(
+    runner: Runner, spec: DecoderSpec, numbers: Numbers, context: int, num_runs: int
+) -> None:
     """One row a shape."""
     heads = "".join(f"{part:>10}" for part in PARTS) if isinstance(runner, NativeRunner) else ""
     print(
@@ -130,7 +145,7 @@ def print_steps(runner: Runner, spec: DecoderSpec, dtype: str, context: int, num
         f"{'of read':>8}{'of ops':>8}{heads}{'rest':>8}"
     )
     for shape in shapes(context):
-        timing = measure(runner, shape, num_runs, dtype)
+        timing = measure(runner, shape, num_runs, numbers)
         median = statistics.median(timing.taken)
         mean = statistics.fmean(timing.taken)
         parts = "".join(f"{1e3 * timing.parts[part]:>10.2f}" for part in PARTS if timing.parts)
@@ -138,7 +153,7 @@ def print_steps(runner: Runner, spec: DecoderSpec, dtype: str, context: int, num
         print(
             f"{shape.name:<18}{1e3 * median:>10.2f}{1e3 * min(timing.taken):>9.2f}"
             f"{shape.sequences * shape.tokens / median:>10.1f}{timing.running_s / mean:>6.0%}"
-            f"{shares_of_limits(spec, dtype, shape, timing)}"
+            f"{shares_of_limits(spec, numbers, shape, timing)}"
             f"{parts}{rest:>8.2f}",
             flush=True,
         )
@@ -161,7 +176,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="as for weft serve")
     parser.add_argument("--dtype", default="auto", help="as for weft serve")
-    parser.add_argument("--runner", default="auto", choices=("auto", "native", "reference"))
+    parser.add_argument("--compute", default="auto", choices=("auto", "native", "reference"))
+    parser.add_argument("--quantization", choices=("int8",), help="as for weft serve")
     parser.add_argument("--context", type=int, default=256, help="tokens a decoded sequence has")
     parser.add_argument("--runs", type=int, default=10, help="how often each shape is run")
     parser.add_argument("--threads", type=int, help="of the native runner; all CPUs if unset")
@@ -170,17 +186,30 @@ def main() -> None:
     if not isinstance(checkpoint.spec, DecoderSpec):
         parser.error("--model must be a decoder")
     started = time.perf_counter()
-    runner = load_runner(checkpoint, runner=options.runner, num_threads=options.threads)
+    runner = load_runner(
+        checkpoint,
+        compute=options.compute,
+        num_threads=options.threads,
+        quantization=options.quantization,
+    )
     loaded_s = time.perf_counter() - started
     longest = max(32 * options.context, 512)
     runner.allocate_kv(num_blocks=-(-longest // BLOCK_SIZE) + 32, block_size=BLOCK_SIZE)
 
     card = checkpoint.card
-    threads = runner.num_threads if isinstance(runner, NativeRunner) else 1
+    computed = describe_runner(
+        checkpoint,
+        ComputeConfig(
+            compute="native" if isinstance(runner, NativeRunner) else "reference",
+            num_threads=runner.num_threads if isinstance(runner, NativeRunner) else 1,
+            quantization=options.quantization,
+        ),
+    )
     print(f"{options.model}: {card.num_parameters:,} parameters, {card.dtype}")
-    print(f"{cpu().describe()}; {describe_runner(checkpoint, options.runner)}, {threads} threads")
+    print(f"{cpu().describe()}; {computed}")
     print(f"python {platform.python_version()}; read and packed in {loaded_s:.1f} s\n")
-    print_steps(runner, checkpoint.spec, card.dtype, options.context, options.runs)
+    numbers = Numbers(card.dtype, options.quantization)
+    print_steps(runner, checkpoint.spec, numbers, options.context, options.runs)
     print()
     print_drawing(runner.vocab_size, options.runs)
 

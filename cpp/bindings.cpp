@@ -1,18 +1,25 @@
 // The only file that knows Python: it exposes the C++ core as `weft.compute.native._core`.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <map>
+#include <tuple>
 
 #include "cpu.h"
 #include "kernels/select.h"
+#include "model/int8_product.h"
 #include "model/measure.h"
 #include "model/model.h"
+#include "sample/choose.h"
+#include "sample/score.h"
 
 namespace nb = nanobind;
 
@@ -23,6 +30,7 @@ using Table = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::dev
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Tensor = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
+using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Keys = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -47,16 +55,25 @@ weft::Element element_named(const std::string& name) {
                                  {{"bfloat16", weft::Element::kBfloat16}, {"float32", weft::Element::kFloat32}});
 }
 
-weft::Source source_of(const std::string& name, const std::string& dtype, const Tensor& tensor) {
+weft::Quantization quantization_named(const std::string& name) {
+    return choice<weft::Quantization>(
+        "quantization", name, {{"none", weft::Quantization::kNone}, {"int8", weft::Quantization::kInt8}});
+}
+
+weft::Source source_of(const std::string& name, const std::string& dtype, const Tensor& tensor,
+                       const std::optional<Row>& scales) {
     const auto stored = choice<weft::Stored>(name + ": dtype", dtype,
                                              {{"float32", weft::Stored::kFloat32},
                                               {"bfloat16", weft::Stored::kBfloat16},
-                                              {"float16", weft::Stored::kFloat16}});
-    const std::size_t bytes = stored == weft::Stored::kFloat32 ? 4 : 2;
+                                              {"float16", weft::Stored::kFloat16},
+                                              {"int8", weft::Stored::kInt8}});
+    const std::size_t bytes = stored == weft::Stored::kFloat32 ? 4 : stored == weft::Stored::kInt8 ? 1 : 2;
     if (tensor.itemsize() != bytes) throw std::invalid_argument(name + ": elements must have the size of " + dtype);
     if (tensor.ndim() < 1 || tensor.ndim() > 2) throw std::invalid_argument(name + ": must have 1 or 2 dimensions");
+    if ((stored == weft::Stored::kInt8) != scales.has_value() || (scales && scales->size() != tensor.shape(0)))
+        throw std::invalid_argument(name + ": int8, and nothing else, must have a scale for each row");
     return {tensor.data(), stored, static_cast<std::int64_t>(tensor.shape(0)),
-            tensor.ndim() == 2 ? static_cast<std::int64_t>(tensor.shape(1)) : 1};
+            tensor.ndim() == 2 ? static_cast<std::int64_t>(tensor.shape(1)) : 1, scales ? scales->data() : nullptr};
 }
 
 void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const Ints& slots,
@@ -80,6 +97,10 @@ std::map<std::string, double> seconds(const weft::Model& model) {
     return result;
 }
 
+const weft::Kernels& best_kernels() {
+    return weft::kernels_of(weft::usable_paths().front(), weft::Element::kFloat32);
+}
+
 // Chooses from each row; `is_finite` tells the rows that could be chosen from.
 void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys, Chosen& tokens,
                Flags& is_finite) {
@@ -89,7 +110,7 @@ void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys
         throw std::invalid_argument("every array must have an entry for each row of logits");
     if (logits.shape(1) < 1 || logits.shape(1) > 1 << 24)
         throw std::invalid_argument("logits must have from 1 to 2^24 columns");
-    const weft::Kernels& kernels = weft::kernels_of(weft::usable_paths().front(), weft::Element::kFloat32);
+    const weft::Kernels& kernels = best_kernels();
     const nb::gil_scoped_release release;
     for (std::size_t row = 0; row < count; row++) {
         int token = 0;
@@ -98,6 +119,59 @@ void draw_rows(const Rows& logits, const Doubles& temperatures, const Keys& keys
         is_finite.data()[row] = kernels.draw(task, token);
         tokens.data()[row] = token;
     }
+}
+
+std::span<const float> row_of(const Row& row) {
+    if (row.size() < 1 || row.size() > 1 << 24)
+        throw std::invalid_argument("logits must have from 1 to 2^24 columns");
+    return {row.data(), row.size()};
+}
+
+// See `weft::Choice`; what is left out does nothing.
+std::optional<int> choose(const Row& logits, const std::optional<Ints>& allowed, const Ints& forbidden,
+                          const Ints& forbidden_ends, const Ints& biased, const Row& bias, const Ints& seen,
+                          const Ints& output, const std::array<float, 3>& penalties, double temperature,
+                          double min_p, int top_k, double top_p, std::uint64_t key) {
+    weft::Choice choice;
+    if (allowed) choice.allowed = span_of(*allowed);
+    choice.forbidden = span_of(forbidden);
+    choice.forbidden_ends = span_of(forbidden_ends);
+    choice.biased = span_of(biased);
+    choice.bias = {bias.data(), bias.size()};
+    choice.seen = span_of(seen);
+    choice.output = span_of(output);
+    choice.repetition_penalty = penalties[0];
+    choice.frequency_penalty = penalties[1];
+    choice.presence_penalty = penalties[2];
+    choice.temperature = temperature;
+    choice.min_p = min_p;
+    choice.top_k = top_k;
+    choice.top_p = top_p;
+    choice.key = key;
+    const std::span<const float> row = row_of(logits);
+    const nb::gil_scoped_release release;
+    return weft::choose(best_kernels(), row, choice);
+}
+
+std::optional<std::tuple<std::vector<std::int32_t>, std::vector<float>, std::vector<std::int32_t>>> score(
+    const Row& logits, const Ints& given, int num_best) {
+    const std::span<const float> row = row_of(logits);
+    std::optional<weft::Scores> scores;
+    {
+        const nb::gil_scoped_release release;
+        scores = weft::score(best_kernels(), row, span_of(given), num_best);
+    }
+    if (!scores) return std::nullopt;
+    return std::make_tuple(std::move(scores->tokens), std::move(scores->logprobs), std::move(scores->ranks));
+}
+
+void multiply_int8(const std::string& path, const Rows& rows, const Rows& weights, Logits& out) {
+    const weft::Source source{weights.data(), weft::Stored::kFloat32,
+                              static_cast<std::int64_t>(weights.shape(0)),
+                              static_cast<std::int64_t>(weights.shape(1))};
+    weft::kernels_of(path, weft::Element::kFloat32);  // refuses a path that this CPU cannot run
+    if (rows.shape(1) != weights.shape(1)) throw std::invalid_argument("rows must be as wide as weights");
+    weft::multiply_int8(path, {rows.data(), rows.size()}, source, {out.data(), out.size()});
 }
 
 void bind_spec(nb::module_& module) {
@@ -142,6 +216,10 @@ void bind_spec(nb::module_& module) {
                                                       {"head", weft::QkNorm::kHead},
                                                       {"full", weft::QkNorm::kFull}});
              })
+        .def("set_quantization",
+             [](ModelSpec& spec, const std::string& name) {
+                 spec.quantization = quantization_named(name);
+             })
         .def("set_activation", [](ModelSpec& spec, const std::string& name) {
             spec.activation = choice<weft::Activation>("activation", name,
                                                        {{"silu", weft::Activation::kSilu},
@@ -155,12 +233,14 @@ void bind_model(nb::module_& module) {
         .def(nb::init<const weft::ModelSpec&, const std::string&, int>(), nb::arg("spec"), nb::arg("path"),
              nb::arg("num_threads"))
         .def("load",
-             [](weft::Model& model, const std::string& name, const std::string& dtype, const Tensor& tensor) {
-                 const weft::Source source = source_of(name, dtype, tensor);
+             [](weft::Model& model, const std::string& name, const std::string& dtype, const Tensor& tensor,
+                const std::optional<Row>& scales) {
+                 const weft::Source source = source_of(name, dtype, tensor, scales);
                  const nb::gil_scoped_release release;
-                 model.load(name, source);
+                 return model.load(name, source);
              },
-             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert())
+             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert(),
+             nb::arg("scales").noconvert().none())
         .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),
              nb::call_guard<nb::gil_scoped_release>())
         // Not converted: a copy made on the way would be read, or written, in place of the array given.
@@ -183,15 +263,25 @@ NB_MODULE(_core, module) {
     module.def("available_cpus", &weft::available_cpus);
     module.def("usable_paths", &weft::usable_paths);
     module.def("measure_limits",
-               [](const std::string& path, const std::string& element, int num_threads) {
+               [](const std::string& path, const std::string& element, const std::string& quantization,
+                  int num_threads) {
                    const weft::Element kind = element_named(element);
+                   const weft::Quantization rounding = quantization_named(quantization);
                    const nb::gil_scoped_release release;
-                   const weft::Limits limits = weft::measure_limits(path, kind, num_threads);
+                   const weft::Limits limits = weft::measure_limits(path, kind, rounding, num_threads);
                    return std::make_pair(limits.bytes_per_s, limits.operations_per_s);
                },
-               nb::arg("path"), nb::arg("element"), nb::arg("num_threads"));
+               nb::arg("path"), nb::arg("element"), nb::arg("quantization"), nb::arg("num_threads"));
     module.def("draw_rows", &draw_rows, nb::arg("logits").noconvert(), nb::arg("temperatures").noconvert(),
                nb::arg("keys").noconvert(), nb::arg("tokens").noconvert(), nb::arg("is_finite").noconvert());
+    module.def("choose", &choose, nb::arg("logits").noconvert(), nb::arg("allowed").noconvert().none(),
+               nb::arg("forbidden").noconvert(), nb::arg("forbidden_ends").noconvert(),
+               nb::arg("biased").noconvert(), nb::arg("bias").noconvert(), nb::arg("seen").noconvert(),
+               nb::arg("output").noconvert(), nb::arg("penalties"), nb::arg("temperature"), nb::arg("min_p"),
+               nb::arg("top_k"), nb::arg("top_p"), nb::arg("key"));
+    module.def("score", &score, nb::arg("logits").noconvert(), nb::arg("given").noconvert(), nb::arg("num_best"));
+    module.def("multiply_int8", &multiply_int8, nb::arg("path"), nb::arg("rows").noconvert(),
+               nb::arg("weights").noconvert(), nb::arg("out").noconvert());
     bind_spec(module);
     bind_model(module);
 }

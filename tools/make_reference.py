@@ -85,6 +85,8 @@ def _value(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(hint))
     options = [option for option in typing.get_args(hint) or (hint,) if option is not type(None)]
+    if typing.get_origin(options[0]) is typing.Literal:
+        return _value(options[0])
     if typing.get_origin(options[0]) is list or typing.get_origin(hint) is list:
         return "TEXT, repeatable"
     names = {int: "INT", float: "NUMBER", str: "TEXT", Path: "FILE", bool: ""}

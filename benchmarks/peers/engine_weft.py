@@ -9,7 +9,7 @@ from contextlib import aclosing
 from protocol import claim_stdout, serve, streaming
 
 from weft import __version__
-from weft.compute.load import with_resident_sizes
+from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.types import OutputKind, SamplingParams
 from weft.engine.configure import resolve
@@ -31,7 +31,8 @@ async def main() -> None:
     options = EngineOptions(
         model=arguments.model, max_model_len=8192, kv_cache_bytes=KV_BYTES, **extra
     )
-    checkpoint = with_resident_sizes(open_model(options.model))
+    checkpoint = open_model(options.model)
+    checkpoint = with_resident_sizes(checkpoint, choose(options, checkpoint.card))
     config = resolve(options, checkpoint.card, free_memory_bytes())
     client = await ProcessClient.start(checkpoint, config)
     ids = map(str, itertools.count())

@@ -16,6 +16,8 @@ inline __m256i narrowed(Lanes a) { return (__m256i)_mm512_cvtneps_pbh(a.v); }
 struct Bfloat16 {
     using Stored = std::uint16_t;
     using Activation = std::uint16_t;
+    using Number = float;
+    using Sum = Lanes;
     static constexpr Element kElement = Element::kBfloat16;
     static constexpr int kStep = 2;
 
@@ -23,6 +25,7 @@ struct Bfloat16 {
         __m512i pairs;
     };
 
+    static Sum zero() { return splat(0.0F); }
     static Cell load_cell(const Stored* p) { return {_mm512_loadu_si512(p)}; }
     static Lanes dot(Lanes sum, const Cell& cell, const Activation* x) {
         int pair;

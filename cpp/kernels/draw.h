@@ -84,6 +84,19 @@ inline bool may_win(const DrawTask& task, int first, float best_logit, float lea
     return max_of(sub(chance, load(falls_short))) > 0.0F;
 }
 
+// The winner among `count` tokens, which ascend; of equals the first.
+int draw_among(const DrawTask& task, const int* tokens, int count) {
+    int winner = tokens[0];
+    double leader = noisy_score(task, winner);
+    for (int i = 1; i < count; i++) {
+        const double score = noisy_score(task, tokens[i]);
+        if (!(score > leader)) continue;
+        leader = score;
+        winner = tokens[i];
+    }
+    return winner;
+}
+
 bool draw(const DrawTask& task, int& token) {
     if (!find_best(task, token)) return false;
     if (task.temperature == 0.0) return true;

@@ -13,6 +13,8 @@ namespace {
 struct Float32 {
     using Stored = float;      // of weights and of the KV cache
     using Activation = float;  // of what they are multiplied with
+    using Number = float;  // of their sums
+    using Sum = Lanes;
     static constexpr Element kElement = Element::kFloat32;
     static constexpr int kStep = 1;  // elements of depth in a cell
 
@@ -20,6 +22,7 @@ struct Float32 {
         Lanes value;
     };
 
+    static Sum zero() { return splat(0.0F); }
     static Cell load_cell(const Stored* p) { return {load(p)}; }
     static Lanes dot(Lanes sum, const Cell& cell, const Activation* x) {
         return fma(splat(x[0]), cell.value, sum);
@@ -40,6 +43,8 @@ struct Float32 {
 struct Bfloat16 {
     using Stored = std::uint16_t;
     using Activation = float;
+    using Number = float;
+    using Sum = Lanes;
     static constexpr Element kElement = Element::kBfloat16;
     static constexpr int kStep = 2;
 
@@ -48,6 +53,7 @@ struct Bfloat16 {
         Lanes second;
     };
 
+    static Sum zero() { return splat(0.0F); }
     static Cell load_cell(const Stored* p) {
         Cell cell;
         split_pairs(p, cell.first, cell.second);

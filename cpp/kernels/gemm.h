@@ -68,23 +68,39 @@ inline void finish(const GemmTask& task, int panel, int first_row, int rows, flo
 
 // One row: several panels side by side, for enough independent sums and several streams from memory.
 template <class E, int kPanels>
-inline void product_of_row(const GemmTask& task, int panel) {
+inline void add_steps(const GemmTask& task, int panel, int begin, int end, std::ptrdiff_t ahead,
+                      typename E::Sum (&sum)[kPanels][2]) {
     const auto* x = static_cast<const typename E::Activation*>(task.x);
     const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(task.depth) * kPanelColumns;
     const typename E::Stored* w = panel_of<E>(task, panel);
-    Lanes sum[kPanels][2];
-    for (auto& pair : sum) pair[0] = pair[1] = splat(0.0F);
-    const int num_steps = task.depth / E::kStep;
-    for (int s = 0; s < num_steps; s++) {
+    for (int s = begin; s < end; s++) {
 #pragma GCC unroll 8
         for (int i = 0; i < kPanels; i++) {
             const typename E::Stored* p = w + i * size + 2 * s * kCell<E>;
-            prefetch(reinterpret_cast<const char*>(p) + kAhead);
-            prefetch(reinterpret_cast<const char*>(p) + kAhead + kCellBytes);
+            prefetch(reinterpret_cast<const char*>(p) + ahead);
+            prefetch(reinterpret_cast<const char*>(p) + ahead + kCellBytes);
             sum[i][0] = E::dot(sum[i][0], E::load_cell(p), x + s * E::kStep);
             sum[i][1] = E::dot(sum[i][1], E::load_cell(p + kCell<E>), x + s * E::kStep);
         }
     }
+}
+
+template <class E, int kPanels>
+inline void sum_row(const GemmTask& task, int panel, typename E::Sum (&sum)[kPanels][2]) {
+    for (auto& pair : sum) pair[0] = pair[1] = E::zero();
+    const int num_steps = task.depth / E::kStep;
+    constexpr int kStepsAhead = kAhead / (2 * kCellBytes);
+    const int turn = num_steps > kStepsAhead ? num_steps - kStepsAhead : 0;
+    add_steps<E, kPanels>(task, panel, 0, turn, kAhead, sum);
+    // What follows in memory is another panel of these; ask for the panel that comes after them.
+    const std::ptrdiff_t panel_bytes = static_cast<std::ptrdiff_t>(num_steps) * 2 * kCellBytes;
+    add_steps<E, kPanels>(task, panel, turn, num_steps, kAhead + (kPanels - 1) * panel_bytes, sum);
+}
+
+template <class E, int kPanels>
+inline void product_of_row(const GemmTask& task, int panel) {
+    Lanes sum[kPanels][2];
+    sum_row<E, kPanels>(task, panel, sum);
     for (int i = 0; i < kPanels; i++) {
         alignas(64) float y[kPanelColumns];
         store(y, sum[i][0]);
@@ -108,27 +124,22 @@ inline void gemm_one_row(const GemmTask& task) {
 
 template <class E>
 inline void multiply_block(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
-                           const Columns<E, kWide>& columns, int steps, float* y,
+                           const Columns<E, kWide>& columns, int steps, typename E::Number* y,
                            std::ptrdiff_t y_stride, bool accumulate) {
     for_tiles<E>(rows, [&](int first, auto height, bool is_first) {
         constexpr int kRows = decltype(height)::value;
         const typename E::Activation* xs = x + first * x_stride;
-        float* ys = y + first * y_stride;
+        typename E::Number* ys = y + first * y_stride;
         // The first pass over the cells takes them from memory, later ones from the cache.
         if (is_first) product<E, kRows, kWide, true>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
         else product<E, kRows, kWide, false>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
     });
 }
 
+// Sums of some rows times one panel, block by block of depth.
 template <class E>
-inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows) {
-    alignas(64) float waiting[kBlockRows * kPanelColumns];
-    float* y = waiting;
-    std::ptrdiff_t y_stride = kPanelColumns;
-    if (task.finish == Finish::kStore) {
-        y = static_cast<float*>(task.out) + first_row * task.out_stride + panel * kPanelColumns;
-        y_stride = task.out_stride;
-    }
+inline void multiply_panel(const GemmTask& task, int panel, int first_row, int rows,
+                           typename E::Number* y, std::ptrdiff_t y_stride) {
     const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride;
     const typename E::Stored* w = panel_of<E>(task, panel);
     for (int depth = 0; depth < task.depth; depth += kBlockDepth<E>) {
@@ -146,6 +157,18 @@ inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows)
                               depth > 0);
         }
     }
+}
+
+template <class E>
+inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows) {
+    alignas(64) float waiting[kBlockRows * kPanelColumns];
+    float* y = waiting;
+    std::ptrdiff_t y_stride = kPanelColumns;
+    if (task.finish == Finish::kStore) {
+        y = static_cast<float*>(task.out) + first_row * task.out_stride + panel * kPanelColumns;
+        y_stride = task.out_stride;
+    }
+    multiply_panel<E>(task, panel, first_row, rows, y, y_stride);
     finish<E>(task, panel, first_row, rows, y, y_stride);
 }
 

@@ -19,6 +19,8 @@ namespace weft {
 constexpr int kLanes = 16;         // floats handled together; tokens of a KV tile
 constexpr int kPanelColumns = 32;  // output rows of a weight panel
 
+constexpr int kScanBlock = 64;     // logits of which the largest is kept, to find others by
+
 enum class Element { kBfloat16, kFloat32 };
 enum class Activation { kSilu, kGeluTanh, kRelu };
 enum class Finish { kStore, kActivate, kLogits };
@@ -116,6 +118,13 @@ struct Kernels {
     void (*attend)(const AttentionTask&);
     // False for a row that holds NaN, or whose largest logit is infinite.
     bool (*draw)(const DrawTask&, int& token);
+    int (*draw_among)(const DrawTask&, const int* tokens, int count);
+    // Passes over a row of logits; scan.h says what each gives.
+    bool (*find_maxima)(const float* row, int count, float* maxima);
+    double (*sum_exp)(const float* row, int count, float largest);
+    double (*sum_weights)(const float* row, int count, double temperature, double best, double floor);
+    void (*log_softmax)(const float* row, int count, double largest, double log_sum, float* out);
+    int (*count_from)(const float* row, int count, float floor);
     // For benchmarks: operations done in `rounds` of the micro-kernel, and one pass over memory.
     double (*probe_arithmetic)(int rounds, float* sink);
     void (*probe_reading)(const void* data, std::size_t bytes, float* sink);

@@ -13,19 +13,22 @@ double probe_arithmetic(int rounds, float* sink) {
     typename E::Activation x[E::kStep] = {};
     const typename E::Cell cell[2] = {E::load_cell(cells[0]), E::load_cell(cells[1])};
     constexpr int kRows = kMaxRows<E>;
-    Lanes sum[kRows][kWide];
+    typename E::Sum sum[kRows][kWide];
     for (int m = 0; m < kRows; m++)
-        for (int j = 0; j < kWide; j++) sum[m][j] = splat(0.0F);
+        for (int j = 0; j < kWide; j++) sum[m][j] = E::zero();
     for (int round = 0; round < rounds; round++) {
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; m++)
 #pragma GCC unroll 2
             for (int j = 0; j < kWide; j++) sum[m][j] = E::dot(sum[m][j], cell[j], x);
     }
-    Lanes total = splat(0.0F);
+    *sink = 0.0F;
     for (int m = 0; m < kRows; m++)
-        for (int j = 0; j < kWide; j++) total = add(total, sum[m][j]);
-    *sink = sum_of(total);
+        for (int j = 0; j < kWide; j++) {
+            typename E::Number lanes[kLanes];
+            store(lanes, sum[m][j]);
+            *sink += static_cast<float>(lanes[0]);
+        }
     return 2.0 * rounds * kRows * kWide * kLanes * E::kStep;
 }
 

@@ -21,11 +21,11 @@ struct Columns {
 
 template <class E, int kRows, int kWide, bool kPrefetch>
 inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const Columns<E, kWide>& w,
-                    int num_steps, float* y, std::ptrdiff_t y_stride, bool accumulate) {
-    Lanes sum[kRows][kWide];
+                    int num_steps, typename E::Number* y, std::ptrdiff_t y_stride, bool accumulate) {
+    typename E::Sum sum[kRows][kWide];
     for (int m = 0; m < kRows; m++)
         for (int j = 0; j < kWide; j++)
-            sum[m][j] = accumulate ? load(y + m * y_stride + j * kLanes) : splat(0.0F);
+            sum[m][j] = accumulate ? load(y + m * y_stride + j * kLanes) : E::zero();
     for (int s = 0; s < num_steps; s++) {
         typename E::Cell cell[kWide];
 #pragma GCC unroll 8

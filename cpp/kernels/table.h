@@ -6,6 +6,7 @@
 #include "kernels/gemm.h"
 #include "kernels/probes.h"
 #include "kernels/rows.h"
+#include "kernels/scan.h"
 
 namespace weft {
 namespace {
@@ -15,6 +16,8 @@ constexpr Kernels kTable = {
     E::kElement, static_cast<int>(sizeof(typename E::Activation)),
     gemm<E>,     residual<E>,
     heads<E>,    attend<E>,   draw,
+    draw_among,  find_maxima, sum_exp,
+    sum_weights, log_softmax, count_from,
     probe_arithmetic<E>, probe_reading,
 };
 

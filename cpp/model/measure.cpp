@@ -5,6 +5,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "int8/select.h"
 #include "kernels/select.h"
 #include "model/region.h"
 #include "model/thread_pool.h"
@@ -28,8 +29,10 @@ double seconds_of(ThreadPool& pool, int count, const Work& work) {
 
 }  // namespace
 
-Limits measure_limits(const std::string& path, Element element, int num_threads) {
+Limits measure_limits(const std::string& path, Element element, Quantization quantization, int num_threads) {
     const Kernels& kernels = kernels_of(path, element);
+    const auto multiply = quantization == Quantization::kInt8 ? int8_kernels_of(path).probe_arithmetic
+                                                              : kernels.probe_arithmetic;
     ThreadPool pool(num_threads);
     const Region region(kBytes);
     pool.share(kPieces, 1, [&](int, int begin, int end) {
@@ -46,7 +49,7 @@ Limits measure_limits(const std::string& path, Element element, int num_threads)
         std::atomic<double> operations{0};
         const double multiplying = seconds_of(pool, 4 * num_threads, [&](int, int begin, int end) {
             float sink;
-            for (int i = begin; i < end; i++) operations.fetch_add(kernels.probe_arithmetic(kRounds, &sink));
+            for (int i = begin; i < end; i++) operations.fetch_add(multiply(kRounds, &sink));
         });
         best.bytes_per_s = std::max(best.bytes_per_s, static_cast<double>(kBytes) / reading);
         best.operations_per_s = std::max(best.operations_per_s, operations.load() / multiplying);

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "kernels/kernels.h"
+#include "model/spec.h"
 
 namespace weft {
 
@@ -13,6 +13,6 @@ struct Limits {
 };
 
 // The best of a few rounds, on `num_threads` threads. Takes some tens of milliseconds.
-Limits measure_limits(const std::string& path, Element element, int num_threads);
+Limits measure_limits(const std::string& path, Element element, Quantization quantization, int num_threads);
 
 }  // namespace weft

@@ -1,8 +1,10 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 
+#include "int8/select.h"
 #include "kernels/select.h"
 #include "model/step.h"
 
@@ -30,12 +32,13 @@ void grow(Region& region, std::size_t bytes) {
 Model::Model(const ModelSpec& spec, const std::string& path, int num_threads)
     : spec_(checked(spec)),
       kernels_(kernels_of(path, spec.element)),
+      int8_kernels_(int8_kernels_of(path)),
       pool_(checked_threads(num_threads)),
       weights_(spec_) {}
 
-void Model::load(const std::string& name, const Source& source) {
+bool Model::load(const std::string& name, const Source& source) {
     const std::lock_guard lock(mutex_);
-    weights_.load(name, source, pool_);
+    return weights_.load(name, source, pool_);
 }
 
 std::size_t Model::tile_bytes() const {
@@ -73,8 +76,14 @@ void Model::make_room(const Plan& plan, std::size_t num_logits) {
     grow(space_.wide, std::max(rows, num_logits) * wide * sizeof(float));
     grow(space_.query, rows * query * act);
     grow(space_.attended, rows * query * act);
-    grow(space_.inner,
-         std::max(rows, num_logits) * static_cast<std::size_t>(spec_.padded_inner()) * act);
+    const std::size_t inner = spec_.is_int8() ? sizeof(float) : act;
+    grow(space_.inner, std::max(rows, num_logits) * static_cast<std::size_t>(spec_.padded_inner()) * inner);
+    if (spec_.is_int8()) {
+        const int deepest = std::max({spec_.padded_hidden(), spec_.padded_inner(), spec_.query_size()});
+        grow(space_.rounded, std::max(rows, num_logits) * static_cast<std::size_t>(deepest));
+        grow(space_.row_scales, std::max(rows, num_logits) * sizeof(float));
+        grow(space_.row_sums, std::max(rows, num_logits) * sizeof(std::int32_t));
+    }
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));

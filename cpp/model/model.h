@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "int8/int8.h"
 #include "kernels/kernels.h"
 #include "model/plan.h"
 #include "model/spec.h"
@@ -30,6 +31,9 @@ struct Workspace {
     Region rotations;  // float [ropes][rows][cosines, sines]
     Region gathered;   // tiles put together from scattered slots
     Region scratch;    // for attention, by thread
+    Region rounded;    // int8 [rows][deepest], what a product of int8 begins with
+    Region row_scales;  // float [rows], of `rounded`
+    Region row_sums;    // int32 [rows], of `rounded`
     Region last_hidden;    // rows of the last layer that go on to the head
     Region last_attended;
 };
@@ -39,7 +43,8 @@ public:
     // `path` is one of `usable_paths()`; `num_threads` at least 1.
     Model(const ModelSpec& spec, const std::string& path, int num_threads);
 
-    void load(const std::string& name, const Source& source);
+    // False if the tensor holds NaN or infinity. See `Weights::load`.
+    bool load(const std::string& name, const Source& source);
 
     // Replaces the pool. Throws std::invalid_argument for sizes that no pool can have.
     void allocate_kv(std::int64_t num_blocks, std::int64_t block_size);
@@ -65,6 +70,7 @@ private:
 
     const ModelSpec spec_;
     const Kernels& kernels_;
+    const Int8Kernels& int8_kernels_;
     ThreadPool pool_;
     Weights weights_;
     KvShape kv_shape_;

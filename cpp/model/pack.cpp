@@ -1,6 +1,11 @@
 #include "model/pack.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
+
+#include "int8/int8.h"
 
 namespace weft {
 namespace {
@@ -15,11 +20,48 @@ std::byte* column_start(const Matrix& matrix, Element element, int column) {
            static_cast<std::size_t>(column % kPanelColumns) * kLaneBytes;
 }
 
+// Elements that are widened at once.
+constexpr int kRun = 256;
+
+template <class Bits>
+Bits bits_at(const char* data, std::int64_t index) {
+    Bits bits;
+    std::memcpy(&bits, data + index * static_cast<std::int64_t>(sizeof bits), sizeof bits);
+    return bits;
+}
+
+// Whether no exponent is all ones.
+template <class Bits>
+bool has_finite(const char* data, std::int64_t first, std::int64_t last, Bits exponent) {
+    Bits found = 0;
+    for (std::int64_t i = first; i < last; i++)
+        found |= static_cast<Bits>((bits_at<Bits>(data, i) & exponent) == exponent ? 1 : 0);
+    return found == 0;
+}
+
+// Up to `kRun` elements of a row, from `start` on, as floats.
+void widen_run(const Source& source, std::int64_t start, int count, float* out) {
+    const char* data = static_cast<const char*>(source.data);
+    if (source.stored == Stored::kBfloat16) {
+        for (int i = 0; i < count; i++) out[i] = widen_bfloat16(bits_at<std::uint16_t>(data, start + i));
+        return;
+    }
+    if (source.stored == Stored::kInt8) {
+        const float scale = source.scales[start / source.columns];
+        for (int i = 0; i < count; i++) out[i] = static_cast<float>(bits_at<std::int8_t>(data, start + i)) * scale;
+        return;
+    }
+    for (int i = 0; i < count; i++) out[i] = element_of(source, start + i);
+}
+
 // Place of an element of depth in a column: bfloat16 lies in pairs.
 std::ptrdiff_t offset_of(std::ptrdiff_t depth, Element element) {
     if (element == Element::kFloat32) return depth * kPanelColumns;
     return depth / 2 * (2 * kPanelColumns) + depth % 2;
 }
+
+// The same for int8, which lies in fours.
+std::ptrdiff_t int8_offset(std::ptrdiff_t depth) { return depth / 4 * (4 * kPanelColumns) + depth % 4; }
 
 }  // namespace
 
@@ -59,9 +101,45 @@ float element_of(const Source& source, std::int64_t index) {
         std::memcpy(&value, data + index * 4, sizeof value);
         return value;
     }
+    if (source.stored == Stored::kInt8)
+        return static_cast<float>(bits_at<std::int8_t>(data, index)) * source.scales[index / source.columns];
     std::uint16_t bits;
     std::memcpy(&bits, data + index * 2, sizeof bits);
     return source.stored == Stored::kBfloat16 ? widen_bfloat16(bits) : widen_float16(bits);
+}
+
+bool is_finite(const Source& source, std::int64_t first, std::int64_t last) {
+    const char* data = static_cast<const char*>(source.data);
+    switch (source.stored) {
+        case Stored::kFloat32:
+            return has_finite<std::uint32_t>(data, first, last, 0x7F800000);
+        case Stored::kBfloat16:
+            return has_finite<std::uint16_t>(data, first, last, 0x7F80);
+        case Stored::kFloat16:
+            return has_finite<std::uint16_t>(data, first, last, 0x7C00);
+        case Stored::kInt8:
+            return first == last ||
+                   std::all_of(source.scales + first / source.columns,
+                               source.scales + (last - 1) / source.columns + 1,
+                               [](float scale) { return std::isfinite(scale); });
+    }
+    return false;
+}
+
+void copy_elements(const Source& source, std::int64_t first, std::int64_t last, Element element, std::byte* to) {
+    const bool is_same = source.stored == (element == Element::kFloat32 ? Stored::kFloat32 : Stored::kBfloat16);
+    const auto width = static_cast<std::size_t>(element_bytes(element));
+    if (is_same) {
+        std::memcpy(to + static_cast<std::size_t>(first) * width,
+                    static_cast<const char*>(source.data) + static_cast<std::size_t>(first) * width,
+                    static_cast<std::size_t>(last - first) * width);
+        return;
+    }
+    for (std::int64_t i = first; i < last; i++) {
+        const float value = element_of(source, i);
+        if (element == Element::kFloat32) reinterpret_cast<float*>(to)[i] = value;
+        else reinterpret_cast<std::uint16_t*>(to)[i] = narrow_bfloat16(value);
+    }
 }
 
 void pack_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
@@ -76,8 +154,11 @@ void pack_run(const Source& source, std::int64_t row, int first, int last, const
     }
     auto* out = reinterpret_cast<std::uint16_t*>(to);
     if (source.stored != Stored::kBfloat16) {
-        for (int i = 0; i < count; i++)
-            out[offset_of(depth + i, element)] = narrow_bfloat16(element_of(source, start + i));
+        float values[kRun];
+        for (int i = 0; i < count; i++) {
+            if (i % kRun == 0) widen_run(source, start + i, std::min(kRun, count - i), values);
+            out[offset_of(depth + i, element)] = narrow_bfloat16(values[i % kRun]);
+        }
         return;
     }
     const char* bits = static_cast<const char*>(source.data) + start * 2;
@@ -85,6 +166,48 @@ void pack_run(const Source& source, std::int64_t row, int first, int last, const
     if (depth % 2 == 0)  // whole pairs, four bytes at a time
         for (; i + 1 < count; i += 2) std::memcpy(out + offset_of(depth + i, element), bits + i * 2, 4);
     for (; i < count; i++) std::memcpy(out + offset_of(depth + i, element), bits + i * 2, 2);
+}
+
+float largest_of(const Source& source, std::int64_t row) {
+    const std::int64_t start = row * source.columns;
+    if (!is_finite(source, start, start + source.columns)) return std::numeric_limits<float>::quiet_NaN();
+    float values[kRun];
+    float most = 0;
+    for (std::int64_t first = 0; first < source.columns; first += kRun) {
+        const int count = static_cast<int>(std::min<std::int64_t>(kRun, source.columns - first));
+        widen_run(source, start + first, count, values);
+        for (int i = 0; i < count; i++) most = std::max(most, std::fabs(values[i]));
+    }
+    return most;
+}
+
+void pack_int8_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
+                   float inverse, int column, int depth) {
+    const auto panel_bytes = static_cast<std::size_t>(matrix.depth) * kPanelColumns;
+    auto* to = reinterpret_cast<std::uint8_t*>(matrix.panels) +
+               static_cast<std::size_t>(column / kPanelColumns) * panel_bytes +
+               static_cast<std::size_t>(column % kPanelColumns) * kLaneBytes;
+    float values[kRun];
+    for (int from = first; from < last; from += kRun) {
+        const int count = std::min(kRun, last - from);
+        const std::int64_t start = row * source.columns + from;
+        std::uint8_t bytes[kRun];
+        const bool is_int8 = source.stored == Stored::kInt8;
+        if (!is_int8) widen_run(source, start, count, values);
+        for (int i = 0; is_int8 && i < count; i++)
+            bytes[i] = static_cast<std::uint8_t>(
+                bits_at<std::int8_t>(static_cast<const char*>(source.data), start + i) + kInt8WeightShift);
+        for (int i = 0; !is_int8 && i < count; i++) {
+            // Adding 1.5 * 2^23 leaves no fraction, rounded to nearest even.
+            const float whole = inverse == 0.0F ? 0.0F : values[i] * inverse + 12582912.0F - 12582912.0F;
+            bytes[i] = static_cast<std::uint8_t>(static_cast<int>(whole) + kInt8WeightShift);
+        }
+        const int at = depth + from - first;
+        int i = 0;
+        if (at % 4 == 0)  // whole cells of one column, four bytes at a time
+            for (; i + 3 < count; i += 4) std::memcpy(to + int8_offset(at + i), bytes + i, 4);
+        for (; i < count; i++) to[int8_offset(at + i)] = bytes[i];
+    }
 }
 
 void unpack_column(const Matrix& matrix, Element element, int column, int count, float* out) {

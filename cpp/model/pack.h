@@ -9,7 +9,7 @@
 
 namespace weft {
 
-enum class Stored { kFloat32, kBfloat16, kFloat16 };
+enum class Stored { kFloat32, kBfloat16, kFloat16, kInt8 };
 
 // A tensor of the checkpoint, row by row; a vector has one column.
 struct Source {
@@ -17,6 +17,7 @@ struct Source {
     Stored stored = Stored::kFloat32;
     std::int64_t rows = 0;
     std::int64_t columns = 0;
+    const float* scales = nullptr;  // by row, of int8: an element is its whole number times that
 };
 
 // A packed matrix: `columns` output rows in panels of 32, each `depth` deep. Both are padded.
@@ -24,8 +25,10 @@ struct Matrix {
     std::byte* panels = nullptr;
     int depth = 0;
     int columns = 0;
-    std::vector<float> bias;  // by packed column, or empty
+    std::vector<float> bias;    // by packed column, or empty
+    std::vector<float> scales;  // by packed column where the weights are int8, else empty
 
+    bool is_int8() const { return !scales.empty(); }
     int num_panels() const { return columns / kPanelColumns; }
 };
 
@@ -36,9 +39,22 @@ std::uint16_t narrow_bfloat16(float value);  // to nearest, ties to even
 // Any element of the tensor, widened. `index` counts row by row.
 float element_of(const Source& source, std::int64_t index);
 
+// Whether elements [first, last) are all numbers. `first` and `last` count row by row.
+bool is_finite(const Source& source, std::int64_t first, std::int64_t last);
+
+// Elements [first, last), counted row by row, to the same places of `to`, as `element`.
+void copy_elements(const Source& source, std::int64_t first, std::int64_t last, Element element, std::byte* to);
+
 // Elements [first, last) of a source row, to depth `depth` and on of one packed column.
 void pack_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
               Element element, int column, int depth);
+
+// The largest magnitude of a source row; NaN if it holds NaN or infinity.
+float largest_of(const Source& source, std::int64_t row);
+
+// As `pack_run`, for a matrix of int8: each element times `inverse`, rounded; of int8 the whole numbers.
+void pack_int8_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
+                   float inverse, int column, int depth);
 
 // One packed column, widened, into `out[0 .. count)`.
 void unpack_column(const Matrix& matrix, Element element, int column, int count, float* out);

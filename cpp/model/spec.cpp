@@ -1,7 +1,10 @@
 #include "model/spec.h"
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
+
+#include "int8/int8.h"
 
 namespace weft {
 namespace {
@@ -37,6 +40,10 @@ void check(const ModelSpec& spec) {
     const std::int64_t columns = (static_cast<std::int64_t>(spec.num_heads) + 2 * spec.num_kv_heads) *
                                  round_up(spec.head_dim, kLanes);
     need(columns <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for head_dim");
+    if (spec.is_int8()) {
+        const int deepest = std::max({spec.padded_hidden(), spec.padded_inner(), spec.query_size()});
+        need(deepest <= kInt8MostDepth, "quantization", "none where a linear layer has over 2^17 inputs");
+    }
     need(!spec.layers.empty() && spec.layers.size() <= 1 << 16, "layers", "from 1 to 2^16 layers");
     for (const Rope& rope : spec.ropes) {
         const int pairs = static_cast<int>(rope.frequencies.size());

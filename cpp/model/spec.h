@@ -9,6 +9,9 @@
 
 namespace weft {
 
+// How the weights of linear layers are kept: as `element`, or as int8 with a scale for each output.
+enum class Quantization { kNone, kInt8 };
+
 // Rotary frequencies, worked out in Python: radians a position, one for each pair of elements.
 struct Rope {
     std::vector<float> frequencies;
@@ -40,8 +43,12 @@ struct ModelSpec {
     float logits_divisor = 1;
     bool tied_head = false;
     int num_outputs = 0;  // columns of the head; 0: one for each token
-    Element element = Element::kFloat32;
+    Element element = Element::kFloat32;  // of activations, of the KV pool and of the embedding
+    Quantization quantization = Quantization::kNone;
 
+    bool is_int8() const { return quantization == Quantization::kInt8; }
+    // Not where it hands on hidden states: they would be rounded for nothing.
+    bool has_int8_head() const { return is_int8() && num_outputs == 0; }
     int head_columns() const { return num_outputs == 0 ? vocab_size : num_outputs; }
     int group() const { return num_heads / num_kv_heads; }
     int padded_hidden() const { return round_up(hidden_size, kPanelColumns); }

@@ -7,6 +7,9 @@
 namespace weft {
 namespace {
 
+// Rows rounded to int8 at a time: a few take less than it takes another thread to notice.
+constexpr int kRowsToRound = 8;
+
 float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
 
 const float* data_or_null(const std::vector<float>& values) {
@@ -272,16 +275,42 @@ void Step::linear(const Matrix& matrix, const void* x, int rows, Finish finish, 
     task.columns = spec_.head_columns();
     task.divisor = spec_.logits_divisor;
     task.cap = spec_.final_soft_cap;
+    if (matrix.is_int8()) int8_linear(matrix, task);
+    else share_panels(matrix, task, model_.kernels_.gemm);
+}
+
+// Rounds the rows to int8, then multiplies. What the MLP makes between its two products is float.
+void Step::int8_linear(const Matrix& matrix, const GemmTask& task) {
+    const bool is_inner = task.x == model_.space_.inner.data();
+    const bool is_bfloat16 = model_.kernels_.activation_bytes == 2 && !is_inner;
+    auto* rounded = reinterpret_cast<std::int8_t*>(model_.space_.rounded.data());
+    auto* sums = reinterpret_cast<std::int32_t*>(model_.space_.row_sums.data());
+    float* scales = floats(model_.space_.row_scales);
+    model_.pool_.share(task.rows, kRowsToRound, [&](int, int begin, int end) {
+        for (std::ptrdiff_t row = begin; row < end; row++) {
+            const std::ptrdiff_t at = row * matrix.depth;
+            const auto* x = static_cast<const std::byte*>(task.x) + at * (is_bfloat16 ? 2 : 4);
+            model_.int8_kernels_.quantize(
+                {x, is_bfloat16, matrix.depth, rounded + at, scales + row, sums + row});
+        }
+    });
+    Int8Task whole{task, scales, sums, matrix.scales.data()};
+    whole.x = rounded;
+    share_panels(matrix, whole, model_.int8_kernels_.gemm);
+}
+
+template <class Task, class Gemm>
+void Step::share_panels(const Matrix& matrix, const Task& task, Gemm gemm) {
     // Whole runs of panels for one row, which is done several panels at a time; otherwise small
     // enough that threads end together even when one of them was interrupted.
     const int chunk = matrix.num_panels() / (model_.pool_.size() * 8);
-    model_.pool_.share(matrix.num_panels(), rows == 1 ? round_up(std::max(chunk, 4), 4) : std::max(chunk, 1),
-                       [&](int, int begin, int end) {
-                           GemmTask part = task;
-                           part.first_panel = begin;
-                           part.last_panel = end;
-                           model_.kernels_.gemm(part);
-                       });
+    const int size = task.rows == 1 ? round_up(std::max(chunk, 4), 4) : std::max(chunk, 1);
+    model_.pool_.share(matrix.num_panels(), size, [&](int, int begin, int end) {
+        Task part = task;
+        part.first_panel = begin;
+        part.last_panel = end;
+        gemm(part);
+    });
 }
 
 void Step::head() {

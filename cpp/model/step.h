@@ -42,6 +42,9 @@ private:
     void finish_layer(int index, const Rows& rows);
     void linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
                 std::ptrdiff_t out_stride);
+    void int8_linear(const Matrix& matrix, const GemmTask& task);
+    template <class Task, class Gemm>
+    void share_panels(const Matrix& matrix, const Task& task, Gemm gemm);
     void residual(const Rows& rows, int row, const std::vector<float>& after,
                   const std::vector<float>& before);
     void head();

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "int8/int8.h"
+
 namespace weft {
 namespace {
 
@@ -31,66 +33,78 @@ void for_rows(ThreadPool& pool, int rows, const Work& work) {
 Weights::Weights(const ModelSpec& spec) : spec_(spec) {
     const int hidden = spec.padded_hidden();
     const auto width = static_cast<std::size_t>(element_bytes(spec.element));
-    const auto bytes = [&](int depth, int columns) {
+    const bool is_int8 = spec.is_int8();
+    const auto bytes = [&](int depth, int columns, bool rounds) {
         return static_cast<std::size_t>(depth) *
-               static_cast<std::size_t>(round_up(columns, kPanelColumns)) * width;
+               static_cast<std::size_t>(round_up(columns, kPanelColumns)) * (rounds ? 1 : width);
     };
-    const std::size_t layer = bytes(hidden, spec.qkv_size()) + bytes(spec.query_size(), hidden) +
-                              bytes(hidden, 2 * spec.padded_inner()) + bytes(spec.padded_inner(), hidden);
+    const std::size_t layer = bytes(hidden, spec.qkv_size(), is_int8) +
+                              bytes(spec.query_size(), hidden, is_int8) +
+                              bytes(hidden, 2 * spec.padded_inner(), is_int8) +
+                              bytes(spec.padded_inner(), hidden, is_int8);
     const std::size_t embedding = static_cast<std::size_t>(spec.vocab_size) *
                                   static_cast<std::size_t>(spec.hidden_size) * width;
-    region_ = Region(layer * spec.layers.size() + bytes(hidden, spec.head_columns()) +
-                     (spec.tied_head ? 0 : embedding));
+    const std::size_t head_bytes = bytes(hidden, spec.head_columns(), spec.has_int8_head());
+    region_ = Region(layer * spec.layers.size() + head_bytes + (shares_embedding() ? 0 : embedding));
     layers.resize(spec.layers.size());
     missing_ = {"embed", "norm"};
     if (!spec.tied_head) missing_.emplace_back("head");
     for (std::size_t i = 0; i < layers.size(); i++) {
-        layers[i].qkv = matrix_of(hidden, spec.qkv_size());
-        layers[i].o = matrix_of(spec.query_size(), hidden);
-        layers[i].gate_up = matrix_of(hidden, 2 * spec.padded_inner());
-        layers[i].down = matrix_of(spec.padded_inner(), hidden);
+        layers[i].qkv = matrix_of(hidden, spec.qkv_size(), is_int8);
+        layers[i].o = matrix_of(spec.query_size(), hidden, is_int8);
+        layers[i].gate_up = matrix_of(hidden, 2 * spec.padded_inner(), is_int8);
+        layers[i].down = matrix_of(spec.padded_inner(), hidden, is_int8);
         const std::string prefix = "layers." + std::to_string(i) + ".";
         for (const char* name : {"q", "k", "v", "o", "gate", "up", "down"})
             missing_.push_back(prefix + name);
         if (spec.qk_norm == QkNorm::kNone) continue;
         for (const char* name : {"q_norm", "k_norm"}) missing_.push_back(prefix + name);
     }
-    head = matrix_of(hidden, spec.head_columns());
-    if (!spec.tied_head) embedding_ = region_.data() + used_;
+    head = matrix_of(hidden, spec.head_columns(), spec.has_int8_head());
+    if (!shares_embedding()) embedding_ = region_.data() + used_;
 }
 
-Matrix Weights::matrix_of(int depth, int columns) {
+Matrix Weights::matrix_of(int depth, int columns, bool is_int8) {
     Matrix matrix;
     matrix.panels = region_.data() + used_;
     matrix.depth = depth;
     matrix.columns = round_up(columns, kPanelColumns);
+    if (is_int8) matrix.scales.assign(static_cast<std::size_t>(matrix.columns), 0.0F);
     used_ += static_cast<std::size_t>(depth) * static_cast<std::size_t>(matrix.columns) *
-             static_cast<std::size_t>(element_bytes(spec_.element));
+             static_cast<std::size_t>(is_int8 ? 1 : element_bytes(spec_.element));
     return matrix;
 }
 
-void Weights::load(const std::string& name, const Source& source, ThreadPool& pool) {
+bool Weights::load(const std::string& name, const Source& source, ThreadPool& pool) {
     std::string local;
     LayerWeights& layer = layer_of(name, local);
+    std::atomic<bool> is_finite = true;
     Place place;
     Span span;
     const bool is_bias = local.size() > 5 && local.ends_with(".bias");
     if (name == "embed" && embedding_ != nullptr) {
         check_shape(name, source, spec_.vocab_size, spec_.hidden_size);
-        load_embedding(source, pool);
+        load_embedding(source, pool, is_finite);
+    }
+    if (name == "embed" && !spec_.tied_head) {
+        // It is no matrix of the model too.
     } else if (find_matrix(is_bias ? local.substr(0, local.size() - 5) : local, layer, place)) {
         check_shape(name, source, place.rows, is_bias ? 1 : place.columns);
-        if (is_bias)
+        if (is_bias) {
             load_bias(place, source);
-        else
-            load_matrix(place, source, pool);
+            is_finite = weft::is_finite(source, 0, place.rows);
+        } else {
+            load_matrix(place, source, pool, is_finite);
+        }
     } else if (find_vector(local, layer, span)) {
         check_shape(name, source, span.size, 1);
         load_vector(span, source);
+        is_finite = weft::is_finite(source, 0, span.size);
     } else {
         refuse(name, "is not part of this model");
     }
     std::erase(missing_, name);
+    return is_finite;
 }
 
 // The layer that `name` belongs to; `local` becomes the name within it, or `name` itself.
@@ -160,11 +174,25 @@ int Weights::column_of(const Place& place, int row) const {
     return place.first_column + row;
 }
 
-void Weights::load_matrix(const Place& place, const Source& source, ThreadPool& pool) {
-    for_rows(pool, place.rows, [&](int first, int last) { pack_rows(place, source, first, last); });
+void Weights::load_matrix(const Place& place, const Source& source, ThreadPool& pool,
+                          std::atomic<bool>& is_finite) const {
+    for_rows(pool, place.rows, [&](int first, int last) {
+        if (!pack_rows(place, source, first, last)) is_finite = false;
+    });
 }
 
-void Weights::pack_rows(const Place& place, const Source& source, int first_row, int last_row) const {
+bool Weights::pack_rows(const Place& place, const Source& source, int first_row, int last_row) const {
+    bool is_finite = true;
+    Matrix& matrix = *place.matrix;
+    float inverses[kPanelColumns] = {};
+    if (matrix.is_int8())
+        for (int row = first_row; row < last_row; row++) {
+            const Int8Rounding rounding = source.stored == Stored::kInt8
+                                              ? Int8Rounding{1.0F, source.scales[row]}
+                                              : int8_rounding(largest_of(source, row));
+            inverses[row - first_row] = rounding.inverse;
+            matrix.scales[static_cast<std::size_t>(column_of(place, row))] = rounding.scale;
+        }
     // Inputs that lie side by side in the depth: a head for what takes the heads' output, else all.
     const int run = place.is_of_heads ? spec_.head_dim : place.columns;
     const int padded = place.is_of_heads ? spec_.padded_dim() : run;
@@ -172,10 +200,19 @@ void Weights::pack_rows(const Place& place, const Source& source, int first_row,
         for (int from = 0; from < run; from += kPackDepth) {
             const int first = group * run + from;
             const int last = std::min(first + kPackDepth, (group + 1) * run);
-            for (int row = first_row; row < last_row; row++)
-                pack_run(source, row, first, last, *place.matrix, spec_.element, column_of(place, row),
-                         group * padded + from);
+            for (int row = first_row; row < last_row; row++) {
+                const int column = column_of(place, row);
+                const int depth = group * padded + from;
+                const std::int64_t start = row * source.columns;
+                is_finite &= weft::is_finite(source, start + first, start + last);
+                if (matrix.is_int8())
+                    pack_int8_run(source, row, first, last, matrix,
+                                  inverses[row - first_row], column, depth);
+                else
+                    pack_run(source, row, first, last, matrix, spec_.element, column, depth);
+            }
         }
+    return is_finite;
 }
 
 void Weights::load_bias(const Place& place, const Source& source) const {
@@ -192,15 +229,11 @@ void Weights::load_vector(const Span& span, const Source& source) const {
             element_of(source, i);
 }
 
-void Weights::load_embedding(const Source& source, ThreadPool& pool) {
+void Weights::load_embedding(const Source& source, ThreadPool& pool, std::atomic<bool>& is_finite) const {
     const std::int64_t hidden = spec_.hidden_size;
-    const bool is_float = spec_.element == Element::kFloat32;
     for_rows(pool, spec_.vocab_size, [&](int first, int last) {
-        for (std::int64_t i = first * hidden; i < last * hidden; i++) {
-            const float value = element_of(source, i);
-            if (is_float) reinterpret_cast<float*>(embedding_)[i] = value;
-            else reinterpret_cast<std::uint16_t*>(embedding_)[i] = narrow_bfloat16(value);
-        }
+        copy_elements(source, first * hidden, last * hidden, spec_.element, embedding_);
+        if (!weft::is_finite(source, first * hidden, last * hidden)) is_finite = false;
     });
 }
 

@@ -1,6 +1,7 @@
 // The weights of a model, packed into panels in one region.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,9 @@ public:
     explicit Weights(const ModelSpec& spec);
 
     // Takes over the tensor that Weft calls `name`, such as "embed" or "layers.3.gate.bias". Throws
-    // std::invalid_argument if this model has no such tensor or its shape is another one.
-    void load(const std::string& name, const Source& source, ThreadPool& pool);
+    // std::invalid_argument if this model has no such tensor or its shape is another one. False if it
+    // holds NaN or infinity: it is looked at on the way, while it is in the cache.
+    bool load(const std::string& name, const Source& source, ThreadPool& pool);
 
     // Name of a tensor that is needed and was not loaded, or "".
     std::string missing() const { return missing_.empty() ? "" : missing_.front(); }
@@ -63,21 +65,24 @@ private:
         int padded;
     };
 
+    // Whether the packed head gives the embedding too: not where it is rounded to int8.
+    bool shares_embedding() const { return spec_.tied_head && !spec_.is_int8(); }
     LayerWeights& layer_of(const std::string& name, std::string& local);
     bool find_matrix(const std::string& local, LayerWeights& layer, Place& place);
     bool find_vector(const std::string& local, LayerWeights& layer, Span& span);
     int column_of(const Place& place, int row) const;
-    void load_matrix(const Place& place, const Source& source, ThreadPool& pool);
-    void pack_rows(const Place& place, const Source& source, int first_row, int last_row) const;
+    void load_matrix(const Place& place, const Source& source, ThreadPool& pool,
+                     std::atomic<bool>& is_finite) const;
+    bool pack_rows(const Place& place, const Source& source, int first_row, int last_row) const;
     void load_bias(const Place& place, const Source& source) const;
     void load_vector(const Span& span, const Source& source) const;
-    void load_embedding(const Source& source, ThreadPool& pool);
-    Matrix matrix_of(int depth, int columns);
+    void load_embedding(const Source& source, ThreadPool& pool, std::atomic<bool>& is_finite) const;
+    Matrix matrix_of(int depth, int columns, bool is_int8);
 
     const ModelSpec spec_;
     Region region_;
     std::size_t used_ = 0;
-    std::byte* embedding_ = nullptr;  // row by row; null where the head is the embedding
+    std::byte* embedding_ = nullptr;  // row by row; null where the head serves as the embedding
     LayerWeights outside_;            // stands in for a layer where a tensor belongs to none
     std::vector<std::string> missing_;
 };

@@ -1,8 +1,9 @@
 // Runs random models through random plans, good and bad, under the sanitizers (`make sanitize`).
 //
-// Every path of this CPU, both element types and every switch of the spec are drawn; a schedule in
+// Every path of this CPU, both element types, int8 and every switch of the spec are drawn; a schedule in
 // random chunks must give the bits of one token at a time, and a broken plan must be refused.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,8 @@
 
 #include "kernels/select.h"
 #include "model/model.h"
+#include "sample/choose.h"
+#include "sample/score.h"
 
 namespace {
 
@@ -42,6 +45,8 @@ weft::ModelSpec draw_spec(Random& random) {
     spec.logits_divisor = static_cast<float>(draw(random, 1, 2));
     spec.tied_head = draw(random, 0, 1) == 1;
     spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
+    if (!spec.tied_head && draw(random, 0, 2) == 0) spec.num_outputs = draw(random, 1, 70);
+    if (draw(random, 0, 2) == 0) spec.quantization = weft::Quantization::kInt8;
     spec.ropes.push_back({{}, 1.0F});
     for (int i = 0; i < draw(random, 1, spec.head_dim / 2); i++) spec.ropes[0].frequencies.push_back(0.1F);
     spec.layers.resize(static_cast<std::size_t>(draw(random, 1, 3)));
@@ -70,7 +75,7 @@ void load_all(weft::Model& model, unsigned seed) {
     const int kv = s.num_kv_heads * s.head_dim;
     const bool is_full = s.qk_norm == weft::QkNorm::kFull;
     load(model, "embed", s.vocab_size, s.hidden_size, seed);
-    if (!s.tied_head) load(model, "head", s.vocab_size, s.hidden_size, seed);
+    if (!s.tied_head) load(model, "head", s.head_columns(), s.hidden_size, seed);
     load(model, "norm", s.hidden_size, 1, seed);
     for (std::size_t i = 0; i < s.layers.size(); i++) {
         const std::string prefix = "layers." + std::to_string(i) + ".";
@@ -143,7 +148,7 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
     const auto width = static_cast<int>(pool.tables[0].size());
     model.allocate_kv(static_cast<int>(sequences.size()) * width, pool.block_size);
     std::memset(model.kv_bytes().data(), 0xFF, model.kv_bytes().size());  // NaN in every slot
-    const auto vocab = static_cast<std::size_t>(model.spec().vocab_size);
+    const auto vocab = static_cast<std::size_t>(model.spec().head_columns());
     std::vector<std::size_t> starts(sequences.size() + 1, 0);
     for (std::size_t i = 0; i < sequences.size(); i++) starts[i + 1] = starts[i] + sequences[i].size();
     std::vector<float> all(starts.back() * vocab);
@@ -196,7 +201,8 @@ int break_plans(weft::Model& model, Random& random, const std::vector<Ints>& seq
         for (std::size_t i = 0; i < sequences.size(); i++)
             add_rows(arrays, pool, i, sequences[i], 0, std::min(20, static_cast<int>(sequences[i].size())));
         for (int times = draw(random, 1, 3); times > 0; times--) damage(arrays, random);
-        std::vector<float> logits(arrays.logit_rows.size() * static_cast<std::size_t>(model.spec().vocab_size));
+        std::vector<float> logits(arrays.logit_rows.size() *
+                                  static_cast<std::size_t>(model.spec().head_columns()));
         try {
             model.forward(arrays.batch(), logits);
         } catch (const std::invalid_argument&) {
@@ -228,12 +234,51 @@ void check_seed(unsigned seed, const std::string& path) {
     need(break_plans(several, random, sequences) > 0, "no broken plan was refused", seed);
 }
 
+// Random rows, masks and cut-offs: a token of the row comes, and never one that is out.
+void check_choices(unsigned seed, const std::string& path) {
+    Random random(seed);
+    const weft::Kernels& kernels = weft::kernels_of(path, weft::Element::kFloat32);
+    for (int round = 0; round < 40; round++) {
+        std::vector<float> row(static_cast<std::size_t>(draw(random, 1, 700)));
+        for (float& logit : row) logit = static_cast<float>(draw(random, -40, 40)) / 4.0F;
+        const int last = static_cast<int>(row.size()) - 1;
+        for (int i = draw(random, 0, last); i > 0; i--)
+            row[static_cast<std::size_t>(draw(random, 0, last))] = -INFINITY;
+        row[static_cast<std::size_t>(draw(random, 0, last))] = 1.0F;
+        Ints some(static_cast<std::size_t>(draw(random, 0, 9)));
+        for (std::int32_t& token : some) token = draw(random, 0, last);
+        const std::vector<float> bias(some.size(), 2.5F);
+        weft::Choice choice;
+        if (draw(random, 0, 3) == 0) choice.allowed = some;
+        if (draw(random, 0, 3) == 0) choice.forbidden = some;
+        if (draw(random, 0, 3) == 0) choice.forbidden_ends = some;
+        if (draw(random, 0, 3) == 0) choice.biased = some, choice.bias = bias;
+        if (draw(random, 0, 3) == 0) choice.seen = some, choice.repetition_penalty = 1.5F;
+        if (draw(random, 0, 3) == 0) choice.output = some, choice.frequency_penalty = 0.5F;
+        choice.temperature = draw(random, 0, 3) / 2.0;
+        choice.min_p = draw(random, 0, 2) / 4.0;
+        choice.top_k = draw(random, 0, 2) * draw(random, 0, 400);
+        choice.top_p = draw(random, 1, 8) / 8.0;
+        choice.key = random();
+        const std::optional<int> token = weft::choose(kernels, row, choice);
+        need(token && *token >= 0 && *token <= last, "no token of the row", seed);
+        need(row[static_cast<std::size_t>(*token)] > -INFINITY, "a token that cannot come", seed);
+        const auto scores = weft::score(kernels, row, some, draw(random, 0, 800));
+        need(scores && scores->tokens.size() >= some.size(), "no scores", seed);
+        row[static_cast<std::size_t>(draw(random, 0, last))] = NAN;
+        need(!weft::choose(kernels, row, choice), "NaN was chosen from", seed);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     const int num_seeds = argc > 1 ? std::atoi(argv[1]) : 10;
     for (const std::string& path : weft::usable_paths())
-        for (int seed = 0; seed < num_seeds; seed++) check_seed(static_cast<unsigned>(seed), path);
+        for (int seed = 0; seed < num_seeds; seed++) {
+            check_seed(static_cast<unsigned>(seed), path);
+            check_choices(static_cast<unsigned>(seed), path);
+        }
     std::puts("clean");
     return 0;
 }

@@ -21,7 +21,7 @@ def test_logits_agree_with_transformers(model_type, settings, tmp_path):
     with torch.no_grad():
         expected = [model(torch.tensor([ids])).logits[0].numpy() for ids in sequences]
 
-    runner = load_runner(open_model(name), max_model_len=200, runner="reference")
+    runner = load_runner(open_model(name), max_model_len=200, compute="reference")
     logits = run_at_random(runner, sequences, rng, max_chunk=40)
 
     differences = [np.abs(a - b).max() for a, b in zip(logits, expected, strict=True)]

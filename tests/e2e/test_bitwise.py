@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract.engines import GIB, stop
-from weft.compute.load import RunnerName, load_runner
+from weft.compute.load import ComputeName, load_runner
 from weft.core.config import EngineOptions
 from weft.core.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
 from weft.engine.configure import resolve
@@ -24,9 +24,9 @@ RANDOM = (
 )
 TINY = "embedded:tiny"
 MODELS = {
-    f"{name}-{runner}": (model, runner)
+    f"{name}-{compute}": (model, compute)
     for name, model in (("random", RANDOM), ("tiny", TINY))
-    for runner in ("reference", "native")
+    for compute in ("reference", "native")
 }
 MAX_MODEL_LEN = 128
 NUM_REQUESTS = 64
@@ -103,13 +103,13 @@ def _extend(answer: Answer, output: RequestOutput) -> None:
 
 
 @asynccontextmanager
-async def bench(model: str, runner: RunnerName = "auto", **options: Any) -> AsyncIterator[Bench]:
+async def bench(model: str, compute: ComputeName = "auto", **options: Any) -> AsyncIterator[Bench]:
     """An engine with these options; at its end it must hold nothing."""
     defaults = {"max_model_len": MAX_MODEL_LEN, "num_gpu_blocks_override": 1024}
     checkpoint = open_model(model)
     config = resolve(EngineOptions(model=model, **{**defaults, **options}), checkpoint.card, GIB)
     client = await LocalClient.start_with(
-        load_runner(checkpoint, max_model_len=MAX_MODEL_LEN, runner=runner),
+        load_runner(checkpoint, max_model_len=MAX_MODEL_LEN, compute=compute),
         Tokenizer.from_files(checkpoint.tokenizer_files),
         config,
     )
@@ -126,12 +126,12 @@ class Model:
     """A model on a runner, and its answers to each request alone: one at a time, without a cache."""
 
     name: str
-    runner: RunnerName
+    compute: ComputeName
     reference: list[Answer]
 
     def bench(self, **options: Any) -> AbstractAsyncContextManager[Bench]:
         """An engine of this model, on this runner."""
-        return bench(self.name, self.runner, **options)
+        return bench(self.name, self.compute, **options)
 
     def check(self, answers: list[Answer]) -> None:
         """Every token of every answer is the reference's, and there are as many as were asked for."""
@@ -141,9 +141,9 @@ class Model:
         assert answers == self.reference
 
 
-async def ask_one_by_one(name: str, runner: RunnerName) -> list[Answer]:
+async def ask_one_by_one(name: str, compute: ComputeName) -> list[Answer]:
     """The reference."""
-    async with bench(name, runner, enable_prefix_caching=False) as engine:
+    async with bench(name, compute, enable_prefix_caching=False) as engine:
         answers = [await engine.ask(request) for request in REQUESTS]
         assert engine.num_cached_tokens == 0
         return answers
@@ -152,8 +152,8 @@ async def ask_one_by_one(name: str, runner: RunnerName) -> list[Answer]:
 @pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS.keys())
 def model(request: pytest.FixtureRequest) -> Model:
     """Each model on each runner."""
-    name, runner = request.param
-    return Model(name, runner, asyncio.run(ask_one_by_one(name, runner)))
+    name, compute = request.param
+    return Model(name, compute, asyncio.run(ask_one_by_one(name, compute)))
 
 
 def test_the_requests_are_worth_comparing():

@@ -1,12 +1,13 @@
 """weft.engine.configure"""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft.core.config import EngineConfig, EngineOptions
+from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
 from weft.core.errors import ConfigError
 from weft.engine.configure import DEFAULT_POOL_BYTES, resolve
 from weft.model.card import ModelCard
@@ -223,3 +224,46 @@ def test_every_advice_works(free, weights, kv, length, block_size, blocks):
     else:
         assert config.cache_config.max_total_tokens >= length
         assert config.cache_config.num_blocks * block_size * kv + weights <= free
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [
+        ({"compute": "gpu"}, "--compute"),
+        ({"quantization": "int3"}, "--quantization"),
+        ({"num_threads": 0}, "--num-threads"),
+        ({"num_threads": 2000}, "--num-threads"),
+        ({"num_threads": 2, "compute": "reference"}, "--num-threads"),
+    ],
+)
+def test_what_cannot_compute_is_refused(flags, flag):
+    """By the name of the flag; the reference has no threads of its own to set."""
+    assert flag in refusal(**flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [
+        ({"compute": "native"}, "--compute native"),
+        ({"quantization": "int8"}, "--quantization int8"),
+    ],
+)
+def test_an_encoder_is_computed_in_one_way_only(flags, flag):
+    """With numpy and with its weights as they are; other wishes are refused by the flag."""
+    assert flag in refusal(replace(card(), is_causal=False), **flags)
+
+
+def test_the_threads_of_an_encoder_can_be_set():
+    """Sequences of a step are shared out among them."""
+    compute = resolved(replace(card(), is_causal=False), num_threads=3).compute_config
+    assert compute == ComputeConfig(compute="reference", num_threads=3)
+
+
+def test_what_computes_is_decided():
+    """Nothing is left to choose: what computes, how many threads, and what was asked for."""
+    compute = resolved(compute="native", num_threads=3, quantization="int8").compute_config
+    assert compute == ComputeConfig(compute="native", num_threads=3, quantization="int8")
+    left_open = resolved().compute_config
+    assert left_open is not None
+    assert left_open.compute in {"native", "reference"}
+    assert left_open.num_threads >= 1

@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 
 from tests.doubles.stepping import make_request
+from weft.compute.native import choose_token
 from weft.core.types import LogprobsMode, SamplingParams
+from weft.engine.choosing import to_choice
 from weft.engine.noise import gumbel
 from weft.engine.plan import Plan, PlannedRows
 from weft.engine.sampler import choose, logprob_row, sample, truncate
 from weft.engine.sequence import Sequence
+from weft.engine.thought import OpenThought, ThoughtWatch
 
 VOCAB = 12
 LOGITS = np.array([2.0, 1.5, 1.5, 1.0, 0.5, 0.0, -0.5, -1, -2, -3, -4, -9], np.float32)
@@ -249,6 +252,33 @@ def test_a_greedy_row_is_processed_without_a_temperature():
     logits = scored(LogprobsMode.PROCESSED_LOGITS, temperature=0.0, **PENALISED)
     assert logits[0] == 1.0
     assert [logits[i] for i in range(1, VOCAB)] == LOGITS[1:].tolist()
+
+
+@pytest.mark.parametrize("mode", list(LogprobsMode))
+def test_a_forced_token_comes_whatever_else_was_asked(mode):
+    """Masks and draws are for tokens that are chosen; the twin in numpy says the same."""
+    step = make_sequence(logprobs=2, temperature=0.7, top_k=3, allowed_token_ids=[1, 2])
+    end = OpenThought(end="b", end_token_ids=[11])
+    step.thought = ThoughtWatch(end, lambda token_id: b"a", budget=0)
+    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_scored=0),))
+    [row] = sample(LOGITS[None], plan, mode).rows
+    assert row.token_id == row.logprobs[0][0] == choose(LOGITS, step) == 11
+
+
+def test_an_ending_is_kept_back_only_where_a_grammar_rules():
+    """`ignore_eos` masks what would end an answer of a form, but not while a thought comes before it."""
+    step = make_sequence(ignore_eos=True, temperature=0.0)
+    step.request = msgspec.structs.replace(step.request, eos_token_ids=(0,))
+    step.grammar = AllowsAll()
+    assert choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 1
+    step.thought = ThoughtWatch(
+        OpenThought(end="b", end_token_ids=[11]), lambda token_id: b"a", budget=None
+    )
+    assert choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 0
+
+
+class AllowsAll:
+    """A grammar whose mask was applied before."""
 
 
 @pytest.mark.parametrize("mode", list(LogprobsMode))

@@ -2,13 +2,17 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from tests.compute.encoders import make_model
-from tests.model.checkpoints import CONFIG, write_checkpoint
+from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.pooling_files import change_config, write, write_modules, write_tokenizer
+from weft.compute.load import load_pooler, load_runner
+from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
+from weft.engine.configure import resolve
 from weft.model.open import open_model
 from weft.model.pooling import Scale
 
@@ -182,6 +186,22 @@ def test_an_encoder_does_not_generate(bert):
         open_model(str(bert), runner="generate")
     with pytest.raises(ConfigError, match="runner is 'chat'"):
         open_model(str(bert), runner="chat")
+
+
+def test_the_numbers_of_a_decoders_classifier_are_looked_at(tmp_path):
+    """By the pooler, which takes them: the native runner passes them over."""
+    config = {
+        **CONFIG,
+        "architectures": ["LlamaForSequenceClassification"],
+        "id2label": {"0": "no", "1": "yes"},
+    }
+    tensors = {name: t for name, t in tensors_of().items() if not name.startswith("lm_head")}
+    tensors["score.weight"] = np.full((2, CONFIG["hidden_size"]), np.nan, np.float32)
+    checkpoint = open_model(str(write_checkpoint(tmp_path / "m", config, tensors)))
+    pooler_config = resolve(EngineOptions(), checkpoint.card, 1 << 30).pooler_config
+    load_runner(checkpoint, compute="native")
+    with pytest.raises(ConfigError, match=r"score\.weight holds NaN"):
+        load_pooler(checkpoint, pooler_config)
 
 
 def test_names_of_the_first_releases_are_known(bert):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from weft.cli.banner import Address, Ready, ready_block
 from weft.cli.options import ServeOptions
-from weft.compute.load import describe_runner, with_resident_sizes
+from weft.compute.load import choose, describe_runner, with_resident_sizes
 from weft.compute.native import cpu
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
@@ -65,11 +65,13 @@ class Loaded:
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
         """The last words of a start."""
+        compute = self.config.compute_config
+        assert compute is not None
         ready = Ready(
             card=self.checkpoint.card,
             config=self.config,
             cpu=cpu(),
-            computed=describe_runner(self.checkpoint),
+            computed=describe_runner(self.checkpoint, compute),
             free_bytes=self.free_bytes,
             http=http,
             grpc=None if grpc_port is None else self._grpc_address(grpc_port),
@@ -90,9 +92,11 @@ def load(model: str, options: ServeOptions) -> Loaded:
     server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
     template = read_template(options.chat_template)
     check_parsers(options)
-    checkpoint = with_resident_sizes(
-        open_model(model, revision=options.revision, dtype=options.dtype, runner=options.runner)
+    engine_options = options.engine_options(model)
+    checkpoint = open_model(
+        model, revision=options.revision, dtype=options.dtype, runner=options.runner
     )
+    checkpoint = with_resident_sizes(checkpoint, choose(engine_options, checkpoint.card))
     free_bytes = free_memory_bytes()
     template = checkpoint.chat_template if template is None else template
     return Loaded(
@@ -100,7 +104,7 @@ def load(model: str, options: ServeOptions) -> Loaded:
         rpc_options=rpc_options,
         checkpoint=checkpoint,
         chat_template=template,
-        config=resolve(options.engine_options(model), checkpoint.card, free_bytes),
+        config=resolve(engine_options, checkpoint.card, free_bytes),
         free_bytes=free_bytes,
     )
 

@@ -66,6 +66,21 @@ class ServeOptions:
             help="How to embed: pooling_type, normalize, enable_chunked_processing, max_embed_len.",
         ),
     ] = None
+    quantization: Annotated[
+        Literal["int8"] | None,
+        Parameter(
+            group=MODEL,
+            help="Round linear layers, weights and inputs, to this type: half the memory, near the answers.",
+        ),
+    ] = None
+    compute: Annotated[
+        Literal["auto", "reference", "native"],
+        Parameter(group=MODEL, help="What computes: C++, or the slow reference in numpy."),
+    ] = "auto"
+    num_threads: Annotated[
+        MaybeCount,
+        Parameter(group=MODEL, help="Threads that compute; the CPUs of this process if unset."),
+    ] = None
     max_model_len: Annotated[
         Size,
         Parameter(

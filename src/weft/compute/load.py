@@ -1,29 +1,93 @@
 """`load_runner`: the runner that serves a checkpoint; and what is known of it before it is loaded."""
 
 from dataclasses import replace
-from typing import Literal, assert_never
+from typing import Literal, assert_never, get_args
 
 from weft.compute.echo import EchoRunner
 from weft.compute.encoder import EncoderRunner
-from weft.compute.native import NativeRunner, resident_bytes, usable_paths
+from weft.compute.native import (
+    MAX_THREADS,
+    Machine,
+    NativeRunner,
+    available_cpus,
+    resident_bytes,
+    usable_paths,
+)
 from weft.compute.pooler import Pooler
 from weft.compute.reference import ReferenceRunner
 from weft.compute.runner import Runner
-from weft.core.config import PoolerConfig
+from weft.core.config import ComputeConfig, EngineConfig, EngineOptions, PoolerConfig
+from weft.core.errors import ConfigError
+from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.encoders.spec import EncoderSpec
 from weft.model.spec import EchoSpec
 from weft.model.weights import Weights
 
-RunnerName = Literal["auto", "reference", "native"]
+ComputeName = Literal["auto", "reference", "native"]
+Quantization = Literal["int8"]
+
+
+def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
+    """Decide what computes; a `ConfigError` names the flag that cannot be followed."""
+    if options.compute not in get_args(ComputeName):
+        raise ConfigError(_unknown("compute", options.compute, get_args(ComputeName)))
+    if options.quantization is not None and options.quantization not in get_args(Quantization):
+        raise ConfigError(_unknown("quantization", options.quantization, get_args(Quantization)))
+    threads = options.num_threads
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"--num-threads must be between 1 and {MAX_THREADS}, not {threads}")
+    compute = _chosen(options.compute)
+    if not card.is_causal:
+        compute = "reference"
+        _check_encoder(options, card)
+    elif threads is not None and compute == "reference":
+        raise ConfigError(
+            "--num-threads is for the native runner; the reference leaves it to numpy"
+        )
+    return ComputeConfig(
+        compute=compute, num_threads=threads or available_cpus(), quantization=options.quantization
+    )
+
+
+def _unknown(flag: str, value: str, allowed: tuple[str, ...]) -> str:
+    return f'--{flag} "{value}" is unknown; choose from {", ".join(allowed)}'
+
+
+def _check_encoder(options: EngineOptions, card: ModelCard) -> None:
+    if options.compute == "native":
+        raise ConfigError(
+            f"--compute native is for models that generate; {card.name} is an encoder, computed with numpy"
+        )
+    if options.quantization is not None:
+        raise ConfigError(_not_quantized(options.quantization, card))
+
+
+def _not_quantized(quantization: str, card: ModelCard) -> str:
+    reason = "has no weights" if card.is_causal else "is an encoder, computed as it is stored"
+    return f"--quantization {quantization}: {card.name} {reason}"
+
+
+def load_configured(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
+    """The runner that the configuration asks for, loaded."""
+    compute = config.compute_config
+    assert compute is not None
+    return load_runner(
+        checkpoint,
+        max_model_len=config.model_config.max_model_len,
+        compute=compute.compute,
+        num_threads=compute.num_threads,
+        quantization=compute.quantization,
+    )
 
 
 def load_runner(
     checkpoint: Checkpoint,
     *,
     max_model_len: int | None = None,
-    runner: RunnerName = "auto",
+    compute: ComputeName = "auto",
     num_threads: int | None = None,
+    quantization: Quantization | None = None,
 ) -> Runner:
     """Load the weights and build the runner.
 
@@ -31,24 +95,30 @@ def load_runner(
     models with a second set of rotary frequencies for long contexts choose by it. "auto" is the
     native runner wherever the CPU has vector instructions for it, else the reference. `num_threads`
     is of the native runner (None: the CPUs that this process may use) and of encoders (None: one,
-    because numpy's own threads are not ours to count).
+    because numpy's own threads are not ours to count). `quantization` rounds linear layers to that
+    type; encoders and models without weights refuse it.
     """
     spec, card = checkpoint.spec, checkpoint.card
+    if quantization is not None and isinstance(spec, EchoSpec | EncoderSpec):
+        raise ConfigError(_not_quantized(quantization, card))
     if isinstance(spec, EchoSpec):
         return EchoRunner(spec)
     if isinstance(spec, EncoderSpec):
         return EncoderRunner(spec, checkpoint.load(), num_threads=num_threads or 1)
     length = max_model_len or card.max_position_embeddings
-    match _chosen(runner):
+    match _chosen(compute):
         case "reference":
-            return ReferenceRunner(spec, checkpoint.load(), max_model_len=length)
+            return ReferenceRunner(
+                spec, checkpoint.load(), max_model_len=length, quantization=quantization
+            )
         case "native":
             return NativeRunner(
                 spec,
-                checkpoint.load(),
+                checkpoint.map(),
                 dtype=card.dtype,
                 max_model_len=length,
-                num_threads=num_threads,
+                quantization=quantization,
+                machine=Machine(num_threads=num_threads),
             )
         case never:
             assert_never(never)
@@ -59,32 +129,33 @@ def load_pooler(checkpoint: Checkpoint, config: PoolerConfig | None) -> Pooler |
     pooling = checkpoint.card.pooling
     if pooling is None or config is None:
         return None
-    # The weights are mapped, not read: only what a classifier needs is looked at.
-    weights = Weights({}) if pooling.head is None else checkpoint.load()
+    weights = Weights({}) if pooling.head is None else checkpoint.load("head.")
     return Pooler(pooling, weights, normalize=config.normalize)
 
 
-def describe_runner(checkpoint: Checkpoint, runner: RunnerName = "auto") -> str:
-    """What `load_runner` would compute with, as the start banner says it."""
+def describe_runner(checkpoint: Checkpoint, compute: ComputeConfig) -> str:
+    """What `load_configured` would compute with, as the start banner says it."""
     if isinstance(checkpoint.spec, EchoSpec):
         return "nothing to compute"
+    threads = "1 thread" if compute.num_threads == 1 else f"{compute.num_threads} threads"
     if isinstance(checkpoint.spec, EncoderSpec):
-        return "computed with numpy"
-    match _chosen(runner):
+        return f"computed with numpy ({threads})"
+    weights = f", {compute.quantization} weights" if compute.quantization else ""
+    match compute.compute:
         case "reference":
-            return "computed with numpy"
+            return f"computed with numpy{weights}"
         case "native":
-            return f"computed in C++ ({usable_paths()[0]})"
+            return f"computed in C++ ({usable_paths()[0]}, {threads}){weights}"
         case never:
             assert_never(never)
 
 
-def with_resident_sizes(checkpoint: Checkpoint, runner: RunnerName = "auto") -> Checkpoint:
+def with_resident_sizes(checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
     """The checkpoint with the memory on its card that its weights and KV take in that runner."""
     spec, card = checkpoint.spec, checkpoint.card
-    if isinstance(spec, EchoSpec | EncoderSpec) or _chosen(runner) == "reference":
+    if isinstance(spec, EchoSpec | EncoderSpec) or compute.compute == "reference":
         return checkpoint  # cards are made out for the reference
-    sizes = resident_bytes(spec, card.dtype)
+    sizes = resident_bytes(spec, card.dtype, compute.quantization)
     return replace(
         checkpoint,
         card=replace(
@@ -96,11 +167,7 @@ def with_resident_sizes(checkpoint: Checkpoint, runner: RunnerName = "auto") -> 
     )
 
 
-def _chosen(runner: RunnerName) -> Literal["reference", "native"]:
-    match runner:
-        case "auto":
-            return "reference" if usable_paths()[0] == "portable" else "native"
-        case "reference" | "native":
-            return runner
-        case never:
-            assert_never(never)
+def _chosen(compute: ComputeName) -> Literal["reference", "native"]:
+    if compute != "auto":
+        return compute
+    return "reference" if usable_paths()[0] == "portable" else "native"

@@ -5,12 +5,13 @@ A row's logits are the same bits whatever else is in the step; `tiles` and `atte
 """
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Literal, assert_never
 
 import numpy as np
 
 from weft.compute import tiles
 from weft.compute.attention import AttentionPlan, attend, plan_attention
+from weft.compute.int8 import Int8Rows, multiply
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import Batch, FloatArray, IntArray
 from weft.model.spec import Activation, DecoderSpec, LayerSpec, QkNorm, RopeSpec
@@ -32,6 +33,18 @@ class _Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class _Int8Linear:
+    """The same with weights and rows rounded to int8."""
+
+    matrix: Int8Rows
+    bias: FloatArray | None
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        result = multiply(rows, self.matrix)
+        return result if self.bias is None else result + self.bias
+
+
+@dataclass(frozen=True, slots=True)
 class _RmsNorm:
     """Scale the last axis to mean square 1, then by `weight`."""
 
@@ -49,10 +62,10 @@ class _Layer:
     """The weights of one layer; a norm that the spec does not have is None."""
 
     spec: LayerSpec
-    qkv: _Linear
-    o: _Linear
-    gate_up: _Linear
-    down: _Linear
+    qkv: _Linear | _Int8Linear
+    o: _Linear | _Int8Linear
+    gate_up: _Linear | _Int8Linear
+    down: _Linear | _Int8Linear
     q_norm: _RmsNorm | None
     k_norm: _RmsNorm | None
     attention_norm_before: _RmsNorm | None
@@ -73,16 +86,23 @@ class _Step:
 class ReferenceRunner:
     """Loaded weights and a float32 KV pool. `max_model_len` matters to two-range rope only."""
 
-    def __init__(self, spec: DecoderSpec, weights: Weights, *, max_model_len: int) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: Weights,
+        *,
+        max_model_len: int,
+        quantization: Literal["int8"] | None = None,
+    ) -> None:
         self.vocab_size = spec.vocab_size
         self._spec = spec
-        reader = _Reader(spec, weights)
+        reader = _Reader(spec, weights, is_int8=quantization == "int8")
         self._embed = reader.matrix("embed")
         self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
         self._norm = reader.norm("norm")
-        self._head: _Linear | None = None
+        self._head: _Linear | _Int8Linear | None = None
         if spec.has_head:
-            self._head = _Linear(self._embed if spec.tied_head else reader.matrix("head"), None)
+            self._head = reader.linear("", "embed" if spec.tied_head else "head")
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
         self._frequencies = {rope: inverse_frequencies(rope, max_model_len) for rope in ropes}
         self._block_size = 0
@@ -193,16 +213,17 @@ class _Reader:
 
     spec: DecoderSpec
     weights: Weights
+    is_int8: bool
 
     def layer(self, index: int, spec: LayerSpec) -> _Layer:
         """Everything of one layer."""
         prefix = f"layers.{index}."
         return _Layer(
             spec=spec,
-            qkv=self._linear(prefix, "q", "k", "v"),
-            o=self._linear(prefix, "o"),
-            gate_up=self._linear(prefix, "gate", "up"),
-            down=self._linear(prefix, "down"),
+            qkv=self.linear(prefix, "q", "k", "v"),
+            o=self.linear(prefix, "o"),
+            gate_up=self.linear(prefix, "gate", "up"),
+            down=self.linear(prefix, "down"),
             q_norm=self._optional_norm(prefix + "q_norm"),
             k_norm=self._optional_norm(prefix + "k_norm"),
             attention_norm_before=self._optional_norm(prefix + "attention_norm_before"),
@@ -223,10 +244,19 @@ class _Reader:
     def _optional_norm(self, name: str) -> _RmsNorm | None:
         return self.norm(name) if name in self.weights else None
 
-    def _linear(self, prefix: str, *names: str) -> _Linear:
-        parts = [self.matrix(prefix + name) for name in names]
+    def linear(self, prefix: str, *names: str) -> _Linear | _Int8Linear:
+        """The matrices of one input, joined."""
         biases = [f"{prefix}{name}.bias" for name in names]
         bias = None
         if biases[0] in self.weights:
             bias = np.concatenate([self.weights[name].float32() for name in biases])
+        if self.is_int8:
+            return _Int8Linear(Int8Rows.join([self._int8(prefix + name) for name in names]), bias)
+        parts = [self.matrix(prefix + name) for name in names]
         return _Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
+
+    def _int8(self, name: str) -> Int8Rows:
+        tensor = self.weights[name]
+        if tensor.scales is not None:
+            return Int8Rows(tensor.data, tensor.scales)
+        return Int8Rows.round(self.matrix(name))

@@ -4,7 +4,7 @@
 is left to choose. Sizes are in tokens, blocks or bytes, as the name says.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,6 +33,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     dtype: str = "auto"
     runner: str = "auto"
     pooler_config: str | dict[str, Any] | PoolerOptions | None = None
+    quantization: Literal["int8"] | None = None
+    compute: Literal["auto", "reference", "native"] = "auto"
+    num_threads: int | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -133,6 +136,17 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_lookup_min: int
 
 
+class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What computes: `compute` is "native" or "reference", with `num_threads` threads.
+
+    `quantization` is "int8" where linear layers are to be computed in that, else None.
+    """
+
+    compute: Literal["native", "reference"]
+    num_threads: int
+    quantization: Literal["int8"] | None = None
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one step and of the queue. `policy` is "fcfs" or "priority".
 
@@ -158,6 +172,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_config: CacheConfig
     scheduler_config: SchedulerConfig
     structured_outputs_in_reasoning: bool = False
+    compute_config: ComputeConfig | None = None  # None: it computes on another machine
     data_parallel_size: int = 1
     kv_transfer_config: None = None
     pooler_config: PoolerConfig | None = None

@@ -6,6 +6,7 @@ allowed; a model that does not fit is refused with flags that would make it fit.
 
 from dataclasses import dataclass
 
+from weft.compute.load import choose
 from weft.core.config import (
     CacheConfig,
     EngineConfig,
@@ -62,6 +63,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         scheduler_config=scheduler,
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
         pooler_config=resolve_pooler(options, card),
+        compute_config=choose(options, card),
     )
 
 

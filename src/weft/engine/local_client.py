@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from weft.compute.load import load_pooler, load_runner
+from weft.compute.load import load_configured, load_pooler
 from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
@@ -65,8 +65,7 @@ class LocalClient(FrontClient):
         cls, checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
     ) -> "LocalClient":
         """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
-        max_model_len = config.model_config.max_model_len
-        runner = await asyncio.to_thread(load_runner, checkpoint, max_model_len=max_model_len)
+        runner = await asyncio.to_thread(load_configured, checkpoint, config)
         pooler = load_pooler(checkpoint, config.pooler_config)
         tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
         return await cls.start_with(runner, tokenizer, config, metrics, pooler)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from weft.compute.load import with_resident_sizes
+from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
@@ -49,14 +49,13 @@ class LLM:
             allowed = ", ".join(EngineOptions.__struct_fields__)
             raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
         settings = EngineOptions(model=model, **{**_UNLIMITED, **options})
-        checkpoint = with_resident_sizes(
-            open_model(
-                model,
-                revision=settings.revision,
-                dtype=settings.dtype,
-                runner=settings.runner,
-            )
+        checkpoint = open_model(
+            model, revision=settings.revision, dtype=settings.dtype, runner=settings.runner
         )
+        if settings.num_threads is None and not checkpoint.card.is_causal:
+            # In a process of the caller's numpy may have threads of its own, which are not ours to count.
+            settings = msgspec.structs.replace(settings, num_threads=1)
+        checkpoint = with_resident_sizes(checkpoint, choose(settings, checkpoint.card))
         config = resolve(settings, checkpoint.card, free_memory_bytes())
         self._template = _template(checkpoint)
         self._request_ids = itertools.count()

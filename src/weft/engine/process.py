@@ -17,8 +17,7 @@ from typing import BinaryIO
 import msgspec
 import zmq
 
-from weft.compute.load import load_pooler, load_runner
-from weft.compute.native import available_cpus
+from weft.compute.load import load_configured, load_pooler
 from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
@@ -140,10 +139,7 @@ def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, bytes]:
             model.model, revision=model.revision, dtype=model.dtype, runner=model.runner_type
         )
         pooler = load_pooler(checkpoint, config.pooler_config)
-        # Ours to use: the child's BLAS has one thread (see `process_client`).
-        runner = load_runner(
-            checkpoint, max_model_len=model.max_model_len, num_threads=available_cpus()
-        )
+        runner = load_configured(checkpoint, config)
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
     except MemoryError as error:  # a limit of this process, which free memory does not show
         raise ConfigError(

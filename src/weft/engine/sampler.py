@@ -1,4 +1,7 @@
-"""The sampler: from a step's logits to tokens and log-probabilities, row by row in numpy.
+"""The sampler: from a step's logits to tokens and log-probabilities, row by row in native code.
+
+`choose` and `logprob_row` are the same in numpy: they say what is computed, and tests hold the native
+code to them.
 
 Each row is handled alone and in full, so it cannot depend on the rows beside it. The order of
 transformations is the one users of this field expect: masks, bias, penalties, then temperature,
@@ -13,9 +16,10 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compute.native import draw_rows
+from weft.compute.native import choose_token, draw_rows, score_tokens
 from weft.compute.runner import FloatArray
 from weft.core.types import LogprobsMode, SamplingParams
+from weft.engine.choosing import bad_ends, early_ends, to_choice
 from weft.engine.grammar import GrammarFailed
 from weft.engine.messages import LogprobRow
 from weft.engine.noise import gumbel, noise_key
@@ -102,8 +106,11 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows, mode: LogprobsMode) ->
         if not np.isfinite(logits.max(axis=-1)).all():  # NaN spreads through max
             return _CORRUPT
         prompt_logprobs = [
-            logprob_row(
-                row, sequence.token_ids[entry.start + i + 1], sequence.params.prompt_logprobs, mode
+            _score(
+                row,
+                [sequence.token_ids[entry.start + i + 1]],
+                sequence.params.prompt_logprobs,
+                mode,
             )
             for i, row in enumerate(logits[: entry.num_scored])
         ]
@@ -113,7 +120,9 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows, mode: LogprobsMode) ->
         grammar = sequence.ruling_grammar
         if grammar is not None:
             row = np.where(grammar.mask(), row, _NEVER)
-        token_id = choose(row, sequence)
+        token_id = _next_token(row, sequence)
+        if token_id is None:
+            return _CORRUPT
         return SampledRow(
             token_id=token_id,
             logprobs=_logprobs(row, token_id, sequence, mode),
@@ -124,6 +133,13 @@ def _sample_entry(logits: FloatArray, entry: PlannedRows, mode: LogprobsMode) ->
     except Exception:
         log.exception("sampling failed: request_id=%s", sequence.request.request_id)
         return SampledRow(error="internal error while sampling")
+
+
+def _next_token(row: Row, sequence: Sequence) -> int | None:
+    """As `choose`; None where nothing can be chosen from the row."""
+    if sequence.forced_token_id is not None:
+        return sequence.forced_token_id
+    return choose_token(row, to_choice(sequence))
 
 
 def choose(logits: Row, sequence: Sequence) -> int:
@@ -172,9 +188,19 @@ def _logprobs(row: Row, token_id: int, sequence: Sequence, mode: LogprobsMode) -
     if mode in (LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS):
         row = _processed(row, sequence)
     if params.logprob_token_ids is None:
-        return logprob_row(row, token_id, params.logprobs, mode)
-    values = _values(row, mode)
-    return [_ranked(values, wanted) for wanted in (token_id, *params.logprob_token_ids)]
+        return _score(row, [token_id], params.logprobs, mode)
+    return _score(row, [token_id, *params.logprob_token_ids], 0, mode)
+
+
+def _score(row: Row, token_ids: list[int], num_top: int | None, mode: LogprobsMode) -> LogprobRow:
+    """As `logprob_row`, of several tokens; logits are given as they are, in numpy."""
+    assert num_top is not None
+    if mode in (LogprobsMode.RAW_LOGITS, LogprobsMode.PROCESSED_LOGITS):
+        given = [_ranked(row, token_id) for token_id in token_ids]
+        return given + logprob_row(row, token_ids[0], num_top, mode)[1:]
+    scores = score_tokens(row, token_ids, len(row) if num_top == -1 else num_top)
+    assert scores is not None  # rows that are no numbers were refused before
+    return scores
 
 
 def _processed(row: Row, sequence: Sequence) -> Row:
@@ -261,12 +287,8 @@ def _masked(logits: Row, sequence: Sequence) -> Row:
         allowed[params.allowed_token_ids] = row[params.allowed_token_ids]
         row = allowed if allowed.max() > _NEVER else row
     if sequence.request.bad_token_ids:
-        row = _without(row, _bad_ends(sequence))
-    if sequence.num_output_tokens < params.min_tokens:
-        row = _without(row, [*sequence.request.eos_token_ids, *(params.stop_token_ids or ())])
-    elif params.ignore_eos and sequence.ruling_grammar is not None:
-        row = _without(row, list(sequence.request.eos_token_ids))
-    return row
+        row = _without(row, bad_ends(sequence))
+    return _without(row, early_ends(sequence))
 
 
 def _without(row: Row, token_ids: list[int]) -> Row:
@@ -275,19 +297,6 @@ def _without(row: Row, token_ids: list[int]) -> Row:
     rest = row.copy()
     rest[token_ids] = _NEVER
     return rest if rest.max() > _NEVER else row
-
-
-def _bad_ends(sequence: Sequence) -> list[int]:
-    """The tokens that would complete a bad word now; only the output counts."""
-    num_output = sequence.num_output_tokens
-    ends = []
-    for word in sequence.request.bad_token_ids:
-        num_before = len(word) - 1
-        if num_before == 0 or (
-            num_before <= num_output and sequence.token_ids[-num_before:] == word[:-1]
-        ):
-            ends.append(word[-1])
-    return ends
 
 
 def _penalise(row: Row, sequence: Sequence) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from weft.model.card import ModelCard
 from weft.model.encoders.spec import EncoderSpec
 from weft.model.spec import DecoderSpec, EchoSpec
-from weft.model.weights import LoadWeights, Weights
+from weft.model.weights import LoadWeights, Weights, refuse_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,15 @@ class Checkpoint:
     tokenizer_files: Mapping[str, bytes]
     load_weights: LoadWeights = field(repr=False)
 
-    def load(self) -> Weights:
-        """Map and check every tensor; a `ConfigError` names the one that cannot be served."""
+    def load(self, prefix: str = "") -> Weights:
+        """Map and check every tensor whose name begins so; a `ConfigError` names one that is no numbers."""
+        mapped = self.load_weights().tensors
+        weights = Weights({name: t for name, t in mapped.items() if name.startswith(prefix)})
+        for tensor in weights.tensors.values():
+            if tensor.unchecked is not None and not tensor.is_finite():
+                refuse_values(tensor.unchecked)
+        return weights
+
+    def map(self) -> Weights:
+        """Map every tensor; whoever reads them checks the values of those that are still unchecked."""
         return self.load_weights()

@@ -23,6 +23,7 @@ from weft.model.pooling import (
     read_labels,
     read_scale,
 )
+from weft.model.quantized import has_int8_weights
 from weft.model.safetensors_files import find_tensors
 from weft.model.spec import DecoderSpec
 from weft.model.tokenizer import TokenizerFacts, read_tokenizer, read_tokenizer_files
@@ -30,6 +31,10 @@ from weft.model.weights import BYTES_PER_ELEMENT
 
 # Saved by old versions of transformers; computed from the config instead.
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
+_INT8_NOTICE = (
+    "The checkpoint's int8 weights are widened as they are read; --quantization int8 computes with them "
+    "as they are, and rounds the head too."
+)
 
 
 def open_directory(
@@ -54,6 +59,8 @@ def open_directory(
     generation = Fields(parse_object(data, generation_path) if data else {}, generation_path)
     matched = _match(path, config, spec, pooling)
     card = describe(name, config, spec, facts, generation, matched.served_dtype(dtype))
+    if any(stored.dtype == "int8" for stored in matched.stored.values()):
+        card = replace(card, notice=_INT8_NOTICE)
     return Checkpoint(
         replace(card, pooling=pooling),
         spec,
@@ -143,4 +150,5 @@ def _match(
         layout,
         stored,
         lambda source: source.startswith(ignored) or source.endswith(_COMPUTED_SUFFIXES),
+        has_int8=has_int8_weights(config.fields),
     )

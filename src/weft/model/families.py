@@ -222,7 +222,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 # Keys that change the maths, with the values that change nothing. A family that reads one is exempt.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
-        "quantization_config": ({},),
         "compression_config": ({},),
         "num_experts": (0, 1),
         "num_local_experts": (0, 1),

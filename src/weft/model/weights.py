@@ -2,23 +2,32 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.core.errors import ConfigError
+
 DTYPES = ("float32", "bfloat16", "float16")
-BYTES_PER_ELEMENT: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+BYTES_PER_ELEMENT: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _STORAGE = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16}
 _CHUNK = 1 << 22  # elements looked at in one go, to bound temporary memory
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor. numpy has no bfloat16, so `data` holds its bits as uint16 then."""
+    """One tensor. numpy has no bfloat16, so `data` holds its bits as uint16 then.
+
+    `dtype` "int8" is that of a matrix as its checkpoint rounded it: an element is its whole number times
+    the one of `scales` for its row, and this is its value wherever a value is asked for.
+    `unchecked` is where it comes from, as long as nobody has seen that all of its values are numbers.
+    """
 
     dtype: str
     data: NDArray[Any]
+    scales: NDArray[np.float32] | None = None  # [rows]
+    unchecked: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -29,10 +38,14 @@ class Tensor:
         """A float32 array of the same values; exact. May share memory with the checkpoint."""
         if self.dtype == "bfloat16":
             return (self.data.astype(np.uint32) << 16).view(np.float32)
+        if self.scales is not None:
+            return self.data.astype(np.float32) * self.scales[:, None]
         return self.data.astype(np.float32, copy=False)
 
     def is_finite(self) -> bool:
         """Whether no element is NaN or infinite."""
+        if self.scales is not None:
+            return bool(np.isfinite(self.scales).all())
         flat = self.data.reshape(-1)
         chunks = (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
         if self.dtype == "bfloat16":  # an exponent of all ones
@@ -72,6 +85,11 @@ class Weights:
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
+
+
+def refuse_values(unchecked: str) -> NoReturn:
+    """Raise the `ConfigError` for a tensor that holds NaN or infinity."""
+    raise ConfigError(f"{unchecked} holds NaN or infinity")
 
 
 LoadWeights = Callable[[], Weights]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.compute.steps import Part, step
-from weft.compute.native import NativeRunner
+from weft.compute.native import Machine, NativeRunner
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import open_model
 from weft.model.spec import DecoderSpec
@@ -28,8 +28,11 @@ def make_runner(
 ) -> NativeRunner:
     """Every other layer has the shape's window; soft caps are on where there is one.
 
-    `nan_token` makes the embedding of token 0 NaN.
+    `dtype` "int8" is bfloat16 with linear layers in int8. `nan_token` makes the embedding of token 0
+    NaN.
     """
+    quantization = "int8" if dtype == "int8" else None
+    dtype = "bfloat16" if dtype == "int8" else dtype
     query, window = SHAPES[shape]
     checkpoint = open_model(f"embedded:random?{query}", dtype=dtype)
     spec = _with_window(checkpoint, window)
@@ -39,7 +42,12 @@ def make_runner(
         embed[0] = 0x7FC0 if dtype == "bfloat16" else np.nan
         weights = Weights({**weights.tensors, "embed": Tensor(dtype, embed)})
     return NativeRunner(
-        spec, weights, dtype=dtype, max_model_len=4096, path=path, num_threads=num_threads
+        spec,
+        weights,
+        dtype=dtype,
+        max_model_len=4096,
+        quantization=quantization,
+        machine=Machine(path, num_threads),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from tests.compute.families import CASES, make_model, save
 from tests.compute.steps import run_at_random
 from weft.compute.load import load_runner
-from weft.compute.native import NativeRunner, usable_paths
+from weft.compute.native import Machine, NativeRunner, usable_paths
 from weft.model.open import open_model
 
 LENGTHS = (150, 75, 131)
@@ -41,7 +41,7 @@ def make_sequences():
 def family(request, tmp_path_factory):
     model = make_model(*CASES[request.param])
     name = save(model, tmp_path_factory.mktemp("whole"))
-    reference = load_runner(open_model(name), max_model_len=MAX_MODEL_LEN, runner="reference")
+    reference = load_runner(open_model(name), max_model_len=MAX_MODEL_LEN, compute="reference")
     whole = run_at_random(reference, make_sequences(), np.random.default_rng(4), max_chunk=200)
     with torch.no_grad():
         for weight in model.parameters():
@@ -75,8 +75,7 @@ def compute(name, dtype, path):
         checkpoint.load(),
         dtype=checkpoint.card.dtype,
         max_model_len=MAX_MODEL_LEN,
-        path=path,
-        num_threads=2,
+        machine=Machine(path, 2),
     )
     return run_at_random(runner, make_sequences(), np.random.default_rng(5), max_chunk=40)
 
@@ -114,9 +113,13 @@ def test_float16_weights_are_widened(path):
         "embedded:random?hidden=68&heads=5&kv_heads=1&head_dim=14&dtype=float16"
     )
     sequences = [np.random.default_rng(1).integers(0, 512, 60).tolist()]
-    reference = load_runner(checkpoint, runner="reference")
+    reference = load_runner(checkpoint, compute="reference")
     native = NativeRunner(
-        checkpoint.spec, checkpoint.load(), dtype="float16", max_model_len=100, path=path
+        checkpoint.spec,
+        checkpoint.load(),
+        dtype="float16",
+        max_model_len=100,
+        machine=Machine(path),
     )
     expected = run_at_random(reference, sequences, np.random.default_rng(2), max_chunk=20)
     logits = run_at_random(native, sequences, np.random.default_rng(2), max_chunk=20)

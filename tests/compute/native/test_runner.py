@@ -7,20 +7,27 @@ import pytest
 
 from tests.compute.native.models import make_runner
 from tests.compute.steps import Part, step
+from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.compute.load import describe_runner, load_runner, with_resident_sizes
-from weft.compute.native import NativeRunner, resident_bytes, usable_paths
+from weft.compute.native import Machine, NativeRunner, resident_bytes, usable_paths
 from weft.compute.reference import ReferenceRunner
+from weft.core.config import ComputeConfig
+from weft.core.errors import ConfigError
 from weft.model.open import open_model
 from weft.model.weights import Weights
 
 TINY = "embedded:random?hidden=64&heads=4&kv_heads=2&vocab=300"
 
 
+def computing(compute, num_threads=1, quantization=None):
+    return ComputeConfig(compute=compute, num_threads=num_threads, quantization=quantization)
+
+
 def test_a_runner_can_be_forced():
-    """`runner` names one; without it the native one serves wherever the CPU has vectors for it."""
+    """`compute` names one; without it the native one serves wherever the CPU has vectors for it."""
     checkpoint = open_model(TINY)
-    assert isinstance(load_runner(checkpoint, runner="native"), NativeRunner)
-    assert isinstance(load_runner(checkpoint, runner="reference"), ReferenceRunner)
+    assert isinstance(load_runner(checkpoint, compute="native"), NativeRunner)
+    assert isinstance(load_runner(checkpoint, compute="reference"), ReferenceRunner)
     has_vectors = usable_paths()[0] != "portable"
     assert isinstance(load_runner(checkpoint), NativeRunner) == has_vectors
 
@@ -28,8 +35,10 @@ def test_a_runner_can_be_forced():
 def test_the_banner_names_what_computes():
     """A user sees whether the slow path serves."""
     checkpoint = open_model(TINY)
-    assert describe_runner(checkpoint, "reference") == "computed with numpy"
-    assert usable_paths()[0] in describe_runner(checkpoint, "native")
+    numpy, native = computing("reference", 2), computing("native", 2, "int8")
+    assert describe_runner(checkpoint, numpy) == "computed with numpy"
+    expected = f"computed in C++ ({usable_paths()[0]}, 2 threads), int8 weights"
+    assert describe_runner(checkpoint, native) == expected
 
 
 @pytest.mark.parametrize("path", ["sse9", ""])
@@ -38,7 +47,11 @@ def test_an_unknown_path_is_refused(path):
     checkpoint = open_model(TINY)
     with pytest.raises(ValueError, match="portable"):
         NativeRunner(
-            checkpoint.spec, checkpoint.load(), dtype="float32", max_model_len=64, path=path
+            checkpoint.spec,
+            checkpoint.load(),
+            dtype="float32",
+            max_model_len=64,
+            machine=Machine(path),
         )
 
 
@@ -69,13 +82,40 @@ def test_a_tensor_of_another_shape_is_refused():
         NativeRunner(checkpoint.spec, Weights(tensors), dtype="float32", max_model_len=64)
 
 
+PLACES = {
+    "embed": ("model.embed_tokens.weight", 0),
+    "q": ("model.layers.0.self_attn.q_proj.weight", 40),
+    "norm": ("model.norm.weight", 3),
+}
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_tensor_that_holds_no_numbers_is_refused(tmp_path, place, value, quantization):
+    """Values are looked at while they are packed; the message is that of loading for the reference."""
+    name, at = PLACES[place]
+    tensors = tensors_of()
+    tensors[name].reshape(-1)[at] = value
+    path = write_checkpoint(tmp_path / "m", tensors=tensors)
+    checkpoint = open_model(str(path))
+    with pytest.raises(ConfigError, match=f"tensor {name} holds NaN or infinity"):
+        load_runner(checkpoint, compute="native", quantization=quantization)
+    with pytest.raises(ConfigError, match=f"tensor {name} holds NaN or infinity"):
+        load_runner(checkpoint, compute="reference", quantization=quantization)
+
+
 def test_the_embedded_model_loads_quickly():
     """Packing embedded:tiny takes well under 0.3 s of work."""
     checkpoint = open_model("embedded:tiny")
     weights = checkpoint.load()
     started = time.thread_time()
     NativeRunner(
-        checkpoint.spec, weights, dtype=checkpoint.card.dtype, max_model_len=512, num_threads=1
+        checkpoint.spec,
+        weights,
+        dtype=checkpoint.card.dtype,
+        max_model_len=512,
+        machine=Machine(num_threads=1),
     )
     assert time.thread_time() - started < 0.3
 
@@ -109,13 +149,13 @@ def _resident():
 def test_the_card_tells_what_the_runner_takes(dtype):
     """The pool is sized by the bytes that a token takes in the runner that will serve."""
     checkpoint = open_model(TINY, dtype=dtype)
-    card = with_resident_sizes(checkpoint, "native").card
+    card = with_resident_sizes(checkpoint, computing("native")).card
     width = 2 if dtype == "bfloat16" else 4
     assert card.kv_bytes_per_token == 2 * 2 * 2 * 16 * width
     assert card.kv_dtype == ("bfloat16" if dtype == "bfloat16" else "float32")
     assert card.weight_bytes == resident_bytes(checkpoint.spec, dtype).weights
     assert card.weight_bytes >= checkpoint.card.num_parameters * width
-    assert with_resident_sizes(checkpoint, "reference").card == checkpoint.card
+    assert with_resident_sizes(checkpoint, computing("reference")).card == checkpoint.card
 
 
 def test_parts_of_a_step_add_up():

@@ -3,21 +3,33 @@
 from dataclasses import dataclass
 
 from weft.compute.native import _core
+from weft.compute.native.choosing import Choice, choose_token, score_tokens
 from weft.compute.native.drawing import Drawn, draw_rows
-from weft.compute.native.runner import NativeRunner, usable_paths
+from weft.compute.native.runner import (
+    MAX_THREADS,
+    Machine,
+    NativeRunner,
+    available_cpus,
+    usable_paths,
+)
 from weft.compute.native.sizes import ResidentBytes, resident_bytes
 
 __all__ = [
+    "MAX_THREADS",
+    "Choice",
     "Cpu",
     "Drawn",
     "Limits",
+    "Machine",
     "NativeRunner",
     "ResidentBytes",
     "available_cpus",
+    "choose_token",
     "cpu",
     "draw_rows",
     "measure_limits",
     "resident_bytes",
+    "score_tokens",
     "usable_paths",
 ]
 
@@ -44,16 +56,15 @@ class Limits:
     operations_per_s: float
 
 
-def measure_limits(dtype: str, num_threads: int | None = None) -> Limits:
+def measure_limits(
+    dtype: str, num_threads: int | None = None, quantization: str | None = None
+) -> Limits:
     """Read memory and multiply in registers for some tens of milliseconds; for benchmarks."""
     element = "bfloat16" if dtype == "bfloat16" else "float32"
     threads = _core.available_cpus() if num_threads is None else num_threads
-    return Limits(*_core.measure_limits(usable_paths()[0], element, threads))
-
-
-def available_cpus() -> int:
-    """How many CPUs this process may use."""
-    return _core.available_cpus()
+    return Limits(
+        *_core.measure_limits(usable_paths()[0], element, quantization or "none", threads)
+    )
 
 
 def cpu() -> Cpu:

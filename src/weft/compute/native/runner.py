@@ -1,6 +1,8 @@
 """`NativeRunner`: a decoder in C++. One call a step, without Python's lock, from token ids to logits."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -8,18 +10,31 @@ from weft.compute.native import _core
 from weft.compute.rope import inverse_frequencies
 from weft.compute.runner import Batch, FloatArray
 from weft.model.spec import DecoderSpec, RopeSpec
-from weft.model.weights import Tensor, Weights
+from weft.model.weights import Tensor, Weights, refuse_values
 
+MAX_THREADS = 1024
 _VECTORS = frozenset(
     "norm q_norm k_norm attention_norm_before attention_norm_after mlp_norm_before mlp_norm_after".split()
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What to compute on: one of `usable_paths()` (None: the best), and how many threads.
+
+    `num_threads` None takes the CPUs that this process may use.
+    """
+
+    path: str | None = None
+    num_threads: int | None = None
+
+
 class NativeRunner:
     """Computes in bfloat16 with float32 sums where `dtype` is bfloat16, otherwise in float32.
 
-    `path` is one of `usable_paths()` (None: the best). `num_threads` None takes the CPUs that this
-    process may use. `max_model_len` matters to two-range rope only.
+    A tensor that is still unchecked is looked at while it is packed; a `ConfigError` names one that holds
+    NaN or infinity. `quantization` is of linear layers: the head too, but not the embedding.
+    `max_model_len` matters to two-range rope only.
     """
 
     def __init__(
@@ -28,20 +43,22 @@ class NativeRunner:
         weights: Weights,
         *,
         dtype: str,
+        quantization: Literal["int8"] | None = None,
         max_model_len: int,
-        path: str | None = None,
-        num_threads: int | None = None,
+        machine: Machine = Machine(),
     ) -> None:
         self.vocab_size = spec.vocab_size
         self._num_outputs = spec.vocab_size if spec.has_head else spec.hidden_size
-        self.path = usable_paths()[0] if path is None else path
+        self.path = usable_paths()[0] if machine.path is None else machine.path
         self._model = _core.Model(
-            _model_spec(spec, dtype, max_model_len),
+            _model_spec(spec, dtype, max_model_len, quantization),
             self.path,
-            _core.available_cpus() if num_threads is None else num_threads,
+            available_cpus() if machine.num_threads is None else machine.num_threads,
         )
         for name, tensor in _prepared(spec, weights):
-            self._model.load(name, tensor.dtype, tensor.data)
+            is_finite = self._model.load(name, tensor.dtype, tensor.data, tensor.scales)
+            if tensor.unchecked is not None and not is_finite:
+                refuse_values(tensor.unchecked)
 
     @property
     def num_threads(self) -> int:
@@ -86,6 +103,11 @@ def usable_paths() -> list[str]:
     return _core.usable_paths()
 
 
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    return min(_core.available_cpus(), MAX_THREADS)
+
+
 def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor]]:
     """Every tensor as the core takes it: norms in float32, with the offset of the family added.
 
@@ -97,12 +119,15 @@ def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor
         if name.startswith("head."):
             continue  # a classifier's, which comes after
         if name.rpartition(".")[2] in _VECTORS:
-            yield name, Tensor("float32", tensor.float32() + np.float32(spec.norm_offset))
+            values = tensor.float32() + np.float32(spec.norm_offset)
+            yield name, Tensor("float32", values, unchecked=tensor.unchecked)
         else:
-            yield name, Tensor(tensor.dtype, np.ascontiguousarray(tensor.data))
+            yield name, replace(tensor, data=np.ascontiguousarray(tensor.data))
 
 
-def _model_spec(spec: DecoderSpec, dtype: str, max_model_len: int) -> _core.ModelSpec:
+def _model_spec(
+    spec: DecoderSpec, dtype: str, max_model_len: int, quantization: str | None
+) -> _core.ModelSpec:
     native = _core.ModelSpec()
     for field in (
         "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim norm_eps "
@@ -118,6 +143,7 @@ def _model_spec(spec: DecoderSpec, dtype: str, max_model_len: int) -> _core.Mode
     native.element = "bfloat16" if dtype == "bfloat16" else "float32"
     native.attention_soft_cap = spec.attention_soft_cap or 0.0
     native.set_qk_norm(spec.qk_norm.value)
+    native.set_quantization(quantization or "none")
     native.set_activation(spec.activation.value)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     native.ropes = [_rope(rope, max_model_len) for rope in ropes]

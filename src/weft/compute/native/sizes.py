@@ -1,12 +1,14 @@
 """Memory that a decoder takes in the native runner: matrices and heads are padded to whole lanes."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from weft.model.spec import DecoderSpec
 from weft.model.weights import BYTES_PER_ELEMENT
 
 _LANES = 16  # elements of depth, of a head
 _PANEL = 32  # output rows of a matrix
+_SCALE_BYTES = 4  # of an output row, as int8
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +20,34 @@ class ResidentBytes:
     kv_dtype: str
 
 
-def resident_bytes(spec: DecoderSpec, dtype: str) -> ResidentBytes:
-    """Sizes for a checkpoint that is served as `dtype`; float16 is widened."""
+def resident_bytes(
+    spec: DecoderSpec, dtype: str, quantization: Literal["int8"] | None = None
+) -> ResidentBytes:
+    """Sizes for a checkpoint that is served as `dtype`; float16 is widened.
+
+    As int8, only the embedding keeps that type: it is looked up and not multiplied with.
+    """
     kv_dtype = "bfloat16" if dtype == "bfloat16" else "float32"
     width = BYTES_PER_ELEMENT[kv_dtype]
     hidden = _padded(spec.hidden_size, _PANEL)
     inner = _padded(spec.intermediate_size, _LANES)
     head = _padded(spec.head_dim, _LANES)
     query, kv = spec.num_heads * head, spec.num_kv_heads * head
-    layer = hidden * (_padded(query + 2 * kv, _PANEL) + query) + 3 * hidden * inner
-    is_shared = spec.tied_head and spec.has_head
-    embedding = 0 if is_shared else spec.vocab_size * spec.hidden_size
-    outputs = spec.vocab_size if spec.has_head else spec.hidden_size
-    total = len(spec.layers) * layer + hidden * _padded(outputs, _PANEL) + embedding
-    return ResidentBytes(total * width, len(spec.layers) * 2 * kv * width, kv_dtype)
+    qkv = _padded(query + 2 * kv, _PANEL)
+    layers = len(spec.layers) * (hidden * (qkv + query) + 3 * hidden * inner)
+    outputs = _padded(spec.vocab_size if spec.has_head else spec.hidden_size, _PANEL)
+    embedding = spec.vocab_size * spec.hidden_size * width
+    if quantization is None:
+        is_shared = spec.tied_head and spec.has_head
+        total = (layers + hidden * outputs) * width + (0 if is_shared else embedding)
+    else:
+        scales = len(spec.layers) * (qkv + 2 * hidden + 2 * inner)
+        head = hidden * outputs * width  # hands on hidden states, and rounds nothing
+        if spec.has_head:
+            scales += outputs
+            head = hidden * outputs
+        total = layers + head + scales * _SCALE_BYTES + embedding
+    return ResidentBytes(total, len(spec.layers) * 2 * kv * width, kv_dtype)
 
 
 def _padded(size: int, multiple: int) -> int:

@@ -1,0 +1,103 @@
+// int8 for x86 CPUs with AVX2.
+#include "kernels/lanes_avx2.h"
+
+#include <cstring>
+
+#include "kernels/elements.h"
+
+namespace weft {
+namespace {
+
+struct Ints {
+    __m256i low;
+    __m256i high;
+};
+
+inline Ints load(const std::int32_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+inline void store(std::int32_t* p, Ints a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.high);
+}
+inline Lanes to_floats(Ints a, std::int32_t shift) {
+    const __m256i all = _mm256_set1_epi32(shift);
+    return {_mm256_cvtepi32_ps(_mm256_sub_epi32(a.low, all)),
+            _mm256_cvtepi32_ps(_mm256_sub_epi32(a.high, all))};
+}
+inline __m256 widen_half(const std::uint16_t* p) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+inline Lanes widen_bfloat16(const std::uint16_t* p) { return {widen_half(p), widen_half(p + 8)}; }
+
+// Eight columns. The instruction adds pairs of products in 16 bits, where 255 * 127 * 2 would not fit:
+// so the weight gives its magnitude, at most 127, and its sign goes to the activation.
+struct EightColumns {
+    __m256i weights;
+    __m256i magnitudes;
+};
+
+inline EightColumns load_columns(const std::uint8_t* p) {
+    const __m256i stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i weights = _mm256_xor_si256(stored, _mm256_set1_epi8(static_cast<char>(0x80)));
+    return {weights, _mm256_abs_epi8(weights)};
+}
+
+inline __m256i add_products(__m256i sum, const EightColumns& columns, __m256i x) {
+    const __m256i signed_x = _mm256_sign_epi8(x, columns.weights);
+    const __m256i pairs = _mm256_maddubs_epi16(columns.magnitudes, signed_x);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+// Whole numbers as int8; returns their sum.
+inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
+    alignas(64) float values[kLanes];
+    store(values, a);
+    std::int32_t total = 0;
+    for (int i = 0; i < kLanes; i++) {
+        p[i] = static_cast<std::int8_t>(values[i]);
+        total += p[i];
+    }
+    return total;
+}
+
+struct Int8 {
+    using Stored = std::uint8_t;
+    using Activation = std::int8_t;
+    using Number = std::int32_t;
+    using Sum = Ints;
+    static constexpr int kStep = 4;
+    static constexpr std::int32_t kShift = 0;  // taken off the weights before they are multiplied
+
+    struct Cell {
+        EightColumns low;
+        EightColumns high;
+    };
+
+    static Sum zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+    static Cell load_cell(const Stored* p) { return {load_columns(p), load_columns(p + 32)}; }
+    static Sum dot(Sum sum, const Cell& cell, const Activation* x) {
+        int four;
+        std::memcpy(&four, x, sizeof four);
+        const __m256i all = _mm256_set1_epi32(four);
+        return {add_products(sum.low, cell.low, all), add_products(sum.high, cell.high, all)};
+    }
+};
+
+template <class E>
+constexpr int kMaxRows = 4;
+constexpr int kWide = 1;
+constexpr int kRowPanels = 1;
+
+}  // namespace
+}  // namespace weft
+
+#include "int8/product.h"
+
+namespace weft {
+
+const Int8Kernels& avx2_int8_kernels() { return kInt8Table; }
+
+}  // namespace weft

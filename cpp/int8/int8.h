@@ -1,0 +1,66 @@
+// Products of int8 weights and int8 activations: what a kernel file offers, and the layouts it shares
+// with the model. As in cpp/kernels, no standard containers here or in what is compiled for one
+// instruction set.
+//
+// A weight is an int8 from -127 to 127 times the scale of its output row. A row of activations is
+// rounded on the fly to int8 times a scale of its own. Sums are whole numbers, exact in any order: so
+// every instruction set gives the same bits, and so does `weft.compute.int8`, the twin in numpy.
+//
+// A cell is 64 bytes: 16 columns by 4 elements of depth, each weight plus 128 as one unsigned byte,
+// because the multipliers take an unsigned and a signed one. Panels are as those of cpp/kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace weft {
+
+constexpr int kInt8WeightShift = 128;  // added to a weight as it is stored
+// Beyond this depth a sum might not fit int32.
+constexpr int kInt8MostDepth = 1 << 17;
+
+// How a row is rounded, by its largest magnitude: x becomes round(x * inverse), and that times `scale`
+// is about x again. A row of next to nothing becomes zeros, for its inverse would be infinite; one that
+// holds NaN or infinity, whose largest magnitude is given as NaN, becomes NaN.
+struct Int8Rounding {
+    float inverse;
+    float scale;
+};
+
+// Static: each kernel file is to keep the copy that is made for its own instructions.
+static inline Int8Rounding int8_rounding(float most) {
+    if (most != most) return {0.0F, most};
+    if (most < 1e-30F) return {0.0F, 0.0F};
+    return {127.0F / most, most / 127.0F};
+}
+
+// One row of activations.
+struct QuantizeTask {
+    const void* x;
+    bool is_bfloat16;  // otherwise float
+    int depth;         // a multiple of 16
+    std::int8_t* out;
+    float* scale;       // NaN if the row holds NaN or infinity
+    std::int32_t* sum;  // of `out`
+};
+
+// `x` is int8 [rows][x_stride], `panels` are unsigned bytes; what `kActivate` makes is float.
+struct Int8Task : GemmTask {
+    const float* row_scales;
+    const std::int32_t* row_sums;
+    const float* column_scales;  // by packed column; 0 for those that pad
+};
+
+struct Int8Kernels {
+    void (*gemm)(const Int8Task&);
+    void (*quantize)(const QuantizeTask&);
+    double (*probe_arithmetic)(int rounds, float* sink);
+};
+
+const Int8Kernels& portable_int8_kernels();
+const Int8Kernels& avx2_int8_kernels();
+const Int8Kernels& avx512_vnni_int8_kernels();
+
+}  // namespace weft

@@ -1,0 +1,77 @@
+// int8 in plain C++, for every CPU.
+#include "kernels/lanes_portable.h"
+
+#include "kernels/elements.h"
+
+namespace weft {
+namespace {
+
+struct Ints {
+    std::int32_t v[kLanes];
+};
+
+inline Ints load(const std::int32_t* p) {
+    Ints r;
+    std::memcpy(r.v, p, sizeof r.v);
+    return r;
+}
+inline void store(std::int32_t* p, Ints a) { std::memcpy(p, a.v, sizeof a.v); }
+inline Lanes to_floats(Ints a, std::int32_t shift) {
+    Lanes r;
+    for (int i = 0; i < kLanes; i++) r.v[i] = static_cast<float>(a.v[i] - shift);
+    return r;
+}
+inline Lanes widen_bfloat16(const std::uint16_t* p) {
+    Lanes r;
+    for (int i = 0; i < kLanes; i++) r.v[i] = widen(p[i]);
+    return r;
+}
+
+// Whole numbers as int8; returns their sum.
+inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
+    alignas(64) float values[kLanes];
+    store(values, a);
+    std::int32_t total = 0;
+    for (int i = 0; i < kLanes; i++) {
+        p[i] = static_cast<std::int8_t>(values[i]);
+        total += p[i];
+    }
+    return total;
+}
+
+struct Int8 {
+    using Stored = std::uint8_t;
+    using Activation = std::int8_t;
+    using Number = std::int32_t;
+    using Sum = Ints;
+    static constexpr int kStep = 4;
+    static constexpr std::int32_t kShift = 0;  // taken off the weights before they are multiplied
+
+    struct Cell {
+        const Stored* bytes;
+    };
+
+    static Sum zero() { return {}; }
+    static Cell load_cell(const Stored* p) { return {p}; }
+    static Sum dot(Sum sum, const Cell& cell, const Activation* x) {
+        for (int i = 0; i < kLanes; i++)
+            for (int k = 0; k < kStep; k++) sum.v[i] += (cell.bytes[i * kStep + k] - 128) * x[k];
+        return sum;
+    }
+};
+
+template <class E>
+constexpr int kMaxRows = 2;
+constexpr int kWide = 1;
+constexpr int kRowPanels = 1;
+
+}  // namespace
+}  // namespace weft
+
+#include "int8/product.h"
+
+namespace weft {
+
+const Int8Kernels& portable_int8_kernels() { return kInt8Table; }
+
+}  // namespace weft

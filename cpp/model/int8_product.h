@@ -1,0 +1,16 @@
+// One int8 product by itself, for tests: what every path gives must be what numpy gives.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "model/pack.h"
+
+namespace weft {
+
+// Rows [rows][weights.columns] times `weights`, into `out` [rows][weights.rows], on the int8 kernels of
+// `path`. Throws std::invalid_argument for sizes that do not fit each other.
+void multiply_int8(const std::string& path, std::span<const float> rows, const Source& weights,
+                   std::span<float> out);
+
+}  // namespace weft

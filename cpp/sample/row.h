@@ -1,0 +1,36 @@
+// One row of logits while tokens are chosen from it: where its largest are, without sorting all of it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace weft {
+
+class Row {
+public:
+    // `logits` must stay as they are while this is used.
+    Row(const Kernels& kernels, std::span<const float> logits);
+
+    std::span<const float> logits() const { return logits_; }
+    // Whether there is something to choose: no NaN, and the largest is finite.
+    bool is_finite() const { return is_finite_; }
+    float largest() const { return largest_; }
+    // Of those that are not minus infinity.
+    float smallest() const;
+
+    // The `wanted`-th largest, counted from 1; `wanted` is at most the number of logits.
+    float nth_largest(int wanted) const;
+
+    // Tokens whose logits are at least `floor`, ascending.
+    std::vector<int> tokens_from(float floor) const;
+
+private:
+    std::span<const float> logits_;
+    std::vector<float> maxima_;  // of each kScanBlock logits
+    bool is_finite_;
+    float largest_;
+};
+
+}  // namespace weft
