@@ -13,11 +13,12 @@ ARGS ?=
 # One process per core for the tests; empty for one process (make test WORKERS=).
 WORKERS ?= -n auto
 
-.PHONY: help setup serve test test-slow sanitize check fix bench bench-peers proto docs clean
+.PHONY: help setup serve test test-slow test-clients sanitize check fix bench bench-peers proto docs clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
 	@echo "make test-slow  run the tests that take minutes"
+	@echo "make test-clients run real clients' packages against a server, each in an environment of its own"
 	@echo "make sanitize   run the C++ tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "make check      format, lint, types, imports, tree, generated documents"
 	@echo "make fix        let the formatter and the linter mend what they can"
@@ -52,6 +53,10 @@ test: $(VENV)/dev.stamp
 
 test-slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+
+# Each client's package goes to build/clients, once; some hundred megabytes together.
+test-clients: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m clients $(ARGS)
 
 # One directory for each: they cannot be compiled in together.
 sanitize: $(VENV)/dev.stamp

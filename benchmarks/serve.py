@@ -1,0 +1,229 @@
+"""What serving costs: the engine alone, over gRPC and over HTTP, by number of streaming clients.
+
+`python benchmarks/serve.py`; README.md says how to read the table.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+
+import msgspec
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.serve_load import Job, Report, Seen, drive
+from weft.core.config import EngineOptions
+from weft.core.types import OutputKind, SamplingParams
+from weft.engine.configure import resolve
+from weft.engine.process_client import ProcessClient
+from weft.model.open import open_model
+
+# One whose steps are nearly free, so that what is in front of it shows; one of SmolLM2-135M's shape.
+MODELS = {
+    "free": "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=400",
+    "paced": "embedded:echo?itl_ms=20",
+    "smollm2-135m": "embedded:random?layers=30&hidden=576&heads=9&kv_heads=3&head_dim=64"
+    "&intermediate=1536&vocab=49152&dtype=bfloat16",
+}
+WAYS = {
+    "gRPC": "grpc",
+    "HTTP, completions": "/v1/completions",
+    "HTTP, chat": "/v1/chat/completions",
+}
+MAX_MODEL_LEN = 2048
+NUM_BLOCKS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement. `front_ms` is processor time a 1,000 tokens, None where there is no front end."""
+
+    way: str
+    num_clients: int
+    report: Report
+    front_ms: float | None
+
+    def __str__(self) -> str:
+        report = self.report
+        cuts = quantiles(report.firsts_s, n=100, method="inclusive")
+        front = "" if self.front_ms is None else f"{self.front_ms:.1f}"
+        return (
+            f"| {self.num_clients} | {self.way} | {report.num_tokens / report.seconds:.0f} "
+            f"| {cuts[49] * 1e3:.1f} | {cuts[98] * 1e3:.1f} "
+            f"| {report.num_tokens / report.num_messages:.2f} | {front} |"
+        )
+
+
+class Load:
+    """The process of the clients."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def run(self, job: Job) -> Report:
+        """Have a job done."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+        self._process.stdin.flush()
+        return msgspec.json.decode(self._process.stdout.readline(), type=Report)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running `weft serve`."""
+
+    pid: int
+    http_port: int
+    grpc_port: int
+
+    def cpu_s(self) -> float:
+        """Processor time of the front end so far; the engine is another process."""
+        times = psutil.Process(self.pid).cpu_times()
+        return times.user + times.system
+
+
+@contextmanager
+def load() -> Iterator[Load]:
+    """Clients that wait for jobs."""
+    path = Path(__file__).parent / "serve_load.py"
+    with subprocess.Popen(
+        [sys.executable, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            yield Load(process)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def server(model: str, *argv: str) -> Iterator[Server]:
+    """`weft serve MODEL`, ready."""
+    command = [sys.executable, "-m", "weft.cli.main", "serve", model, "--port=0", "--grpc-port=0"]
+    limits = [f"--max-model-len={MAX_MODEL_LEN}", f"--num-gpu-blocks-override={NUM_BLOCKS}"]
+    with subprocess.Popen(
+        [*command, *limits, "--served-model-name=m", "--log-level=error", *argv],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    ) as process:
+        try:
+            yield Server(process.pid, *_ports(process))
+        finally:
+            process.terminate()
+
+
+def _ports(process: subprocess.Popen[str]) -> tuple[int, int]:
+    found: dict[str, int] = {}
+    assert process.stdout is not None
+    for line in process.stdout:
+        name, _, rest = line.strip().partition(" ")
+        if name in ("HTTP", "gRPC"):
+            found[name] = int(rest.split()[0].rpartition(":")[2])
+        if name == "try":
+            return found["HTTP"], found["gRPC"]
+    raise SystemExit("the server did not start")
+
+
+@asynccontextmanager
+async def engine(model: str) -> AsyncIterator[ProcessClient]:
+    """An engine with nothing in front."""
+    options = EngineOptions(
+        model=model, max_model_len=MAX_MODEL_LEN, num_gpu_blocks_override=NUM_BLOCKS
+    )
+    checkpoint = open_model(model)
+    client = await ProcessClient.start(checkpoint, resolve(options, checkpoint.card, 8 << 30))
+    try:
+        yield client
+    finally:
+        client.shutdown()
+        await client.wait_closed()
+
+
+async def alone(client: ProcessClient, job: Job) -> Report:
+    """The same work, asked of the engine's client in this process."""
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=job.max_tokens,
+        ignore_eos=True,
+        output_kind=OutputKind.DELTA,
+    )
+
+    async def ask(prompt: list[int], seen: Seen) -> None:
+        request = {"prompt_token_ids": prompt}
+        async with aclosing(client.generate(request, params, f"{id(seen):x}")) as outputs:
+            async for output in outputs:
+                seen.take(sum(len(answer.token_ids) for answer in output.outputs))
+
+    return await drive(ask, job.prompts, job.num_clients)
+
+
+async def measure(model: str, arguments: argparse.Namespace) -> None:
+    """Print the rows of one model as they come."""
+    dice = random.Random(0)
+    with load() as clients, server(model) as served:
+        async with engine(model) as client:
+            for num_clients in arguments.clients:
+                for way in ("engine alone", *arguments.ways):
+                    num_prompts = num_clients * arguments.rounds
+                    prompts = [
+                        [dice.randrange(256) for _ in range(arguments.prompt_tokens)]
+                        for _ in range(num_prompts + num_clients)
+                    ]
+                    port = served.grpc_port if way == "gRPC" else served.http_port
+                    job = Job(
+                        way=WAYS.get(way, way),
+                        port=port,
+                        model="m",
+                        prompts=prompts[num_prompts:],
+                        max_tokens=arguments.tokens,
+                        num_clients=num_clients,
+                    )
+                    real = msgspec.structs.replace(job, prompts=prompts[:num_prompts])
+                    print(await _row(way, (client, clients, served), job, real), flush=True)
+
+
+async def _row(
+    way: str, parts: tuple[ProcessClient, Load, Server], warm: Job, job: Job
+) -> Row:
+    """Once to warm up, once to count."""
+    client, clients, served = parts
+    if way == "engine alone":
+        await alone(client, warm)
+        return Row(way, job.num_clients, await alone(client, job), None)
+    await asyncio.to_thread(clients.run, warm)
+    before = served.cpu_s()
+    report = await asyncio.to_thread(clients.run, job)
+    front_ms = (served.cpu_s() - before) / report.num_tokens * 1e6
+    return Row(way, job.num_clients, report, front_ms)
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 16, 64])
+    parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=256, help="of each answer")
+    parser.add_argument("--rounds", type=int, default=4, help="requests a client")
+    arguments = parser.parse_args()
+    for name in arguments.models:
+        print(
+            f"\n### {name}\n\n| clients | way | tokens/s | first token p50, ms | p99, ms "
+            "| tokens a message | front, ms of CPU a 1,000 tokens |\n|---|---|---|---|---|---|---|"
+        )
+        asyncio.run(measure(MODELS[name], arguments))
+
+
+if __name__ == "__main__":
+    main()

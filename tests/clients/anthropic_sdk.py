@@ -1,0 +1,109 @@
+"""The official Anthropic package."""
+
+import anthropic
+from asking import (
+    ANSWER,
+    CAPITAL,
+    MODEL,
+    RESULT,
+    WEATHER,
+    WEATHER_ARGUMENTS,
+    WEATHER_SCHEMA,
+    TIMER_SCHEMA,
+    address,
+    is_told,
+    run,
+)
+
+client = anthropic.Anthropic(base_url=address(), api_key="none", max_retries=0)
+# The package has no argument for it any more, the API has.
+asked = {"model": MODEL, "max_tokens": 200, "extra_body": {"temperature": 0}}
+offered = [
+    {"name": "get_weather", "description": "Get the weather in a city", "input_schema": WEATHER_SCHEMA},
+    {"name": "set_timer", "description": "Start a timer", "input_schema": TIMER_SCHEMA},
+]  # fmt: skip
+
+
+def ask(text: str = CAPITAL) -> list[dict]:
+    """A conversation of one question."""
+    return [{"role": "user", "content": text}]
+
+
+def chat() -> None:
+    """An answer, and what it cost; the prompt's length is known beforehand."""
+    made = client.messages.create(messages=ask(), **asked)
+    (block,) = made.content
+    assert ANSWER in block.text
+    assert made.stop_reason == "end_turn"
+    counted = client.messages.count_tokens(model=MODEL, messages=ask())
+    assert counted.input_tokens == made.usage.input_tokens
+
+
+def stream() -> None:
+    """The package's accumulator checks the order of events."""
+    with client.messages.stream(messages=ask(), **asked) as events:
+        pieces = list(events.text_stream)
+        made = events.get_final_message()
+    assert ANSWER in "".join(pieces)
+    assert made.usage.output_tokens > 0
+
+
+def tools() -> None:
+    """Called, and told what came of it."""
+    messages = ask(WEATHER)
+    made = client.messages.create(messages=messages, tools=offered, **asked)
+    (call,) = [block for block in made.content if block.type == "tool_use"]
+    assert made.stop_reason == "tool_use"
+    assert (call.name, call.input) == ("get_weather", WEATHER_ARGUMENTS)
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": RESULT}
+    messages += [
+        {"role": "assistant", "content": made.content},
+        {"role": "user", "content": [result]},
+    ]
+    made = client.messages.create(messages=messages, tools=offered, **asked)
+    assert is_told(made.content[0].text)
+
+
+def streamed_tools() -> None:
+    """Arguments come as pieces of JSON."""
+    with client.messages.stream(messages=ask(WEATHER), tools=offered, **asked) as events:
+        made = events.get_final_message()
+    assert [block.input for block in made.content if block.type == "tool_use"] == [WEATHER_ARGUMENTS]
+
+
+def forced_tools() -> None:
+    """Some call whatever was asked, and one by name, streamed too."""
+    made = client.messages.create(
+        messages=ask(), tools=offered,
+        tool_choice={"type": "any", "disable_parallel_tool_use": True}, **asked,
+    )  # fmt: skip
+    assert [block.type for block in made.content] == ["tool_use"]
+    named = {"type": "tool", "name": "set_timer"}
+    made = client.messages.create(messages=ask(), tools=offered, tool_choice=named, **asked)
+    (call,) = made.content
+    assert isinstance(call.input["minutes"], int)
+    with client.messages.stream(
+        messages=ask(), tools=offered, tool_choice=named, **asked
+    ) as events:
+        (streamed,) = events.get_final_message().content
+    assert streamed.input == call.input
+
+
+def errors() -> None:
+    """Each of the class that its documentation says."""
+    for error, wrong in (
+        (anthropic.NotFoundError, {"model": "nobody"}),
+        (anthropic.BadRequestError, {"extra_body": {"temperature": 9}}),
+        (anthropic.BadRequestError, {"max_tokens": 10**6}),
+        (anthropic.BadRequestError, {"max_tokens": 10**6, "stream": True}),
+    ):
+        try:
+            client.messages.create(messages=ask(), **asked | wrong)
+        except error as raised:
+            assert raised.body["type"] == "error"
+            assert raised.body["request_id"]
+        else:
+            raise AssertionError(f"{wrong} was not refused")
+
+
+run(chat, stream, tools, streamed_tools, forced_tools, errors)

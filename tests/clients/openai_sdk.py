@@ -1,0 +1,165 @@
+"""The official OpenAI package, of both major versions."""
+
+import json
+
+import openai
+from asking import (
+    ANSWER,
+    CAPITAL,
+    MODEL,
+    PERSON_SCHEMA,
+    RESULT,
+    WEATHER,
+    WEATHER_ARGUMENTS,
+    WEATHER_SCHEMA,
+    address,
+    embedding_address,
+    is_person,
+    is_told,
+    openai_tools,
+    run,
+)
+
+client = openai.OpenAI(base_url=f"{address()}/v1", api_key="none", max_retries=0)
+greedy = {"model": MODEL, "temperature": 0}
+
+
+def ask(text: str = CAPITAL) -> list[dict]:
+    """A conversation of one question."""
+    return [{"role": "user", "content": text}]
+
+
+def chat() -> None:
+    """An answer, and what it cost."""
+    assert [model.id for model in client.models.list()] == [MODEL]
+    made = client.chat.completions.create(messages=ask(), **greedy)
+    assert ANSWER in made.choices[0].message.content
+    assert made.choices[0].finish_reason == "stop"
+    assert made.usage.total_tokens == made.usage.prompt_tokens + made.usage.completion_tokens
+    text = client.completions.create(prompt="The capital of France is", max_tokens=4, **greedy)
+    assert ANSWER in text.choices[0].text
+
+
+def stream() -> None:
+    """Piece by piece, with the usage last."""
+    chunks = list(
+        client.chat.completions.create(
+            messages=ask(), stream=True, stream_options={"include_usage": True}, **greedy
+        )
+    )
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert ANSWER in "".join(pieces)
+    assert chunks[-1].usage.completion_tokens > 0
+
+
+def tools() -> None:
+    """Called of the model's own accord, and told what came of it."""
+    messages = ask(WEATHER)
+    made = client.chat.completions.create(messages=messages, tools=openai_tools(), **greedy)
+    message = made.choices[0].message
+    assert made.choices[0].finish_reason == "tool_calls"
+    (call,) = message.tool_calls
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == WEATHER_ARGUMENTS
+    messages += [message, {"role": "tool", "tool_call_id": call.id, "content": RESULT}]
+    made = client.chat.completions.create(messages=messages, tools=openai_tools(), **greedy)
+    assert is_told(made.choices[0].message.content)
+
+
+def streamed_tools() -> None:
+    """The package's own accumulator joins the pieces."""
+    with client.chat.completions.stream(
+        messages=ask(WEATHER), tools=openai_tools(), **greedy
+    ) as events:
+        for _ in events:
+            pass
+        (call,) = events.get_final_completion().choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == WEATHER_ARGUMENTS
+
+
+def forced_tools() -> None:
+    """Some call, and the call named, whatever was asked."""
+    made = client.chat.completions.create(
+        messages=ask(), tools=openai_tools(), tool_choice="required",
+        parallel_tool_calls=False, max_tokens=200, **greedy,
+    )  # fmt: skip
+    (call,) = made.choices[0].message.tool_calls
+    assert call.function.name in {"get_weather", "set_timer"}
+    named = {"type": "function", "function": {"name": "set_timer"}}
+    made = client.chat.completions.create(
+        messages=ask("Set a timer for 12 minutes."), tools=openai_tools(), tool_choice=named,
+        max_tokens=200, **greedy,
+    )  # fmt: skip
+    (call,) = made.choices[0].message.tool_calls
+    assert call.function.name == "set_timer"
+    assert isinstance(json.loads(call.function.arguments)["minutes"], int)
+
+
+def schema() -> None:
+    """JSON of the shape asked for."""
+    made = client.chat.completions.create(
+        messages=ask(),
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "person", "schema": PERSON_SCHEMA, "strict": True},
+        },
+        max_tokens=100,
+        **greedy,
+    )
+    assert is_person(made.choices[0].message.content)
+
+
+def errors() -> None:
+    """Each of the class that its documentation says."""
+    for error, asked in (
+        (openai.NotFoundError, {"model": "nobody"}),
+        (openai.BadRequestError, {"model": MODEL, "temperature": 9}),
+        (openai.BadRequestError, {"model": MODEL, "max_tokens": 10**6}),
+        (openai.BadRequestError, {"model": MODEL, "temperature": 9, "stream": True}),
+    ):
+        try:
+            client.chat.completions.create(messages=ask(), **asked)
+        except error as raised:
+            assert raised.request_id
+        else:
+            raise AssertionError(f"{asked} was not refused")
+
+
+def responses() -> None:
+    """The newer API: whole, streamed, with a call and its result, and continued by id."""
+    asked = {"model": MODEL, "temperature": 0}
+    made = client.responses.create(input=CAPITAL, **asked)
+    assert ANSWER in made.output_text
+    with client.responses.stream(input=CAPITAL, **asked) as events:
+        for _ in events:
+            pass
+        assert ANSWER in events.get_final_response().output_text
+    weather = {
+        "type": "function", "name": "get_weather", "parameters": WEATHER_SCHEMA,
+        "description": "Get the weather in a city",
+    }  # fmt: skip
+    first = client.responses.create(input=WEATHER, tools=[weather], **asked)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    assert json.loads(call.arguments) == WEATHER_ARGUMENTS
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
+    second = client.responses.create(
+        input=[result], previous_response_id=first.id, tools=[weather], **asked
+    )
+    assert is_told(second.output_text)
+    made = client.responses.create(
+        input=CAPITAL, max_output_tokens=100, **asked,
+        text={"format": {"type": "json_schema", "name": "person", "schema": PERSON_SCHEMA, "strict": True}},
+    )  # fmt: skip
+    assert is_person(made.output_text)
+    assert client.responses.retrieve(second.id).output_text == second.output_text
+
+
+def embeddings() -> None:
+    """Vectors, which the package asks for in base64."""
+    embedder = openai.OpenAI(base_url=f"{embedding_address()}/v1", api_key="none")
+    made = embedder.embeddings.create(model=MODEL, input=["one", "two"])
+    assert [entry.index for entry in made.data] == [0, 1]
+    assert abs(sum(number * number for number in made.data[0].embedding) - 1) < 1e-3
+
+
+run(chat, stream, tools, streamed_tools, forced_tools, schema, errors, responses, embeddings)
