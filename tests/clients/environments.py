@@ -47,7 +47,7 @@ ENVIRONMENTS = (
         "llama_index_sdk.py",
         ("llama-index-llms-openai-like==0.8.1", "llama-index-embeddings-openai-like==0.4.0"),
     ),
-    Environment("litellm", "litellm_sdk.py", ("litellm==1.109.1",)),
+    Environment("litellm", "litellm_sdk.py", ("litellm==1.100.5",)),
     Environment("instructor", "instructor_sdk.py", ("instructor==1.17.0",)),
     Environment("pydantic-ai", "pydantic_ai_sdk.py", ("pydantic-ai-slim[openai]==2.68.0",)),
 )

@@ -50,7 +50,7 @@ def _kinds(endpoints: Iterable[Endpoint]) -> Iterable[Any]:
 
 
 def _operation(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, Any]:
-    operation: dict[str, Any] = {"summary": endpoint.summary, "responses": {}}
+    operation: dict[str, Any] = {"summary": endpoint.summary}
     if endpoint.access is not Access.OPEN:
         operation["security"] = [{"bearer": []}, {"key": []}]
     if names := _PARAMETER.findall(endpoint.path):
@@ -61,19 +61,22 @@ def _operation(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, 
     if endpoint.body is not None:
         schema = schema_by_kind[repr(endpoint.body)]
         operation["requestBody"] = {"required": True, "content": _json(schema)}
+    operation["responses"] = _responses(endpoint, schema_by_kind)
+    return operation
+
+
+def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, Any]:
+    kind = {Dialect.OPENAI: OpenAiError, Dialect.ANTHROPIC: AnthropicError}[endpoint.dialect]
+    error = {"description": "An error.", "content": _json(schema_by_kind[repr(kind)])}
+    if endpoint.is_refused:
+        return {"501": {**error, "description": "Not supported."}, "default": error}
     answers: dict[str, Any] = {}
     if endpoint.answer is not None:
         answers |= _json(schema_by_kind[repr(endpoint.answer)])
     if endpoint.event is not None:
         answers["text/event-stream"] = {"schema": schema_by_kind[repr(endpoint.event)]}
-    responses = operation["responses"]
-    responses["200"] = {"description": "The answer."} | ({"content": answers} if answers else {})
-    error = {Dialect.OPENAI: OpenAiError, Dialect.ANTHROPIC: AnthropicError}[endpoint.dialect]
-    responses["default"] = {
-        "description": "An error.",
-        "content": _json(schema_by_kind[repr(error)]),
-    }
-    return operation
+    success = {"description": "The answer."} | ({"content": answers} if answers else {})
+    return {"200": success, "default": error}
 
 
 def _json(schema: Any) -> dict[str, Any]:

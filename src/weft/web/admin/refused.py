@@ -39,7 +39,7 @@ def _refused(row: tuple[str, str, str], access: Access) -> Endpoint:
 
     summary = f"Refused: {message}."
     fields: dict[str, Any] = {"method": method, "path": path, "access": access}
-    return Endpoint(handler=refuse, summary=summary, **fields)
+    return Endpoint(handler=refuse, summary=summary, is_refused=True, **fields)
 
 
 ENDPOINTS = (

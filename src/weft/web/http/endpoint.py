@@ -71,7 +71,8 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
 class Endpoint:
     """`answer` and `event` are what a JSON answer and an event's data consist of, for the description.
 
-    `is_strict` refuses unknown fields of the body; the inference APIs ignore them.
+    `is_strict` refuses unknown fields of the body; the inference APIs ignore them. One that
+    `is_refused` is there to say so, with 501.
     """
 
     method: str
@@ -84,3 +85,4 @@ class Endpoint:
     answer: Any = None
     event: Any = None
     is_strict: bool = False
+    is_refused: bool = False

@@ -1,0 +1,151 @@
+"""What schemathesis makes of `/openapi.json`: requests good and bad, and no answer that it does not describe."""
+
+from collections import Counter
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from schemathesis import GenerationMode
+from schemathesis.checks import load_all_checks, not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.cli.running import SMALL, running
+from weft.web.admin.openapi import describe
+from weft.web.http.state import ServerState
+from weft.web.routes import all_endpoints
+
+NUM_EXAMPLES = 25
+TIMEOUT_S = 20.0
+API_KEY, CONTROL_KEY = "for-the-api", "for-control"
+# Bodies that are answered. What is made up goes on top, a few fields at a time: of bodies made up as
+# a whole hardly one asks for something possible.
+ASKING = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
+    "/v1/completions": {"prompt": "a", "max_tokens": 3},
+    "/inference/v1/generate": {"token_ids": [65], "sampling_params": {"max_tokens": 3}},
+    "/generate": {"prompt": "a", "max_tokens": 3},
+    "/invocations": {"prompt": "a", "max_tokens": 3},
+    "/tokenize": {"prompt": "a"},
+    "/detokenize": {"tokens": [65]},
+    "/abort_requests": {"request_ids": ["a"]},
+}
+CHECKS = (status_code_conformance, content_type_conformance, response_schema_conformance)
+
+pytestmark = pytest.mark.slow
+
+
+def _document() -> dict[str, Any]:
+    """What a server would answer: it is made from the same table."""
+    endpoints = all_endpoints(ServerState(CollectorRegistry()))
+    document: dict[str, Any] = describe(endpoints)
+    return document
+
+
+DOCUMENT = _document()
+# Only what takes something can be asked wrongly.
+OPERATIONS = [
+    (method.upper(), path, mode)
+    for path, methods in DOCUMENT["paths"].items()
+    for method, operation in methods.items()
+    for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    if mode is GenerationMode.POSITIVE or {"requestBody", "parameters"} & operation.keys()
+]
+
+
+@pytest.fixture(scope="module")
+def schema():
+    """The document, and a server whose context is short."""
+    argv = ("--max-model-len", "64", "--api-key", API_KEY, "--control-api-key", CONTROL_KEY)
+    load_all_checks()
+    with running(SMALL, *argv, "--no-grpc", "--log-level", "error") as server:
+        loaded = schemathesis.openapi.from_dict(DOCUMENT)
+        loaded.config.update(base_url=server.http)
+        yield loaded
+
+
+def _strategy(schema: Any, method: str, path: str, mode: GenerationMode) -> Any:
+    """Cases for one operation."""
+    operation = schema[path][method]
+    made = operation.as_strategy(generation_mode=mode)
+    if path not in ASKING or mode is GenerationMode.NEGATIVE:
+        return made
+    return st.builds(_asking, made, st.randoms(use_true_random=False))
+
+
+def _asking(case: Any, dice: Any) -> Any:
+    """A case for a body that is answered but for what was made up of it."""
+    names = sorted(case.body) if isinstance(case.body, dict) else []
+    chosen = dice.sample(names, min(len(names), dice.randrange(3)))
+    case.body = ASKING[case.path] | {name: case.body[name] for name in chosen}
+    if "text/event-stream" in _described(case)["200"].get("content", {}) and dice.random() < 0.3:
+        case.body["stream"] = True
+    return case
+
+
+def _described(case: Any) -> dict[str, Any]:
+    """The answers that the description has for a request."""
+    answers: dict[str, Any] = DOCUMENT["paths"][case.path][case.method.lower()]["responses"]
+    return answers
+
+
+def _check(case: Any, response: Any) -> None:
+    """An answer is one of those described; of 5xx only a refusal by name."""
+    described = _described(case)
+    if str(response.status_code) not in described:
+        case.validate_response(response, checks=[not_a_server_error])
+    case.validate_response(response, checks=CHECKS)
+    if response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
+        _check_events(case, response.text)
+
+
+def _check_events(case: Any, text: str) -> None:
+    """Every event's data is what the description says, or an error; nothing follows an error."""
+    described = _described(case)
+    event = described["200"]["content"]["text/event-stream"]["schema"]
+    error = described["default"]["content"]["application/json"]["schema"]
+    events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    data = [msgspec.json.decode(line) for line in events if line != "[DONE]"]
+    for value in data:
+        either = {"anyOf": [event, error], "components": DOCUMENT["components"]}
+        jsonschema.validate(value, either)
+    assert not any("error" in value for value in data[:-1])
+    assert not ("error" in data[-1] and "[DONE]" in events)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("method", "path", "mode"), OPERATIONS)
+def test_no_answer_is_outside_the_description(schema, method: str, path: str, mode: GenerationMode):
+    """With a key for it, with one for something else, and without any: described, and no failure."""
+    statuses: Counter[int] = Counter()
+
+    @settings(
+        max_examples=NUM_EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        _strategy(schema, method, path, mode),
+        st.sampled_from([API_KEY, CONTROL_KEY, API_KEY, CONTROL_KEY, None]),
+    )
+    def send(case: Any, key: str | None) -> None:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        response = case.call(headers=headers, timeout=TIMEOUT_S)
+        statuses[response.status_code] += 1
+        _check(case, response)
+
+    send()
+    assert statuses
+    if mode is GenerationMode.POSITIVE and path in ASKING:
+        assert statuses[200]
