@@ -74,9 +74,21 @@ def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, 
     if endpoint.answer is not None:
         answers |= _json(schema_by_kind[repr(endpoint.answer)])
     if endpoint.event is not None:
-        answers["text/event-stream"] = {"schema": schema_by_kind[repr(endpoint.event)]}
+        either = {"anyOf": [schema_by_kind[repr(endpoint.event)], schema_by_kind[repr(kind)]]}
+        answers["text/event-stream"] = {"schema": _event(either)}
     success = {"description": "The answer."} | ({"content": answers} if answers else {})
     return {"200": success, "default": error}
+
+
+def _event(schema: Any) -> dict[str, Any]:
+    """One event of a stream whose data is JSON of that schema, or the end mark "[DONE]"."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+    data = {"anyOf": [{"const": "[DONE]"}, text]}
+    return {
+        "type": "object",
+        "properties": {"event": {"type": "string"}, "data": data},
+        "required": ["data"],
+    }
 
 
 def _json(schema: Any) -> dict[str, Any]:
