@@ -19,6 +19,7 @@ from weft.model.open import open_model
 from weft.text.chat import ChatTemplate
 from weft.text.parsers.table import REASONING_PARSERS
 from weft.text.tokenizer import Tokenizer
+from weft.web.anthropic.partial_json import completed
 from weft.web.http.endpoint import Call, Events
 from weft.web.routes import API_ENDPOINTS
 from weft.web.served import ApiOptions, Served
@@ -188,7 +189,7 @@ def from_messages_events(events: list[dict[str, Any]]) -> dict[str, Any]:
                 message |= event["delta"]
                 message["usage"] |= event["usage"]
     for index, text in inputs.items():
-        message["content"][index]["input"] = _read(text)
+        message["content"][index]["input"] = json.loads(completed(text))  # a limit may have cut it
     return without_own(message)
 
 
@@ -211,14 +212,6 @@ def without_own(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: without_own(inner) for name, inner in value.items() if name not in OWN}
     return [without_own(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _read(text: str) -> Any:
-    """Arguments may have been cut."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,119 @@
+"""A client that reads slowly costs the engine nothing, and the server no more than a little memory."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from tests.web.serving import ECHO, serving
+from weft.core.client import EngineClient
+from weft.web.admin.probes import probe_endpoints
+from weft.web.http.options import HttpOptions
+from weft.web.http.server import HttpServer
+from weft.web.http.state import ServerState
+from weft.web.routes import all_endpoints
+from weft.web.served import Served
+
+NUM_ANSWERS, NUM_TOKENS = 32, 280
+# An event a token, with the log-probabilities of so many others, makes some megabytes.
+BODY = {
+    "prompt": "abcdefgh" * (NUM_TOKENS // 8),
+    "n": NUM_ANSWERS,
+    "max_tokens": NUM_TOKENS,
+    "ignore_eos": True,
+    "logprobs": 20,
+    "return_token_ids": True,
+}
+RECEIVE_BYTES = 4096
+# The transport stops taking more at its own mark; an event is written whole.
+MAX_UNSENT_BYTES = 512 * 1024
+
+
+@asynccontextmanager
+async def listening(served: Served) -> AsyncIterator[tuple[HttpServer, int]]:
+    """A server of everything, and its port."""
+    state = ServerState(CollectorRegistry(), time.monotonic())
+    server = HttpServer(state, HttpOptions(port=0), probe_endpoints(state))
+    port = await server.start()
+    server.open(served, all_endpoints(state))
+    try:
+        yield server, port
+    finally:
+        await server.stop()
+
+
+async def begin(port: int) -> socket.socket:
+    """A stream that was asked for by somebody who takes little at a time, and nothing yet."""
+    lagging = socket.socket()
+    lagging.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    lagging.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(lagging, ("127.0.0.1", port))
+    body = json.dumps({**BODY, "stream": True}).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    await loop.sock_sendall(lagging, head.encode() + body)
+    return lagging
+
+
+async def read_all(lagging: socket.socket) -> list[dict]:
+    """The data of every event, up to the end mark."""
+    loop = asyncio.get_running_loop()
+    text = bytearray()
+    while part := await loop.sock_recv(lagging, 1 << 20):
+        text += part
+    assert b"data: [DONE]" in text
+    lines = _unchunked(text.partition(b"\r\n\r\n")[2]).splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+
+
+def _unchunked(text: bytes) -> bytes:
+    body = b""
+    while text:
+        size, _, rest = text.partition(b"\r\n")
+        body, text = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    return body
+
+
+async def until_idle(client: EngineClient) -> None:
+    """Wait until the engine has nothing left to do."""
+    async with asyncio.timeout(60):
+        while True:
+            (load,) = await client.get_loads()
+            if not (load.num_running or load.num_waiting):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_lagging_reader_gets_fewer_and_larger_events_with_the_same_content():
+    """The engine is done before anything is read; what waits in the server for the socket is bounded."""
+    async with serving(ECHO, num_gpu_blocks_override=2048) as served:
+        async with listening(served) as (server, port):
+            lagging = await begin(port)
+            with lagging:
+                while not served.client.num_active_requests:
+                    await asyncio.sleep(0.01)
+                await until_idle(served.client)
+                (connection,) = server._uvicorn.connections
+                num_unsent = connection.transport.get_write_buffer_size()
+                events = await read_all(lagging)
+    assert 0 < num_unsent <= MAX_UNSENT_BYTES
+    sizes = [len(choice["token_ids"]) for event in events for choice in event["choices"]]
+    assert sum(sizes) == NUM_ANSWERS * NUM_TOKENS
+    assert len(sizes) < 0.8 * sum(sizes)
+    assert max(sizes) > 10
+    assert texts(events) == [BODY["prompt"]] * NUM_ANSWERS
+
+
+def texts(events: list[dict]) -> list[str]:
+    """What each answer adds up to."""
+    answers = [""] * NUM_ANSWERS
+    for choice in (choice for event in events for choice in event["choices"]):
+        answers[choice["index"]] += choice["text"]
+    return answers
