@@ -38,6 +38,9 @@ class Exchange:
         self._send = send
         self._sent_at = self.started_at
         self._write_timeout_s = write_timeout_s
+        self._write_began_at: float | None = None  # of the one under way
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._is_aborted = False
         self._abort: Callable[[], None] = scope.get("extensions", {}).get(ABORT, lambda: None)
 
     @property
@@ -52,7 +55,8 @@ class Exchange:
 
     def abort(self) -> None:
         """Hang up."""
-        self.is_ended = True
+        self.is_ended = self._is_aborted = True
+        self._stop_watching()
         self._abort()
         self.cut(ClientGone())
 
@@ -83,13 +87,37 @@ class Exchange:
         if self.is_ended:
             return
         self._note(message)
+        if self._stall_timer is None:
+            self._watch(self._write_timeout_s)
+        self._sent_at = self._write_began_at = time.monotonic()
         try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await self._send(message)
-        except TimeoutError:
+            await self._send(message)
+        finally:
+            self._write_began_at = None
+            if self.is_ended:
+                self._stop_watching()
+        if self._is_aborted:
+            raise ClientGone
+
+    def _watch(self, within_s: float) -> None:
+        # One timer an answer: one around each write was a tenth of what streaming a token costs.
+        loop = asyncio.get_running_loop()
+        self._stall_timer = loop.call_later(within_s, self._check_stall)
+
+    def _check_stall(self) -> None:
+        if self._write_began_at is None:
+            self._watch(self._write_timeout_s)
+            return
+        remaining_s = self._write_began_at + self._write_timeout_s - time.monotonic()
+        if remaining_s > 0:
+            self._watch(remaining_s)
+        else:
             self.abort()
-            raise ClientGone from None
-        self._sent_at = time.monotonic()
+
+    def _stop_watching(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _note(self, message: Message) -> None:
         if message["type"] == "http.response.start":
