@@ -86,7 +86,7 @@ class Exchange:
         """Send one ASGI message; hang up on a reader that takes nothing for too long."""
         if self.is_ended:
             return
-        self._note(message)
+        is_last = self._note(message)
         if self._stall_timer is None:
             self._watch(self._write_timeout_s)
         self._sent_at = self._write_began_at = time.monotonic()
@@ -94,7 +94,7 @@ class Exchange:
             await self._send(message)
         finally:
             self._write_began_at = None
-            if self.is_ended:
+            if is_last:
                 self._stop_watching()
         if self._is_aborted:
             raise ClientGone
@@ -119,7 +119,8 @@ class Exchange:
             self._stall_timer.cancel()
             self._stall_timer = None
 
-    def _note(self, message: Message) -> None:
+    def _note(self, message: Message) -> bool:
+        """Count what is sent; whether that is the end."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             ours = {"x-request-id": self.label, "x-content-type-options": "nosniff"}
@@ -131,6 +132,7 @@ class Exchange:
         else:
             self.num_bytes_out += len(message.get("body", b""))
             self.is_ended = not message.get("more_body", False)
+        return self.is_ended
 
 
 def _headers(scope: Scope) -> dict[str, str]:
