@@ -33,10 +33,23 @@ ASKING = {
     "/v1/completions": {"prompt": "a", "max_tokens": 3},
     "/inference/v1/generate": {"token_ids": [65], "sampling_params": {"max_tokens": 3}},
     "/generate": {"prompt": "a", "max_tokens": 3},
+    "/v1/messages": {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
+    "/v1/messages/count_tokens": {"model": "m", "messages": [{"role": "user", "content": "a"}]},
+    "/v1/responses": {"input": "a", "max_output_tokens": 3},
     "/invocations": {"prompt": "a", "max_tokens": 3},
     "/tokenize": {"prompt": "a"},
     "/detokenize": {"tokens": [65]},
     "/abort_requests": {"request_ids": ["a"]},
+}
+# The same for a server that embeds.
+EMBEDDING = {
+    "/v1/embeddings": {"input": "a"},
+    "/pooling": {"input": "a"},
+    **{path: {"queries": "a", "documents": ["b"]} for path in ("/score", "/v1/score")},
+    **{
+        path: {"query": "a", "documents": ["b", "c"]}
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+    },
 }
 CHECKS = (status_code_conformance, content_type_conformance, response_schema_conformance)
 
@@ -62,21 +75,26 @@ OPERATIONS = [
 
 
 @pytest.fixture(scope="module")
-def schema():
-    """The document, and a server whose context is short."""
-    argv = ("--max-model-len", "64", "--api-key", API_KEY, "--control-api-key", CONTROL_KEY)
+def addresses():
+    """Those of a server that generates, and of one that embeds; their contexts are short."""
+    keys = ("--api-key", API_KEY, "--control-api-key", CONTROL_KEY)
+    argv = (SMALL, "--served-model-name", "m", "--max-model-len", "64", "--no-grpc", *keys)
     load_all_checks()
-    with running(SMALL, *argv, "--no-grpc", "--log-level", "error") as server:
-        loaded = schemathesis.openapi.from_dict(DOCUMENT)
-        loaded.config.update(base_url=server.http)
-        yield loaded
+    with running(*argv) as generating, running(*argv, "--runner", "pooling") as embedding:
+        yield generating.http, embedding.http
+
+
+@pytest.fixture(scope="module")
+def schema():
+    """The document, as schemathesis reads it."""
+    return schemathesis.openapi.from_dict(DOCUMENT)
 
 
 def _strategy(schema: Any, method: str, path: str, mode: GenerationMode) -> Any:
     """Cases for one operation."""
     operation = schema[path][method]
     made = operation.as_strategy(generation_mode=mode)
-    if path not in ASKING or mode is GenerationMode.NEGATIVE:
+    if path not in ASKING | EMBEDDING or mode is GenerationMode.NEGATIVE:
         return made
     return st.builds(_asking, made, st.randoms(use_true_random=False))
 
@@ -85,7 +103,7 @@ def _asking(case: Any, dice: Any) -> Any:
     """A case for a body that is answered but for what was made up of it."""
     names = sorted(case.body) if isinstance(case.body, dict) else []
     chosen = dice.sample(names, min(len(names), dice.randrange(3)))
-    case.body = ASKING[case.path] | {name: case.body[name] for name in chosen}
+    case.body = (ASKING | EMBEDDING)[case.path] | {name: case.body[name] for name in chosen}
     if "text/event-stream" in _described(case)["200"].get("content", {}) and dice.random() < 0.3:
         case.body["stream"] = True
     return case
@@ -122,7 +140,9 @@ def _check_events(case: Any, text: str) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("method", "path", "mode"), OPERATIONS)
-def test_no_answer_is_outside_the_description(schema, method: str, path: str, mode: GenerationMode):
+def test_no_answer_is_outside_the_description(
+    schema, addresses, method: str, path: str, mode: GenerationMode
+):
     """With a key for it, with one for something else, and without any: described, and no failure."""
     statuses: Counter[int] = Counter()
 
@@ -140,11 +160,13 @@ def test_no_answer_is_outside_the_description(schema, method: str, path: str, mo
     )
     def send(case: Any, key: str | None) -> None:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        response = case.call(headers=headers, timeout=TIMEOUT_S)
+        response = case.call(
+            base_url=addresses[path in EMBEDDING], headers=headers, timeout=TIMEOUT_S
+        )
         statuses[response.status_code] += 1
         _check(case, response)
 
     send()
     assert statuses
-    if mode is GenerationMode.POSITIVE and path in ASKING:
-        assert statuses[200]
+    if mode is GenerationMode.POSITIVE and path in ASKING | EMBEDDING:
+        assert statuses[200], statuses

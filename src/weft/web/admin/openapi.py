@@ -68,8 +68,9 @@ def _operation(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, 
 def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, Any]:
     kind = {Dialect.OPENAI: OpenAiError, Dialect.ANTHROPIC: AnthropicError}[endpoint.dialect]
     error = {"description": "An error.", "content": _json(schema_by_kind[repr(kind)])}
+    refusal = {**error, "description": "Something that this server, or its model, does not have."}
     if endpoint.is_refused:
-        return {"501": {**error, "description": "Not supported."}, "default": error}
+        return {"501": refusal, "default": error}
     answers: dict[str, Any] = {}
     if endpoint.answer is not None:
         answers |= _json(schema_by_kind[repr(endpoint.answer)])
@@ -77,7 +78,8 @@ def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, 
         either = {"anyOf": [schema_by_kind[repr(endpoint.event)], schema_by_kind[repr(kind)]]}
         answers["text/event-stream"] = {"schema": _event(either)}
     success = {"description": "The answer."} | ({"content": answers} if answers else {})
-    return {"200": success, "default": error}
+    others = {"default": error} if endpoint.body is None else {"501": refusal, "default": error}
+    return {"200": success, **others}
 
 
 def _event(schema: Any) -> dict[str, Any]:
