@@ -66,6 +66,20 @@ def is_told(text: str) -> bool:
     return "21" in text and "sunny" in text
 
 
+def refused(
+    kind: type[Exception] | tuple[type[Exception], ...],
+    call: Callable[..., object],
+    *given,
+    **asked,
+) -> Exception:
+    """The error of that kind that a call has to end in."""
+    try:
+        call(*given, **asked)
+    except kind as error:
+        return error
+    raise AssertionError(f"{given} {asked} was not refused")
+
+
 def address() -> str:
     """The server's address, without a path."""
     return sys.argv[1]

@@ -2,7 +2,7 @@
 
 import instructor
 import openai
-from asking import CAPITAL, MODEL, address, run
+from asking import CAPITAL, MODEL, address, refused, run
 from pydantic import BaseModel, Field
 
 base_url = f"{address()}/v1"
@@ -19,9 +19,7 @@ class Person(BaseModel):
 
 def client(mode: instructor.Mode) -> instructor.Instructor:
     """One that asks in that way."""
-    return instructor.from_provider(
-        f"openai/{MODEL}", base_url=base_url, api_key="none", mode=mode
-    )
+    return instructor.from_provider(f"openai/{MODEL}", base_url=base_url, api_key="none", mode=mode)
 
 
 def forced_tools() -> None:
@@ -46,12 +44,8 @@ def streamed_tools() -> None:
 def errors() -> None:
     """Those of the package below, in its own wrapping."""
     stranger = instructor.from_provider("openai/nobody", base_url=base_url, api_key="none")
-    try:
-        stranger.create(response_model=Person, **asked)
-    except (openai.NotFoundError, instructor.core.InstructorRetryException) as error:
-        assert "nobody" in str(error)
-    else:
-        raise AssertionError("a model that is not there was not refused")
+    kinds = (openai.NotFoundError, instructor.core.InstructorRetryException)
+    assert "nobody" in str(refused(kinds, stranger.create, response_model=Person, **asked))
 
 
 run(forced_tools, schema, streamed_tools, errors)

@@ -14,6 +14,7 @@ from asking import (
     is_person,
     is_told,
     openai_tools,
+    refused,
     run,
 )
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -59,7 +60,7 @@ def streamed_tools() -> None:
 
 
 def forced_tools() -> None:
-    """"any" is OpenAI's "required"; a name is a name."""
+    """ "any" is OpenAI's "required"; a name is a name."""
     bound = model.bind_tools(openai_tools(), tool_choice="any", parallel_tool_calls=False)
     assert len(bound.invoke(CAPITAL).tool_calls) == 1
     bound = model.bind_tools(openai_tools(), tool_choice="set_timer")
@@ -78,12 +79,7 @@ def schema() -> None:
 def errors() -> None:
     """Those of the package below."""
     stranger = ChatOpenAI(base_url=f"{address()}/v1", **asked | {"model": "nobody"})
-    try:
-        stranger.invoke(CAPITAL)
-    except openai.NotFoundError:
-        pass
-    else:
-        raise AssertionError("a model that is not there was not refused")
+    refused(openai.NotFoundError, stranger.invoke, CAPITAL)
 
 
 def responses() -> None:

@@ -19,6 +19,7 @@ from asking import (
     is_person,
     is_told,
     openai_tools,
+    refused,
     run,
 )
 
@@ -51,7 +52,9 @@ def stream() -> None:
 def tools() -> None:
     """Called, and told what came of it."""
     messages = ask(WEATHER)
-    message = litellm.completion(messages=messages, tools=openai_tools(), **asked).choices[0].message
+    message = (
+        litellm.completion(messages=messages, tools=openai_tools(), **asked).choices[0].message
+    )
     (call,) = message.tool_calls
     assert json.loads(call.function.arguments) == WEATHER_ARGUMENTS
     messages += [
@@ -76,7 +79,11 @@ def forced_tools() -> None:
     named = {"type": "function", "function": {"name": "set_timer"}}
     for choice in ("required", named):
         made = litellm.completion(
-            messages=ask(), tools=openai_tools(), tool_choice=choice, parallel_tool_calls=False, **asked
+            messages=ask(),
+            tools=openai_tools(),
+            tool_choice=choice,
+            parallel_tool_calls=False,
+            **asked,
         )
         (call,) = made.choices[0].message.tool_calls
         assert json.loads(call.function.arguments)
@@ -98,18 +105,17 @@ def errors() -> None:
         (litellm.BadRequestError, {"temperature": 9}),
         (litellm.ContextWindowExceededError, {"max_tokens": 10**6}),
     ):
-        try:
-            litellm.completion(messages=ask(), **asked | wrong)
-        except error:
-            pass
-        else:
-            raise AssertionError(f"{wrong} was not refused")
+        refused(error, litellm.completion, messages=ask(), **asked | wrong)
 
 
 def responses() -> None:
     """The newer API."""
     made = litellm.responses(
-        model=asked["model"], api_base=asked["api_base"], api_key="none", input=CAPITAL, temperature=0
+        model=asked["model"],
+        api_base=asked["api_base"],
+        api_key="none",
+        input=CAPITAL,
+        temperature=0,
     )
     assert ANSWER in json.dumps(made.model_dump(), default=str)
 

@@ -11,6 +11,7 @@ from asking import (
     address,
     embedding_address,
     is_told,
+    refused,
     run,
 )
 from llama_index.core.llms import ChatMessage, MessageRole
@@ -32,12 +33,12 @@ class Person(BaseModel):
 
 
 def get_weather(city: str) -> str:
-    """Get the weather in a city"""  # noqa: D400 - as the model was taught
+    """Get the weather in a city"""
     return RESULT
 
 
 def set_timer(minutes: int) -> str:
-    """Start a timer"""  # noqa: D400
+    """Start a timer"""
     return "started"
 
 
@@ -47,7 +48,9 @@ functions = [FunctionTool.from_defaults(function) for function in (get_weather, 
 def chat() -> None:
     """As a conversation, and as a text to go on with."""
     assert ANSWER in model.chat([ChatMessage(CAPITAL)]).message.content
-    plain = OpenAILike(model=MODEL, **server | {"is_chat_model": False}, **asked | {"max_tokens": 4})
+    plain = OpenAILike(
+        model=MODEL, **server | {"is_chat_model": False}, **asked | {"max_tokens": 4}
+    )
     assert ANSWER in plain.complete("The capital of France is").text
 
 
@@ -96,12 +99,8 @@ def schema() -> None:
 
 def errors() -> None:
     """Those of the package below."""
-    try:
-        OpenAILike(model="nobody", **server, **asked).chat([ChatMessage(CAPITAL)])
-    except openai.NotFoundError:
-        pass
-    else:
-        raise AssertionError("a model that is not there was not refused")
+    stranger = OpenAILike(model="nobody", **server, **asked)
+    refused(openai.NotFoundError, stranger.chat, [ChatMessage(CAPITAL)])
 
 
 def embeddings() -> None:

@@ -17,6 +17,7 @@ from asking import (
     is_person,
     is_told,
     openai_tools,
+    refused,
     run,
 )
 
@@ -117,12 +118,8 @@ def errors() -> None:
         (openai.BadRequestError, {"model": MODEL, "max_tokens": 10**6}),
         (openai.BadRequestError, {"model": MODEL, "temperature": 9, "stream": True}),
     ):
-        try:
-            client.chat.completions.create(messages=ask(), **asked)
-        except error as raised:
-            assert raised.request_id
-        else:
-            raise AssertionError(f"{asked} was not refused")
+        raised = refused(error, client.chat.completions.create, messages=ask(), **asked)
+        assert raised.request_id
 
 
 def responses() -> None:

@@ -1,6 +1,6 @@
 """Pydantic AI's agents."""
 
-from asking import ANSWER, CAPITAL, MODEL, RESULT, WEATHER, address, is_told, run
+from asking import ANSWER, CAPITAL, MODEL, RESULT, WEATHER, address, is_told, refused, run
 from openai import AsyncOpenAI
 from pydantic import BaseModel, Field
 from pydantic_ai import Agent, NativeOutput, ToolOutput
@@ -79,13 +79,10 @@ def schema() -> None:
 
 def errors() -> None:
     """Its own class, with our status and body."""
-    try:
-        Agent(OpenAIChatModel("nobody", provider=provider())).run_sync(CAPITAL)
-    except ModelHTTPError as error:
-        assert error.status_code == 404
-        assert error.body["code"] == "model_not_found"
-    else:
-        raise AssertionError("a model that is not there was not refused")
+    stranger = Agent(OpenAIChatModel("nobody", provider=provider()))
+    error = refused(ModelHTTPError, stranger.run_sync, CAPITAL)
+    assert error.status_code == 404
+    assert error.body["code"] == "model_not_found"
 
 
 def responses() -> None:
