@@ -192,9 +192,7 @@ async def measure(model: str, arguments: argparse.Namespace) -> None:
                     print(await _row(way, (client, clients, served), job, real), flush=True)
 
 
-async def _row(
-    way: str, parts: tuple[ProcessClient, Load, Server], warm: Job, job: Job
-) -> Row:
+async def _row(way: str, parts: tuple[ProcessClient, Load, Server], warm: Job, job: Job) -> Row:
     """Once to warm up, once to count."""
     client, clients, served = parts
     if way == "engine alone":

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 
 from weft.core.config import EngineConfig
 from weft.core.types import EngineLoad, FinishReason, Request
@@ -43,7 +44,7 @@ class ScriptedClient(FrontClient):
         tokens = self.script[:limit]
         reason = FinishReason.LENGTH if len(tokens) < len(self.script) else FinishReason.STOP
         cuts = sorted({0, len(tokens), *(cut for cut in self.borders if cut < len(tokens))})
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in pairwise(cuts):
             outputs = [
                 SequenceOutput(
                     engine_id=request.engine_id,

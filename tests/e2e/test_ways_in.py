@@ -174,15 +174,18 @@ def http_ways(base: str, name: str) -> dict[str, HttpWay]:
 def ways() -> Iterator[dict[str, GrpcWay | HttpWay]]:
     """Of a worker, and of HTTP before it."""
     worker = running(SMALL, "--max-model-len", "128")
-    with worker as direct, running("--remote", f"grpc://{direct.address}") as front:
-        with grpc.insecure_channel(direct.address) as channel:
-            stub = VllmEngineStub(channel)
-            yield {
-                "gRPC whole": GrpcWay(stub, is_streamed=False),
-                "gRPC streamed": GrpcWay(stub, is_streamed=True),
-                **http_ways(direct.http, "HTTP"),
-                **http_ways(front.http, "remote"),
-            }
+    with (
+        worker as direct,
+        running("--remote", f"grpc://{direct.address}") as front,
+        grpc.insecure_channel(direct.address) as channel,
+    ):
+        stub = VllmEngineStub(channel)
+        yield {
+            "gRPC whole": GrpcWay(stub, is_streamed=False),
+            "gRPC streamed": GrpcWay(stub, is_streamed=True),
+            **http_ways(direct.http, "HTTP"),
+            **http_ways(front.http, "remote"),
+        }
 
 
 @settings(

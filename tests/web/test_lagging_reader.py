@@ -93,16 +93,18 @@ async def until_idle(client: EngineClient) -> None:
 
 async def test_a_lagging_reader_gets_fewer_and_larger_events_with_the_same_content():
     """The engine is done before anything is read; what waits in the server for the socket is bounded."""
-    async with serving(ECHO, num_gpu_blocks_override=2048) as served:
-        async with listening(served) as (server, port):
-            lagging = await begin(port)
-            with lagging:
-                while not served.client.num_active_requests:
-                    await asyncio.sleep(0.01)
-                await until_idle(served.client)
-                (connection,) = server._uvicorn.connections
-                num_unsent = connection.transport.get_write_buffer_size()
-                events = await read_all(lagging)
+    async with (
+        serving(ECHO, num_gpu_blocks_override=2048) as served,
+        listening(served) as (server, port),
+    ):
+        lagging = await begin(port)
+        with lagging:
+            while not served.client.num_active_requests:
+                await asyncio.sleep(0.01)
+            await until_idle(served.client)
+            (connection,) = server._uvicorn.connections
+            num_unsent = connection.transport.get_write_buffer_size()
+            events = await read_all(lagging)
     assert 0 < num_unsent <= MAX_UNSENT_BYTES
     sizes = [len(choice["token_ids"]) for event in events for choice in event["choices"]]
     assert sum(sizes) == NUM_ANSWERS * NUM_TOKENS

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from tests.doubles.scripted_client import ScriptedClient
 from tests.text.parsers.test_round_trip import WRITERS
@@ -21,13 +22,18 @@ from weft.text.parsers.table import REASONING_PARSERS
 from weft.text.tokenizer import Tokenizer
 from weft.web.anthropic.partial_json import completed
 from weft.web.http.endpoint import Call, Events
-from weft.web.routes import API_ENDPOINTS
+from weft.web.http.state import ServerState
+from weft.web.routes import all_endpoints
 from weft.web.served import ApiOptions, Served
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = (
     "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses",
 )  # fmt: skip
-ENDPOINT_BY_PATH = {endpoint.path: endpoint for endpoint in API_ENDPOINTS}
+ENDPOINT_BY_PATH = {
+    endpoint.path: endpoint
+    for endpoint in all_endpoints(ServerState(CollectorRegistry()))
+    if endpoint.method == "POST"
+}
 HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {
     "type": "object",
@@ -167,7 +173,6 @@ def from_text_completion(whole: dict[str, Any]) -> dict[str, Any]:
 def from_messages_events(events: list[dict[str, Any]]) -> dict[str, Any]:
     """A message."""
     message: dict[str, Any] = {}
-    inputs: dict[int, str] = {}
     for event in events:
         match event["type"]:
             case "message_start":
@@ -175,22 +180,23 @@ def from_messages_events(events: list[dict[str, Any]]) -> dict[str, Any]:
             case "content_block_start":
                 message["content"].append(event["content_block"])
             case "content_block_delta":
-                block, delta = message["content"][event["index"]], event["delta"]
-                match delta["type"]:
-                    case "input_json_delta":
-                        inputs[event["index"]] = inputs.get(event["index"], "") + delta["partial_json"]
-                    case "text_delta":
-                        block["text"] += delta["text"]
-                    case "thinking_delta":
-                        block["thinking"] += delta["thinking"]
-                    case "signature_delta":
-                        block["signature"] = delta["signature"]
+                _add_to_block(message["content"][event["index"]], event["delta"])
             case "message_delta":
                 message |= event["delta"]
                 message["usage"] |= event["usage"]
-    for index, text in inputs.items():
-        message["content"][index]["input"] = json.loads(completed(text))  # a limit may have cut it
+    for block in message["content"]:
+        if "json" in block:
+            block["input"] = json.loads(completed(block.pop("json")))  # a limit may have cut it
     return without_own(message)
+
+
+def _add_to_block(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    names = {"partial_json": "json", "text": "text", "thinking": "thinking"}
+    for told, kept in names.items():
+        if told in delta:
+            block[kept] = block.get(kept, "") + delta[told]
+    if "signature" in delta:
+        block["signature"] = delta["signature"]
 
 
 def from_response_events(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -259,7 +265,7 @@ CASES = [
     (path, *names)
     for path in APIS
     for names in FAMILIES
-    if path in ENDPOINT_BY_PATH and (path != COMPLETIONS or names == FAMILIES[0])
+    if path != COMPLETIONS or names == FAMILIES[0]
 ]
 TEXTS = st.text(st.sampled_from("aé{}[]<>/\n \"'|中🎉"), max_size=12)
 
@@ -301,7 +307,9 @@ def test_a_stream_adds_up_to_the_answer_in_one_piece(site, path, reasoning, tool
     options = ApiOptions(tool_call_parser=tool, reasoning_parser=reasoning)
     site.client.borders = ()
     whole = site.ask(path, body, options)
-    site.client.borders = data.draw(st.lists(st.integers(1, size), max_size=size) | st.just(range(size)))
+    site.client.borders = data.draw(
+        st.lists(st.integers(1, size), max_size=size) | st.just(range(size))
+    )
     site.client.is_hasty = data.draw(st.booleans())
     events = site.ask(path, {**body, **api.streaming}, options)
     assert api.of_events(events) == api.of_whole(whole)
