@@ -234,7 +234,7 @@ def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str
 
 def test_too_little_memory_is_refused():
     """A limit on the process's memory that the model does not fit: one line, not a traceback."""
-    model = "embedded:random?layers=16&hidden=2048&max_len=256"
+    model = "embedded:random?layers=4&hidden=4096&max_len=256"
     line = refusal(model, "--num-gpu-blocks-override", "16", limits="ulimit -v 1500000")
     assert "memory" in line
 
