@@ -38,6 +38,9 @@ def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise ConfigError(f"--num-threads must be between 1 and {MAX_THREADS}, not {threads}")
     compute = _chosen(options.compute)
+    if options.enable_lora:
+        _check_adapters(options, card)
+        compute = "reference"
     if not card.is_causal:
         compute = "reference"
         _check_encoder(options, card)
@@ -52,6 +55,16 @@ def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
 
 def _unknown(flag: str, value: str, allowed: tuple[str, ...]) -> str:
     return f'--{flag} "{value}" is unknown; choose from {", ".join(allowed)}'
+
+
+def _check_adapters(options: EngineOptions, card: ModelCard) -> None:
+    if not card.is_causal or card.pooling is not None or not card.num_parameters:
+        raise ConfigError(f"--enable-lora: {card.name} is served without LoRA adapters")
+    if options.compute == "native":
+        raise ConfigError(
+            "--compute native has no LoRA adapters: leave --compute to choose the reference, or drop "
+            "--enable-lora"
+        )
 
 
 def _check_encoder(options: EngineOptions, card: ModelCard) -> None:

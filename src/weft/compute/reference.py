@@ -10,10 +10,12 @@ from typing import Literal, assert_never
 import numpy as np
 
 from weft.compute import tiles
+from weft.compute.adapters import AdapterRows, AdapterSet
 from weft.compute.attention import AttentionPlan, attend, plan_attention
 from weft.compute.int8 import Int8Rows, multiply
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import Batch, FloatArray, IntArray
+from weft.model.lora import Adapter
 from weft.model.spec import Activation, DecoderSpec, LayerSpec, QkNorm, RopeSpec
 from weft.model.weights import Weights
 
@@ -59,9 +61,10 @@ class _RmsNorm:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The weights of one layer; a norm that the spec does not have is None."""
+    """The weights of one layer; a norm that the spec does not have is None. Names begin with `prefix`."""
 
     spec: LayerSpec
+    prefix: str
     qkv: _Linear | _Int8Linear
     o: _Linear | _Int8Linear
     gate_up: _Linear | _Int8Linear
@@ -81,6 +84,7 @@ class _Step:
     slots: IntArray
     rotations: Rotations
     plans: dict[int | None, AttentionPlan]  # by window
+    adapters: AdapterRows
 
 
 class ReferenceRunner:
@@ -95,7 +99,8 @@ class ReferenceRunner:
         quantization: Literal["int8"] | None = None,
     ) -> None:
         self.vocab_size = spec.vocab_size
-        self._spec = spec
+        self.spec = spec
+        self._adapters = AdapterSet()
         reader = _Reader(spec, weights, is_int8=quantization == "int8")
         self._embed = reader.matrix("embed")
         self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
@@ -110,19 +115,27 @@ class ReferenceRunner:
 
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
         """Make the pool: [layers, keys and values, slots, kv heads, head_dim]."""
-        spec = self._spec
+        spec = self.spec
         shape = (len(spec.layers), 2, num_blocks * block_size, spec.num_kv_heads, spec.head_dim)
         self._block_size = block_size
         self._pool = np.zeros(shape, np.float32)
+
+    def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
+        """See `AdapterRunner`."""
+        self._adapters.add(adapter_id, adapter)
+
+    def remove_adapter(self, adapter_id: int) -> None:
+        """See `AdapterRunner`."""
+        self._adapters.remove(adapter_id)
 
     def forward(self, batch: Batch) -> FloatArray:
         """Logits of the wanted rows, [wanted, vocab]; without a head, their hidden states."""
         with np.errstate(all="ignore"):  # what overflows shows up as NaN, in its own row
             hidden = self._run_layers(batch)
-            return self._logits(hidden[batch.logit_rows])
+            return self._logits(hidden[batch.logit_rows], self._adapters.of_logits(batch))
 
     def _run_layers(self, batch: Batch) -> FloatArray:
-        spec = self._spec
+        spec = self.spec
         windows = {layer.window for layer in spec.layers}
         step = _Step(
             slots=batch.slots,
@@ -131,8 +144,10 @@ class ReferenceRunner:
                 for rope, frequencies in self._frequencies.items()
             },
             plans={w: plan_attention(spec, batch, self._block_size, w) for w in windows},
+            adapters=self._adapters.of_rows(batch),
         )
-        hidden = tiles.pad_rows(self._embed[batch.token_ids])  # [whole tiles of rows, hidden]
+        hidden = step.adapters.embed(self._embed[batch.token_ids], batch.token_ids)
+        hidden = tiles.pad_rows(hidden)  # [whole tiles of rows, hidden]
         hidden *= np.float32(spec.embedding_multiplier)
         residual_scale = np.float32(spec.residual_multiplier)
         for index, layer in enumerate(self._layers):
@@ -140,16 +155,17 @@ class ReferenceRunner:
             rows = self._attention(layer, self._pool[index], rows, step)
             hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
             rows = _normed(layer.mlp_norm_before, hidden)
-            rows = self._mlp(layer, rows)
+            rows = self._mlp(layer, rows, step.adapters)
             hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
         return hidden
 
     def _attention(
         self, layer: _Layer, pool: FloatArray, rows: FloatArray, step: _Step
     ) -> FloatArray:
-        spec, num_rows = self._spec, len(step.slots)
+        spec, num_rows = self.spec, len(step.slots)
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.kv_size
-        qkv = layer.qkv(rows)[:num_rows]
+        parts = (("q", 0), ("k", q_size), ("v", q_size + kv_size))
+        qkv = step.adapters.add(layer.qkv(rows), rows, layer.prefix, parts)[:num_rows]
         q = self._heads(layer.q_norm, qkv[:, :q_size])
         k = self._heads(layer.k_norm, qkv[:, q_size : q_size + kv_size])
         v = qkv[:, q_size + kv_size :].reshape(num_rows, -1, spec.head_dim)
@@ -160,29 +176,33 @@ class ReferenceRunner:
         # All rows are written before any reads: a row may attend to others of the same step.
         pool[0, step.slots], pool[1, step.slots] = k, v
         output = attend(spec, step.plans[layer.spec.window], q, pool[0], pool[1])
-        return layer.o(tiles.pad_rows(output))
+        output = tiles.pad_rows(output)
+        return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
 
     def _heads(self, norm: _RmsNorm | None, rows: FloatArray) -> FloatArray:
         """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
         rows = np.ascontiguousarray(rows)
-        if norm is not None and self._spec.qk_norm is QkNorm.FULL:
+        if norm is not None and self.spec.qk_norm is QkNorm.FULL:
             rows = norm(rows)
-        heads = rows.reshape(len(rows), -1, self._spec.head_dim)
-        return norm(heads) if norm is not None and self._spec.qk_norm is QkNorm.HEAD else heads
+        heads = rows.reshape(len(rows), -1, self.spec.head_dim)
+        return norm(heads) if norm is not None and self.spec.qk_norm is QkNorm.HEAD else heads
 
-    def _mlp(self, layer: _Layer, rows: FloatArray) -> FloatArray:
-        gate_up = layer.gate_up(rows)
-        inner = self._spec.intermediate_size
+    def _mlp(self, layer: _Layer, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
+        inner = self.spec.intermediate_size
+        parts = (("gate", 0), ("up", inner))
+        gate_up = adapters.add(layer.gate_up(rows), rows, layer.prefix, parts)
         gate, up = gate_up[:, :inner], gate_up[:, inner:]
-        return layer.down(_activate(self._spec.activation, gate) * up)
+        middle = _activate(self.spec.activation, gate) * up
+        return adapters.add(layer.down(middle), middle, layer.prefix, (("down", 0),))
 
-    def _logits(self, rows: FloatArray) -> FloatArray:
+    def _logits(self, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
         if self._head is None:
             return self._norm(rows)
-        logits = self._head(tiles.pad_rows(self._norm(rows)))[: len(rows)]
-        logits /= np.float32(self._spec.logits_divisor)
-        if self._spec.final_soft_cap is not None:
-            cap = np.float32(self._spec.final_soft_cap)
+        normed = tiles.pad_rows(self._norm(rows))
+        logits = adapters.head(self._head(normed), normed)[: len(rows)]
+        logits /= np.float32(self.spec.logits_divisor)
+        if self.spec.final_soft_cap is not None:
+            cap = np.float32(self.spec.final_soft_cap)
             logits = np.tanh(logits / cap) * cap
         return logits
 
@@ -220,6 +240,7 @@ class _Reader:
         prefix = f"layers.{index}."
         return _Layer(
             spec=spec,
+            prefix=prefix,
             qkv=self.linear(prefix, "q", "k", "v"),
             o=self.linear(prefix, "o"),
             gate_up=self.linear(prefix, "gate", "up"),

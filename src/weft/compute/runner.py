@@ -1,10 +1,13 @@
 """`Runner`: what the engine asks of a model on a device; `Batch`: one step, as arrays."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from weft.model.lora import Adapter
+from weft.model.spec import DecoderSpec
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
@@ -26,6 +29,7 @@ class Batch:
     block_tables: IntArray  # [sequences, max blocks], padded with 0; a row attends to 0..position
     logit_rows: IntArray  # [wanted], rows whose logits are returned, ascending
     token_types: IntArray | None = None  # [rows], for models with several; None: 0 everywhere
+    adapter_ids: IntArray | None = None  # [sequences], 0: none; None: no sequence has one
 
 
 class Runner(Protocol):
@@ -44,4 +48,19 @@ class Runner(Protocol):
         [wanted, hidden]. A row's result is bitwise independent of the other rows,
         of chunking and of block placement.
         """
+        ...
+
+
+@runtime_checkable
+class AdapterRunner(Runner, Protocol):
+    """A runner whose sequences may each have a LoRA adapter."""
+
+    spec: DecoderSpec
+
+    def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
+        """Have one more, under an id of at least 1 that none has."""
+        ...
+
+    def remove_adapter(self, adapter_id: int) -> None:
+        """Forget one, which no later batch names."""
         ...

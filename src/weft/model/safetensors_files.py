@@ -46,7 +46,7 @@ class StoredTensor:
 def find_tensors(directory: Path) -> dict[str, StoredTensor]:
     """Every tensor of the checkpoint in `directory`, by name; headers only."""
     if (directory / SINGLE).exists():
-        return _read_header(directory / SINGLE)
+        return read_header(directory / SINGLE)
     if (directory / INDEX).exists():
         return _read_shards(directory)
     pickles = sorted(p.name for p in directory.iterdir() if p.suffix in _PICKLES)
@@ -66,7 +66,7 @@ def _read_shards(directory: Path) -> dict[str, StoredTensor]:
         index.refuse("weight_map", "an object from tensor name to file name")
     tensors: dict[str, StoredTensor] = {}
     for shard in _shard_names(weight_map):
-        for name, tensor in _read_header(directory / shard).items():
+        for name, tensor in read_header(directory / shard).items():
             if name in tensors:
                 raise ConfigError(
                     f"{directory / shard}: tensor {shown(name)} is also in {tensors[name].path.name}"
@@ -100,8 +100,11 @@ def _check_index(weight_map: Fields, tensors: Mapping[str, StoredTensor]) -> Non
         )
 
 
-def _read_header(path: Path) -> dict[str, StoredTensor]:
-    """The library refuses truncation, overlap, overflow and trailing bytes; we refuse duplicates."""
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Every tensor of one file, by name.
+
+    The library refuses truncation, overlap, overflow and trailing bytes; we refuse duplicates.
+    """
     try:
         with safe_open(path, framework="numpy"), path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

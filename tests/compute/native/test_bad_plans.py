@@ -67,7 +67,8 @@ def test_a_bad_field_is_refused(runner, field, value):
 
 
 # What the native step reads; `prompt_lens` is for rotary scaling, `token_types` for encoders.
-READ = [f.name for f in fields(Batch) if f.name not in ("prompt_lens", "token_types")]
+UNREAD = ("prompt_lens", "token_types", "adapter_ids")
+READ = [f.name for f in fields(Batch) if f.name not in UNREAD]
 
 
 @pytest.mark.parametrize("field", READ)
@@ -76,6 +77,12 @@ def test_an_array_of_another_type_is_refused(runner, field):
     value = getattr(good_batch(), field).astype(np.float64)
     with pytest.raises(TypeError):
         runner.forward(replace(good_batch(), **{field: value}))
+
+
+def test_adapters_are_refused(runner):
+    """Rows that should have one must not be answered as if they had none."""
+    with pytest.raises(ValueError, match="adapter_ids"):
+        runner.forward(replace(good_batch(), adapter_ids=np.array([1], np.int32)))
 
 
 def test_a_refused_step_changes_nothing(runner):

@@ -75,8 +75,10 @@ class NativeRunner:
     def forward(self, batch: Batch) -> FloatArray:
         """Logits of the wanted rows, [wanted, vocab]; without a head, their hidden states.
 
-        A batch that fits no model is a `ValueError`.
+        A batch that fits no model is a `ValueError`, and so is one with adapters.
         """
+        if batch.adapter_ids is not None:
+            raise ValueError("adapter_ids must be None: there are no adapters here")
         logits = np.empty((len(batch.logit_rows), self._num_outputs), np.float32)
         self._model.forward(
             batch.token_ids,

@@ -1,0 +1,328 @@
+"""LoRA adapters as PEFT writes them: a directory, checked against the model it is to change.
+
+Whatever would change the result and is not computed here is refused by name, and so is an adapter of
+another model: one whose tensors were passed over would answer as the model does without it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import ConfigError, NotFound
+from weft.model.families import FAMILIES
+from weft.model.fields import Fields, is_finite_number, parse_object, read_bytes, shown
+from weft.model.layout import TensorPlan, decoder_layout
+from weft.model.safetensors_files import MappedFiles, StoredTensor, read_header
+from weft.model.spec import DecoderSpec
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+
+_ROOT = "base_model.model."
+_EMBED, _HEAD = "embed_tokens", "lm_head"
+# What follows a module's name, and which part of its adapter the tensor is.
+_PARTS = {
+    ".lora_A.weight": "a",
+    ".lora_B.weight": "b",
+    ".lora_embedding_A": "a",
+    ".lora_embedding_B": "b",
+    ".base_layer.weight": "whole",  # what PEFT saves of an embedding beside its adapter
+    ".weight": "whole",  # of modules_to_save
+}
+# Keys that change the result when they are set, each to something that is not computed here.
+_REFUSED = (
+    "use_dora",
+    "lora_bias",
+    "fan_in_fan_out",
+    "target_parameters",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "use_qalora",
+    "use_bdlora",
+    "arrow_config",
+    "layer_replication",
+)
+# Ways to begin that leave the base model as it was; others have taken something out of its weights.
+_INITS = (True, False, "gaussian", "eva", "orthogonal")
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """What is added to one matrix, [out, in]: `b` times `a`, [out, rank] and [rank, in]; scaled in `b`."""
+
+    a: Float32
+    b: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """By Weft's own tensor names: what is added to a matrix, and what takes the place of one."""
+
+    low_rank: Mapping[str, LowRank]
+    whole: Mapping[str, Float32]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterTargets:
+    """The matrices of a model, by the names of the modules that an adapter may know."""
+
+    prefixes: tuple[str, ...]
+    plans: Mapping[str, tuple[TensorPlan, ...]]  # by module, without prefix
+
+    @classmethod
+    def of(cls, spec: DecoderSpec, model_type: str) -> "AdapterTargets":
+        """Those of a decoder of a family."""
+        family = FAMILIES[model_type]
+        plans: dict[str, tuple[TensorPlan, ...]] = {}
+        for plan in decoder_layout(spec, prefix="", fused_projections=family.fused_projections):
+            if len(plan.shape) == 2:
+                module = plan.source.removesuffix(".weight")
+                plans[module] = (*plans.get(module, ()), plan)
+        return cls(family.prefixes, plans)
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the head is the embedding."""
+        return _HEAD not in self.plans
+
+    @property
+    def leaves(self) -> str:
+        """What modules are called, for messages."""
+        return ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in self.plans))
+
+    def find(self, path: str) -> str | None:
+        """The module that a whole path names."""
+        for prefix in self.prefixes:
+            if path.startswith(prefix) and path.removeprefix(prefix) in self.plans:
+                return path.removeprefix(prefix)
+        module = path.rpartition(".")[2]
+        return _HEAD if module == _HEAD and not self.is_tied else None
+
+    def matching(self, target: str) -> set[str]:
+        """The modules that `target`, a path or the end of one, names."""
+        found = set()
+        for module in self.plans:
+            paths = [module] if module == _HEAD else [p + module for p in self.prefixes]
+            if any(path == target or path.endswith("." + target) for path in paths):
+                found.add(module)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """What `adapter_config.json` says of rank and scale."""
+
+    path: Path
+    fields: Fields
+    targets: tuple[str, ...] | None  # None: a pattern, which the tensors stand for
+    saved: tuple[str, ...]
+
+    def rank(self, module: str) -> int:
+        """The rank of one module's adapter."""
+        return int(self._for("rank_pattern", module, self.fields.integer("r")))
+
+    def scale(self, module: str) -> float:
+        """What its product is multiplied by."""
+        alpha = float(self._for("alpha_pattern", module, self.fields.number("lora_alpha")))
+        rank = self.rank(module)
+        return alpha / (math.sqrt(rank) if self.fields.flag_or("use_rslora", False) else rank)
+
+    def _for(self, key: str, module: str, default: float) -> float:
+        pattern = self.fields.object(key)
+        for name, value in (pattern.values if pattern else {}).items():
+            if ("." + module).endswith("." + _plain(self.fields, key, name)):
+                if not is_finite_number(value) or value <= 0:
+                    self.fields.refuse(key, "an object from module names to numbers above 0")
+                return value
+        return default
+
+
+def read_adapter(path: Path, targets: AdapterTargets, *, max_rank: int) -> Adapter:
+    """Read and check the adapter in `path`. `NotFound` where there is none, else a `ConfigError`."""
+    if not (path / CONFIG_FILE).is_file():
+        raise NotFound(f"No adapter found for {path}: there is no {CONFIG_FILE}")
+    config = _read_config(path, targets)
+    stored = _read_weights(path)
+    found = _sort(path, stored, targets)
+    if not found:
+        raise ConfigError(
+            f"{path}: the adapter touches no module of the model; it has {targets.leaves}"
+        )
+    _check_complete(config, targets, found)
+    files = MappedFiles()
+    low_rank: dict[str, LowRank] = {}
+    whole: dict[str, Float32] = {}
+    for module, parts in found.items():
+        plans = targets.plans[module]
+        tensors = {part: _read(files, path, key, stored[key]) for part, key in parts.items()}
+        if "whole" in tensors:
+            _check_shape(path, parts["whole"], tensors["whole"], plans[0].source_shape)
+            whole[plans[0].name] = tensors["whole"]
+        if "a" in tensors:
+            low_rank.update(_low_rank(config, module, parts, tensors, plans, max_rank))
+    return Adapter(low_rank, whole)
+
+
+def _read_config(path: Path, targets: AdapterTargets) -> _Config:
+    where = str(path / CONFIG_FILE)
+    fields = Fields(parse_object(read_bytes(path / CONFIG_FILE), where), where)
+    if fields.text("peft_type") != "LORA":
+        fields.refuse("peft_type", '"LORA"')
+    for key in _REFUSED:
+        if fields.values.get(key):
+            raise ConfigError(f"{where}: {key} is {shown(fields.values[key])}; it is not supported")
+    if fields.values.get("bias", "none") != "none":
+        fields.refuse("bias", '"none": biases cannot be trained')
+    if fields.values.get("init_lora_weights", True) not in _INITS:
+        fields.refuse(
+            "init_lora_weights",
+            "true, false, gaussian, eva or orthogonal: others change the base model, and are served "
+            "once they were converted to plain LoRA",
+        )
+    saved = fields.texts("modules_to_save")
+    for name in saved:
+        if name.rpartition(".")[2] not in (_EMBED, _HEAD):
+            raise ConfigError(
+                f"{where}: modules_to_save names {shown(name)}; only {_EMBED} and {_HEAD} can be "
+                "replaced as a whole"
+            )
+    return _Config(path, fields, _read_targets(fields, targets, saved), saved)
+
+
+def _read_targets(
+    fields: Fields, targets: AdapterTargets, saved: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    named = fields.values.get("target_modules")
+    given = None if isinstance(named, str) else fields.texts("target_modules")
+    for key, names in (("target_modules", given or ()), ("modules_to_save", saved)):
+        for name in names:
+            if name.rpartition(".")[2] in (_EMBED, _HEAD) and targets.is_tied:
+                raise ConfigError(
+                    f"{fields.where}: {key} names {shown(name)}, but this model's head and embedding "
+                    "are one matrix: to change one of them is to change both, or to untie them"
+                )
+            if not targets.matching(name):
+                raise ConfigError(
+                    f"{fields.where}: {key} names {shown(name)}, which the model does not have; "
+                    f"it has {targets.leaves}"
+                )
+    return given
+
+
+def _plain(fields: Fields, key: str, name: str) -> str:
+    """A pattern that is a name; others are expressions, which nobody has to run."""
+    if not all(part.isidentifier() or part.isdigit() for part in name.split(".")):
+        raise ConfigError(
+            f"{fields.where}: {key} holds {shown(name)}; it must be the name of a module"
+        )
+    return name
+
+
+def _read_weights(path: Path) -> dict[str, StoredTensor]:
+    if not (path / WEIGHTS_FILE).is_file():
+        raise ConfigError(
+            f"{path}: {WEIGHTS_FILE} is missing; pickled adapters (adapter_model.bin) are never loaded"
+        )
+    return read_header(path / WEIGHTS_FILE)
+
+
+def _sort(
+    path: Path, stored: Mapping[str, StoredTensor], targets: AdapterTargets
+) -> dict[str, dict[str, str]]:
+    """The tensors' keys, by module and part. A key that names no module is refused."""
+    found: dict[str, dict[str, str]] = {}
+    for key in stored:
+        suffix = next((suffix for suffix in _PARTS if key.endswith(suffix)), None)
+        module = None
+        if suffix is not None and key.startswith(_ROOT):
+            module = targets.find(key.removeprefix(_ROOT).removesuffix(suffix))
+        if suffix is None or module is None:
+            raise ConfigError(
+                f"{path / WEIGHTS_FILE}: tensor {shown(key)} is of no module of the model; "
+                f"it has {targets.leaves}"
+            )
+        part = _PARTS[suffix]
+        if part == "whole" and module not in (_EMBED, _HEAD):
+            raise ConfigError(
+                f"{path / WEIGHTS_FILE}: tensor {shown(key)} would replace a module; only {_EMBED} "
+                f"and {_HEAD} can be"
+            )
+        if found.setdefault(module, {}).setdefault(part, key) != key:
+            raise ConfigError(f"{path / WEIGHTS_FILE}: tensor {shown(key)} is there twice")
+    return found
+
+
+def _check_complete(
+    config: _Config,
+    targets: AdapterTargets,
+    found: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Each module that is named has its tensors, and no other has."""
+    where = config.path / WEIGHTS_FILE
+    for module, parts in found.items():
+        if ("a" in parts) != ("b" in parts):
+            raise ConfigError(f"{where}: module {module} has only one of lora_A and lora_B")
+    named: set[str] = set()
+    for target, part in _named(config):
+        modules = targets.matching(target)
+        if not any(part in found.get(module, {}) for module in modules):
+            raise ConfigError(f"{where}: there are no tensors for {shown(target)}")
+        named |= modules
+    strangers = [] if config.targets is None else sorted(found.keys() - named)
+    if strangers:
+        raise ConfigError(f"{where}: module {strangers[0]} is not among target_modules")
+
+
+def _named(config: _Config) -> Iterator[tuple[str, str]]:
+    for target in config.targets or ():
+        yield target, "a"
+    for target in config.saved:
+        yield target, "whole"
+
+
+def _low_rank(
+    config: _Config,
+    module: str,
+    keys: Mapping[str, str],
+    tensors: Mapping[str, Float32],
+    plans: tuple[TensorPlan, ...],
+    max_rank: int,
+) -> Iterator[tuple[str, LowRank]]:
+    """What is added to each matrix that the module is made of."""
+    path = config.path
+    rank = config.rank(module)
+    if rank > max_rank:
+        raise ConfigError(
+            f"{path}: the adapter's rank is {rank} ({module}); --max-lora-rank is {max_rank}"
+        )
+    rows, columns = plans[0].source_shape
+    if module == _EMBED:  # an embedding is read by rows: its matrix is the other way round
+        rows, columns = columns, rows
+    _check_shape(path, keys["a"], tensors["a"], (rank, columns))
+    _check_shape(path, keys["b"], tensors["b"], (rows, rank))
+    scaled = tensors["b"] * np.float32(config.scale(module))
+    for plan in plans:
+        part = scaled if module == _EMBED else scaled[plan.start : plan.start + plan.shape[0]]
+        yield plan.name, LowRank(tensors["a"], part)
+
+
+def _read(files: MappedFiles, path: Path, key: str, stored: StoredTensor) -> Float32:
+    tensor = files.read(stored)
+    if not tensor.is_finite():
+        raise ConfigError(f"{path / WEIGHTS_FILE}: tensor {shown(key)} holds NaN or infinity")
+    # A copy: the file may be replaced while the adapter is loaded.
+    return np.array(tensor.float32(), np.float32, order="C")
+
+
+def _check_shape(path: Path, key: str, tensor: Float32, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise ConfigError(
+            f"{path / WEIGHTS_FILE}: tensor {shown(key)} has shape {list(tensor.shape)}; the model "
+            f"asks for {list(shape)}"
+        )

@@ -1,0 +1,73 @@
+"""Adapters that Hugging Face's PEFT makes and saves give what PEFT computes with them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.compute.families import make_model, save
+from tests.compute.steps import Part, step
+from weft.compute.load import load_runner
+from weft.model.lora import AdapterTargets, read_adapter
+from weft.model.open import open_model
+
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+CASES = {
+    "llama": ("llama", {}, {"target_modules": [*LINEAR, "embed_tokens", "lm_head"]}),
+    "llama, patterns": (
+        "llama",
+        {"attention_bias": True},
+        {
+            "target_modules": LINEAR,
+            "use_rslora": True,
+            "rank_pattern": {"q_proj": 2},
+            "alpha_pattern": {"layers.1.mlp.up_proj": 3},
+            "layers_to_transform": [0, 1],
+        },
+    ),
+    "llama, saved modules": (
+        "llama",
+        {},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+    ),
+    "phi3": ("phi3", {}, {"target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]}),
+    "qwen3": ("qwen3", {"head_dim": 16}, {"target_modules": "all-linear"}),
+    "gemma2": ("gemma2", {"head_dim": 16}, {"target_modules": LINEAR}),
+}
+
+
+@pytest.mark.slow  # importing PEFT alone takes seconds
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("model_type", "settings", "lora"), CASES.values(), ids=CASES)
+def test_logits_agree_with_peft(model_type, settings, lora, tmp_path):
+    """Every logit is within 1e-4, with the files as PEFT writes them."""
+    peft = pytest.importorskip("peft")
+    model = make_model(model_type, settings)
+    name = save(model, tmp_path / "model")
+    config = peft.LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM", **lora)
+    adapted = peft.get_peft_model(model, config).eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(noise * parameter.shape[-1] ** -0.5)
+    adapted.save_pretrained(tmp_path / "adapter")
+    ids = np.random.default_rng(3).integers(0, 320, 60).tolist()
+    with torch.no_grad():
+        expected = adapted(torch.tensor([ids])).logits[0].numpy()
+
+    checkpoint = open_model(name)
+    targets = AdapterTargets.of(checkpoint.spec, checkpoint.card.model_type)
+    runner = load_runner(checkpoint, max_model_len=64, compute="reference")
+    runner.allocate_kv(num_blocks=8, block_size=8)
+    plain = runner.forward(step([Part(ids, 60, list(range(8)), 0, 60)], 8))
+    runner.add_adapter(1, read_adapter(tmp_path / "adapter", targets, max_rank=8))
+    with_adapter = replace(
+        step([Part(ids, 60, list(range(8)), 0, 60)], 8), adapter_ids=np.array([1], np.int32)
+    )
+    logits = runner.forward(with_adapter)
+
+    assert np.abs(logits - expected).max() <= 1e-4
+    assert np.abs(logits - plain).max() > 0.1
