@@ -15,6 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from weft.cli.epp_options import EppOptions, UpOptions
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.errors import Code, WeftError
+from weft.core.lora import LORA_METADATA
 from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
 from weft.epp.metrics import PREFIX as PICKER_PREFIX
 from weft.epp.metrics import Declared, PickerMetrics
@@ -125,6 +126,12 @@ def _subclasses(error: type[WeftError]) -> Iterator[type[WeftError]]:
             yield from _subclasses(subclass)
 
 
+_OF_LORA = (
+    "Of Generate: the LoRA adapter to answer with, for which the messages have no field. An unknown one "
+    "is NOT_FOUND; the name of the model itself, or none, is no adapter."
+)
+
+
 def grpc() -> str:
     """Every method, message, field and number of the protocol."""
     lines = [NOTE, "", "# gRPC", "", "What the fields mean is said beside them in `proto/`."]
@@ -141,6 +148,16 @@ def grpc() -> str:
         lines.append(
             f"| {method.name} | {method.input_type.name} | {stream}{method.output_type.name} |"
         )
+    lines += [
+        "",
+        "## Metadata",
+        "",
+        "| key | meaning |",
+        "| --- | --- |",
+        "| `authorization` | `Bearer KEY`, where the server has an `--api-key`. |",
+        f"| `{LORA_METADATA}` | {_OF_LORA} |",
+        "| `traceparent`, `tracestate` | The trace that a request belongs to, where traces are exported. |",
+    ]
     for module in (vllm_engine_pb2, common_pb2):
         for message in module.DESCRIPTOR.message_types_by_name.values():
             lines += _message_lines(message)

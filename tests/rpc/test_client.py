@@ -328,7 +328,14 @@ async def test_bad_prompts_are_refused_on_either_side(
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("lora_request", {"lora_request": LoRARequest(lora_name="l", lora_int_id=1, lora_path="")}),
+        (
+            "load_inplace",
+            {
+                "lora_request": LoRARequest(
+                    lora_name="l", lora_int_id=1, lora_path="", load_inplace=True
+                )
+            },
+        ),
         ("tokenization_kwargs", {"tokenization_kwargs": {"add_special_tokens": False}}),
         ("trace_headers", {"trace_headers": {"traceparent": "x"}}),
         ("priority", {"priority": 1}),

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
-from weft.compute.load import load_pooler, load_runner
+from weft.compute.load import load_configured, load_pooler
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.local_client import LocalClient
@@ -48,7 +48,7 @@ async def serving(
     changed = json.loads(files["tokenizer_config.json"]) | (tokenizer_config or {})
     files["tokenizer_config.json"] = json.dumps(changed).encode()
     tokenizer = Tokenizer.from_files(files)
-    runner = load_runner(checkpoint, max_model_len=config.model_config.max_model_len)
+    runner = load_configured(checkpoint, config)
     pooler = load_pooler(checkpoint, config.pooler_config)
     client = await LocalClient.start_with(runner, tokenizer, config, pooler=pooler)
     source = template or checkpoint.chat_template

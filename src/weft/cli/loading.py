@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft.cli.adapters import load_lora_modules, read_lora_modules
 from weft.cli.banner import Address, Ready, ready_block
 from weft.cli.options import ServeOptions
 from weft.compute.load import choose, describe_runner, with_resident_sizes
@@ -13,6 +14,7 @@ from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
+from weft.core.types import LoRARequest
 from weft.engine.configure import resolve
 from weft.engine.memory import free_memory_bytes
 from weft.engine.process_client import ProcessClient
@@ -46,10 +48,13 @@ class Loaded:
     chat_template: str | None
     config: EngineConfig
     free_bytes: int
+    lora_modules: tuple[LoRARequest, ...] = ()
 
     async def start_engine(self, metrics: Metrics) -> ProcessClient:
-        """Load the weights, in a process of their own."""
-        return await ProcessClient.start(self.checkpoint, self.config, metrics)
+        """Load the weights, in a process of their own, and the adapters to begin with."""
+        client = await ProcessClient.start(self.checkpoint, self.config, metrics)
+        await load_lora_modules(client, self.lora_modules)
+        return client
 
     def make_rpc_server(self, client: EngineClient) -> RpcServer:
         """The gRPC server of `client`, not started."""
@@ -92,6 +97,7 @@ def load(model: str, options: ServeOptions) -> Loaded:
     server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
     template = read_template(options.chat_template)
     check_parsers(options)
+    lora_modules = read_lora_modules(options.lora_modules or ())
     engine_options = options.engine_options(model)
     checkpoint = open_model(
         model, revision=options.revision, dtype=options.dtype, runner=options.runner
@@ -106,6 +112,7 @@ def load(model: str, options: ServeOptions) -> Loaded:
         chat_template=template,
         config=resolve(engine_options, checkpoint.card, free_bytes),
         free_bytes=free_bytes,
+        lora_modules=lora_modules,
     )
 
 
@@ -148,6 +155,7 @@ def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptio
         enable_prompt_tokens_details=options.enable_prompt_tokens_details,
         enable_force_include_usage=options.enable_force_include_usage,
         max_n=options.max_n,
+        allow_runtime_lora_updating=options.allow_runtime_lora_updating,
     )
 
 

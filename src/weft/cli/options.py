@@ -14,6 +14,8 @@ from weft.cli.sizes import count_converter, size_converter
 from weft.core.config import EngineOptions
 from weft.engine.configure import (
     DEFAULT_BLOCK_SIZE,
+    DEFAULT_MAX_LORA_RANK,
+    DEFAULT_MAX_LORAS,
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_QUEUED_REQS,
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
@@ -88,6 +90,42 @@ class ServeOptions:
             help="Longest prompt and answer together, in tokens; the model's own if unset.",
         ),
     ] = None
+    enable_lora: Annotated[
+        bool,
+        Parameter(
+            group=MODEL, help="Serve LoRA adapters too. Everything is then computed with numpy."
+        ),
+    ] = False
+    max_loras: Annotated[
+        MaybeCount,
+        Parameter(
+            group=MODEL,
+            help=f"Most adapters that are loaded at once, {DEFAULT_MAX_LORAS} if unset; the one used "
+            "least lately gives way.",
+        ),
+    ] = None
+    max_lora_rank: Annotated[
+        MaybeCount,
+        Parameter(
+            group=MODEL, help=f"Highest rank of an adapter; {DEFAULT_MAX_LORA_RANK} if unset."
+        ),
+    ] = None
+    lora_modules: Annotated[
+        list[str] | None,
+        Parameter(
+            group=MODEL,
+            negative=(),
+            help='Adapter to load at the start, NAME=DIRECTORY or JSON such as {"name": "sql", '
+            '"path": "/adapters/sql"}; repeatable.',
+        ),
+    ] = None
+    allow_runtime_lora_updating: Annotated[
+        bool,
+        Parameter(
+            group=API,
+            help="Let holders of a control key load and unload adapters, from any directory.",
+        ),
+    ] = False
     max_logprobs: Annotated[
         Count,
         Parameter(group=MODEL, help="Most log-probabilities a request may ask for; -1: no limit."),

@@ -71,6 +71,12 @@ def check(options: ServeOptions) -> None:
     ):
         if given is not None and options.remote is None:
             raise ConfigError(f"{flag} needs --remote")
+    for flag, is_given in (
+        ("--lora-modules", options.lora_modules is not None),
+        ("--allow-runtime-lora-updating", options.allow_runtime_lora_updating),
+    ):
+        if is_given and not options.enable_lora:
+            raise ConfigError(f"{flag} needs --enable-lora")
     if options.max_n < 1:
         raise ConfigError(f"--max-n must be at least 1, not {options.max_n}")
 

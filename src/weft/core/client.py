@@ -249,9 +249,32 @@ class EngineClient(Protocol):
         """Stop recording and write the profile."""
         _unsupported("stop_profile")
 
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        """The adapters that requests may name, by name."""
+        return {}
+
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Load an adapter."""
+        """Load an adapter; True once requests may name it.
+
+        One that is there already, under the same name and path, stays as it is; `load_inplace` loads
+        it again, and whatever was cached with the former one is found no more. When as many as may be
+        are loaded, the one that was used least lately gives way and is loaded again when it is asked
+        for; while all of them are in use, this waits. Raises NotFound or BadRequest.
+        """
         _unsupported("add_lora")
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """Forget the adapter whose `lora_int_id` this is; open requests keep it. False if there is none."""
+        _unsupported("remove_lora")
+
+    async def list_loras(self) -> set[int]:
+        """The `lora_int_id` of every adapter that is loaded now."""
+        _unsupported("list_loras")
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """Let an adapter never give way to another. False if none has that `lora_int_id`."""
+        _unsupported("pin_lora")
 
     async def scale_elastic_ep(self, new_data_parallel_size: int, drain_timeout: int = 300) -> None:
         """Change the number of data-parallel ranks."""

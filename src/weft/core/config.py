@@ -50,6 +50,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     logprobs_mode: str = "raw_logprobs"
     structured_outputs_in_reasoning: bool = False
     speculative_config: str | dict[str, Any] | None = None
+    enable_lora: bool = False
+    max_loras: int | None = None
+    max_lora_rank: int | None = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,10 +165,18 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     chunks_prompts: bool = True
 
 
+class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Adapters that may be loaded at once, and the highest rank of one."""
+
+    max_loras: int
+    max_lora_rank: int
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one engine runs with. `pooler_config` is None for a model that generates text.
 
     `structured_outputs_in_reasoning` lets every grammar rule from the first token, thoughts included.
+    Without a `lora_config` there are no adapters.
     """
 
     model_config: ModelConfig
@@ -176,3 +187,4 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_size: int = 1
     kv_transfer_config: None = None
     pooler_config: PoolerConfig | None = None
+    lora_config: LoraConfig | None = None

@@ -79,7 +79,7 @@ SERIES: Final = (
     Series(
         "lora_requests_info",
         Kind.GAUGE,
-        "Unix time; the labels list the adapters in use.",
+        "Unix time; the labels list the adapters that requests run with, and that they wait for.",
         LORA_LABELS,
     ),
     Series(

@@ -30,6 +30,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Of one series: a value for each combination of its own labels.
 Values = Iterable[tuple[tuple[str, ...], float]]
 
+# How many adapters may be loaded; those that open requests run with; those that requests wait for.
+LoraUsage = Callable[[], tuple[int, list[str], list[str]]]
+
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
@@ -39,7 +42,13 @@ class EngineMetrics:
     The engine behind another server tells neither load nor steps: then those series have no samples.
     """
 
-    def __init__(self, config: EngineConfig, engine: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        engine: str,
+        clock: Callable[[], float],
+        lora_usage: LoraUsage = lambda: (0, [], []),
+    ) -> None:
         model = config.model_config
         self.labels = (model.served_model_name, engine)
         self.clock = clock
@@ -73,6 +82,7 @@ class EngineMetrics:
         self._cache = _cache_values(config.cache_config)
         speculation = config.scheduler_config.speculation
         self._max_drafted = 0 if speculation is None else speculation.num_speculative_tokens
+        self._lora_usage = lora_usage
 
     def take_step(self, stats: StepStats, load: EngineLoad) -> None:
         """Take in what the engine told of a step."""
@@ -127,7 +137,7 @@ class EngineMetrics:
             "kv_cache_usage_perc": [((), load.token_usage)],
             "engine_sleep_state": [((state,), float(state == "awake")) for state in _SLEEP_STATES],
             "cache_config_info": [(self._cache, 1.0)],
-            "lora_requests_info": [(("0", "", ""), time.time())],  # no adapters can be loaded
+            "lora_requests_info": [(self._lora_labels(), time.time())],
             "prefix_cache_queries": [((), stats.total_queried_tokens)],
             "prefix_cache_hits": [((), stats.total_hit_tokens)],
             "num_preemptions": [((), stats.total_preemptions)],
@@ -148,6 +158,11 @@ class EngineMetrics:
             "spec_decode_num_accepted_tokens_per_pos": [((str(i),), n) for i, n in accepted_at],
         }
 
+    def _lora_labels(self) -> tuple[str, ...]:
+        """In the order of `LORA_LABELS`."""
+        max_loras, running, waiting = self._lora_usage()
+        return (str(max_loras), ",".join(running), ",".join(waiting))
+
 
 class Metrics:
     """Made once by whoever builds the server. `registry` may take the series of others too.
@@ -167,9 +182,11 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
-    def add_engine(self, config: EngineConfig) -> EngineMetrics:
+    def add_engine(
+        self, config: EngineConfig, lora_usage: LoraUsage = lambda: (0, [], [])
+    ) -> EngineMetrics:
         """The numbers of one more engine; its `engine` label is its place."""
-        engine = EngineMetrics(config, str(len(self._engines)), self._clock)
+        engine = EngineMetrics(config, str(len(self._engines)), self._clock, lora_usage)
         self._engines.append(engine)
         return engine
 

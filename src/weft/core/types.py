@@ -202,6 +202,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
     token of each list may not follow the others. `thought` is None unless the answer begins with one.
     A request with `pooling` and `pooling_kind` generates nothing: its `params` are idle.
+    `lora_id`, at least 1, is of one load of the adapter `lora_name`: no two loads share an id.
     """
 
     request_id: str
@@ -215,6 +216,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     cache_salt: str | None = None
     lora_name: str | None = None
+    lora_id: int | None = None
     grammar: str | None = None
     bad_token_ids: list[list[int]] = []
     thought: OpenThought | None = None
@@ -241,11 +243,17 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter: its public name, its id (>= 1) and the directory that holds it."""
+    """An adapter: its public name, its id (>= 1) and the directory that holds it.
+
+    `base_model_name` None is the model that is served. `load_inplace` loads an adapter again that is
+    there under this name.
+    """
 
     lora_name: str
     lora_int_id: int
     lora_path: str
+    base_model_name: str | None = None
+    load_inplace: bool = False
 
 
 class Logprob(msgspec.Struct, frozen=True, array_like=True):

@@ -11,6 +11,7 @@ from weft.core.config import (
     CacheConfig,
     EngineConfig,
     EngineOptions,
+    LoraConfig,
     ModelConfig,
     SchedulerConfig,
 )
@@ -31,8 +32,12 @@ DEFAULT_MAX_NUM_SEQS = 128
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 DEFAULT_MAX_NUM_QUEUED_REQS = 2048
 DEFAULT_MAX_NUM_QUEUED_TOKENS = 4_000_000
+DEFAULT_MAX_LORAS = 8
+DEFAULT_MAX_LORA_RANK = 16
 
 MAX_BLOCK_SIZE = 1024
+MAX_LORAS = 1024
+MAX_LORA_RANK = 4096
 MIN_MODEL_LEN = 2  # one token in, one token out
 _INT32_MAX = 2**31 - 1  # block ids, slots and positions are int32 in a batch
 _POLICIES = ("fcfs", "priority")
@@ -64,6 +69,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
         pooler_config=resolve_pooler(options, card),
         compute_config=choose(options, card),
+        lora_config=_lora_config(options),
     )
 
 
@@ -288,6 +294,23 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         revision=options.revision,
         runner_type="generate" if card.pooling is None else "pooling",
     )
+
+
+def _lora_config(options: EngineOptions) -> LoraConfig | None:
+    if options.enable_lora:
+        return LoraConfig(
+            max_loras=_bounded("max_loras", options.max_loras, DEFAULT_MAX_LORAS, MAX_LORAS),
+            max_lora_rank=_bounded(
+                "max_lora_rank", options.max_lora_rank, DEFAULT_MAX_LORA_RANK, MAX_LORA_RANK
+            ),
+        )
+    for flag, value in (
+        ("--max-loras", options.max_loras),
+        ("--max-lora-rank", options.max_lora_rank),
+    ):
+        if value is not None:
+            raise ConfigError(f"{flag} needs --enable-lora")
+    return None
 
 
 def _bounded(name: str, value: int | None, default: int, most: int = _INT32_MAX) -> int:

@@ -5,7 +5,7 @@ import itertools
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 
 from weft.core.client import EngineClient
@@ -13,9 +13,20 @@ from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, EngineDead, Unavailable, WeftError
 from weft.core.metrics import Metrics
 from weft.core.stats import StepStats
-from weft.core.types import EngineLoad, KvEventBatch, PauseMode
+from weft.core.types import EngineLoad, KvEventBatch, LoRARequest, PauseMode
 from weft.engine.kv_feed import KvEventFeed
-from weft.engine.messages import Command, Pause, Ping, Reply, ResetPrefixCache, Resume, Stop
+from weft.engine.lora_table import LoraTable
+from weft.engine.messages import (
+    AddLora,
+    Call,
+    Command,
+    Pause,
+    Ping,
+    Reply,
+    ResetPrefixCache,
+    Resume,
+    Stop,
+)
 from weft.engine.stat_log import StatLog
 
 log = logging.getLogger("weft.engine")
@@ -30,7 +41,8 @@ class EngineControl(EngineClient):
     def __init__(self, config: EngineConfig, metrics: Metrics | None) -> None:
         self.vllm_config = config
         self.model_config = config.model_config
-        self._metrics = None if metrics is None else metrics.add_engine(config)
+        self._loras = LoraTable(config, self._load_lora, self._send)
+        self._metrics = None if metrics is None else metrics.add_engine(config, self._loras.usage)
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
         self._feed = KvEventFeed()
@@ -147,13 +159,43 @@ class EngineControl(EngineClient):
         reply = await self._call(ResetPrefixCache(next(self._call_ids), reset_running_requests))
         return reply.is_done
 
-    async def _call(self, command: Pause | Resume | ResetPrefixCache | Ping) -> Reply:
+    # -- adapters -----------------------------------------------------------------------------
+
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        """See `EngineClient`."""
+        return self._loras.requests
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """See `EngineClient`."""
+        self._check_alive()
+        await self._loras.add(lora_request)
+        return True
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """See `EngineClient`."""
+        self._check_alive()
+        return self._loras.remove(lora_id)
+
+    async def list_loras(self) -> set[int]:
+        """See `EngineClient`."""
+        return self._loras.loaded_ids
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """See `EngineClient`."""
+        self._check_alive()
+        return await self._loras.pin(lora_id)
+
+    def _load_lora(self, lora_id: int, path: str) -> asyncio.Future[Reply]:
+        return self._call_soon(AddLora(next(self._call_ids), lora_id, path))
+
+    # -- calls --------------------------------------------------------------------------------
+
+    async def _call(self, command: Call) -> Reply:
         self._check_alive()
         return await self._call_soon(command)
 
-    def _call_soon(
-        self, command: Pause | Resume | ResetPrefixCache | Ping
-    ) -> asyncio.Future[Reply]:
+    def _call_soon(self, command: Call) -> asyncio.Future[Reply]:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._calls[command.call_id] = future
         self._send(command)

@@ -38,6 +38,7 @@ from weft.core.types import (
 )
 from weft.engine.control import EngineControl
 from weft.engine.grammar_check import GrammarChecker
+from weft.engine.lora_table import Held
 from weft.engine.messages import (
     Abort,
     Add,
@@ -102,7 +103,8 @@ class FrontClient(EngineControl):
         if self.vllm_config.pooler_config is not None:
             tasks = ", ".join(self.vllm_config.pooler_config.tasks)
             raise Unsupported(f"generate is not supported by this model; it supports {tasks}")
-        _refuse(lora_request=lora_request)
+        if lora_request is not None:
+            self._loras.check(lora_request)
         self._check_rank(data_parallel_rank)
         if trace_headers:
             log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
@@ -116,7 +118,7 @@ class FrontClient(EngineControl):
                 reasoning_ended=reasoning_ended, reasoning_parser_kwargs=reasoning_parser_kwargs
             )
             session = Session(request_id, prompt)
-            answer = partial(self._answer_piece, session, options)
+            answer = partial(self._answer_piece, session, options, lora_request)
             with self._registered(session):
                 async with aclosing(session.outputs(sampling_params, answer)) as outputs:
                     async for output in outputs:
@@ -135,7 +137,8 @@ class FrontClient(EngineControl):
         )
         if thought is not None:
             request = msgspec.structs.replace(request, thought=thought)
-        async with aclosing(self._follow(request, observed)) as outputs:
+        following = self._follow(request, observed, lora_request=lora_request)
+        async with aclosing(following) as outputs:
             async for output in outputs:
                 yield output
 
@@ -156,6 +159,7 @@ class FrontClient(EngineControl):
         self,
         session: Session,
         options: Mapping[str, Any],
+        lora_request: LoRARequest | None,
         piece: StreamingInput,
         before: list[int],
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -165,7 +169,8 @@ class FrontClient(EngineControl):
             piece, before, session.request_id, **options
         )
         self._check_alive()
-        async with aclosing(self._follow(request, observed, session)) as outputs:
+        following = self._follow(request, observed, session, lora_request=lora_request)
+        async with aclosing(following) as outputs:
             async for output in outputs:
                 yield output
 
@@ -174,13 +179,21 @@ class FrontClient(EngineControl):
         request: Request,
         observed: ObservedRequest | None,
         session: Session | None = None,
+        *,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Hand a checked request to the engine and follow it to its end."""
         stream = RequestStream(request, self.renderer)
         opened = self._open.admit(request, stream)
         if session is not None:
             session.current = opened
+        held: Held | None = None
         try:
+            if lora_request is not None:
+                held = await self._loras.hold(lora_request, unless=opened.has_news)
+                request = msgspec.structs.replace(
+                    request, lora_name=lora_request.lora_name, lora_id=held and held.lora_id
+                )
             if request.params.structured_outputs is not None:
                 request = await self._with_grammar(request, request.params.structured_outputs)
             if observed is not None:
@@ -189,10 +202,7 @@ class FrontClient(EngineControl):
             if not opened.stream.is_finished and opened.error is None:  # else it ended meanwhile
                 self._send(Add(request))
             while True:
-                await opened.has_news.wait()
-                opened.has_news.clear()
-                if opened.error is not None:
-                    raise opened.error
+                await opened.wait()
                 output = stream.pop()
                 if output is not None:
                     yield output
@@ -200,6 +210,8 @@ class FrontClient(EngineControl):
                         return
         finally:
             self._close(opened)
+            if held is not None:  # and not before: with the next command the engine may drop it
+                self._loras.release(held)
 
     async def encode(  # noqa: PLR0913 - the protocol's own signature
         self,
@@ -237,10 +249,7 @@ class FrontClient(EngineControl):
                 opened.observed = observed
             self._send(Add(request))
             while (output := stream.pop()) is None:
-                await opened.has_news.wait()
-                opened.has_news.clear()
-                if opened.error is not None:
-                    raise opened.error
+                await opened.wait()
             yield output
         finally:
             self._close(opened)
@@ -336,6 +345,7 @@ class FrontClient(EngineControl):
         for session in self._sessions:
             session.fail(self.dead_error)
         self._fail_calls()
+        self._loras.fail(self.dead_error)
         self._feed.close(error)
         if not self._ready.done():
             self._ready.set_exception(error)

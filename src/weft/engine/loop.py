@@ -15,14 +15,17 @@ from weft.core.config import EngineConfig
 from weft.core.types import KvEventBatch, PauseMode, Request
 from weft.engine.grammar import GrammarCompiler, GrammarState, Vocabulary
 from weft.engine.load import LoadMeter
+from weft.engine.lora_loader import LoraLoader
 from weft.engine.messages import (
     Abort,
     Add,
+    AddLora,
     Command,
     Event,
     Pause,
     Ping,
     Ready,
+    RemoveLora,
     Reply,
     ResetPrefixCache,
     Resume,
@@ -84,6 +87,7 @@ class EngineLoop:
             lambda: Vocabulary.read(read_tokenizer(), model.vocab_size, model.eos_token_ids),
             mailbox.wake,
         )
+        self._loras = LoraLoader(runner, config)
         self._pending_pause: Pause | None = None
         self._stop_at: float | None = None
         self._num_kv_batches = 0
@@ -174,6 +178,10 @@ class EngineLoop:
                     preempt_running=command.reset_running_requests
                 )
                 self._emit(Reply(command.call_id, is_done=is_done))
+            case AddLora():
+                self._emit(self._loras.load(command))
+            case RemoveLora():
+                self._loras.remove(command.lora_id)
             case Ping():
                 self._emit(Reply(command.call_id, load=self._meter.read(self._scheduler)))
             case Stop():

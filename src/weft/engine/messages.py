@@ -51,6 +51,20 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
     reset_running_requests: bool
 
 
+class AddLora(msgspec.Struct, frozen=True, tag=True):
+    """Load the adapter in the directory `path`, under an id that no load has had before."""
+
+    call_id: int
+    lora_id: int
+    path: str
+
+
+class RemoveLora(msgspec.Struct, frozen=True, tag=True):
+    """Forget a loaded adapter; the front sends it when no open request has it."""
+
+    lora_id: int
+
+
 class Ping(msgspec.Struct, frozen=True, tag=True):
     """Prove that the engine's loop turns; answered with its load."""
 
@@ -63,7 +77,8 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float
 
 
-Command = Add | Abort | Pause | Resume | ResetPrefixCache | Ping | Stop
+Call = Pause | Resume | ResetPrefixCache | AddLora | Ping
+Command = Call | Add | Abort | RemoveLora | Stop
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,11 +115,16 @@ class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a control command; `load` comes with the answer to a ping."""
+    """The answer to a `Call`; `load` comes with the answer to a ping.
+
+    `refusal` is the caller's mistake in one sentence, `is_missing` tells that nothing is there.
+    """
 
     call_id: int
     is_done: bool = True
     load: EngineLoad | None = None
+    refusal: str | None = None
+    is_missing: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

@@ -15,6 +15,7 @@ from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
 from weft.core.types import (
+    LoRARequest,
     OutputKind,
     PoolingParams,
     PoolingRequestOutput,
@@ -77,6 +78,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """The finished output of each prompt, in their order.
@@ -85,11 +87,13 @@ class LLM:
         alone counts as a list of one. One `SamplingParams` serves all prompts; None takes the
         model's own defaults. The first prompt that is refused raises, and the others are aborted.
         `use_tqdm` shows a progress bar, if stderr is a terminal; its name is that of other engines.
+        The adapter of `lora_request` is loaded if it is not there; it needs `enable_lora=True`.
         """
         all_prompts = _as_list(prompts)
         all_params = self._as_params(sampling_params, len(all_prompts))
+        beside = {"lora_request": lora_request, "tokenization_kwargs": tokenization_kwargs}
         work = [
-            self._generate_one(prompt, params, tokenization_kwargs)
+            self._generate_one(prompt, params, beside)
             for prompt, params in zip(all_prompts, all_params, strict=True)
         ]
         return self._run_all(work, has_bar=use_tqdm)
@@ -100,6 +104,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
         """The next message of each conversation: one as a list of messages, or a list of such lists.
@@ -115,7 +120,11 @@ class LLM:
         # The template writes the special tokens that belong to a conversation.
         as_written = {"add_special_tokens": False}
         return self.generate(
-            prompts, sampling_params, use_tqdm=use_tqdm, tokenization_kwargs=as_written
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            tokenization_kwargs=as_written,
         )
 
     def encode(
@@ -212,18 +221,10 @@ class LLM:
         raise AssertionError("encode ended without an output")
 
     async def _generate_one(
-        self,
-        prompt: PromptType,
-        params: SamplingParams,
-        tokenization_kwargs: Mapping[str, Any] | None,
+        self, prompt: PromptType, params: SamplingParams, beside: Mapping[str, Any]
     ) -> RequestOutput:
         params = msgspec.structs.replace(params, output_kind=OutputKind.FINAL_ONLY)
-        stream = self._client.generate(
-            prompt,
-            params,
-            str(next(self._request_ids)),
-            tokenization_kwargs=tokenization_kwargs,
-        )
+        stream = self._client.generate(prompt, params, str(next(self._request_ids)), **beside)
         async with aclosing(stream) as outputs:
             async for output in outputs:
                 return output

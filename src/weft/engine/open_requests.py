@@ -62,6 +62,13 @@ class OpenRequest:
             num_tokens, reason = self.stream.progress(index)
             self.observed.take(index, num_tokens, reason or given_up)
 
+    async def wait(self) -> None:
+        """Return when there is news; raise the error if that is it."""
+        await self.has_news.wait()
+        self.has_news.clear()
+        if self.error is not None:
+            raise self.error
+
     def fail(self, error: BaseException) -> None:
         """Make the reader raise `error`."""
         self.error = error

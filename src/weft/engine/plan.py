@@ -96,7 +96,12 @@ class Plan:
             block_tables=self._block_tables(),
             logit_rows=np.array(logit_rows, np.int32),
             token_types=self._token_types(),
+            adapter_ids=self._adapter_ids(),
         )
+
+    def _adapter_ids(self) -> IntArray | None:
+        adapter_ids = [entry.sequence.request.lora_id or 0 for entry in self.entries]
+        return np.array(adapter_ids, np.int32) if any(adapter_ids) else None
 
     def _token_types(self) -> IntArray | None:
         """Which of two texts each row is of; None where there are no pairs."""

@@ -104,6 +104,7 @@ class PrefixCache:
             block_size=self.block_size,
             weights_epoch=self._weights_epoch,
             lora_name=request.lora_name,
+            lora_generation=request.lora_id or 0,  # a new one each time an adapter is loaded
             cache_salt=request.cache_salt,
         )
 

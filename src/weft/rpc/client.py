@@ -21,6 +21,7 @@ from weft.core.errors import (
     Unavailable,
     Unsupported,
 )
+from weft.core.lora import LORA_METADATA, validate_lora_name
 from weft.core.metrics import Metrics
 from weft.core.observed import RemoteRequest
 from weft.core.types import (
@@ -135,10 +136,12 @@ class RpcClient(EngineClient):
         reasoning_ended: bool | None = None,
         reasoning_parser_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient.generate`. Text is tokenised here, with the server's tokenizer."""
+        """See `EngineClient.generate`. Text is tokenised here, with the server's tokenizer.
+
+        Of `lora_request` the name is sent: the server is to have that adapter, wherever it has it from.
+        """
         observed = None if self._metrics is None else RemoteRequest(self._metrics)
         _refuse(
-            lora_request=lora_request,
             tokenization_kwargs=tokenization_kwargs,
             trace_headers=trace_headers,
             priority=priority,
@@ -162,13 +165,14 @@ class RpcClient(EngineClient):
         )
         sent: TokensPrompt = {"prompt_token_ids": tokens["prompt_token_ids"], "prompt": label or ""}
         request = to_generate_request(request_id, sent, sampling_params, data_parallel_rank)
+        metadata = _lora_metadata(lora_request)
         following = (
             nullcontext()
             if observed is None
             else observed.following(len(tokens["prompt_token_ids"]), sampling_params)
         )
         with following:
-            async with aclosing(self._follow(request, answers)) as outputs:
+            async with aclosing(self._follow(request, answers, metadata)) as outputs:
                 async for output in outputs:
                     if observed is not None:
                         observed.take(output)
@@ -204,9 +208,12 @@ class RpcClient(EngineClient):
         yield to_pooling_output(checked, answer)
 
     async def _follow(
-        self, request: pb.GenerateRequest, answers: RemoteAnswers
+        self,
+        request: pb.GenerateRequest,
+        answers: RemoteAnswers,
+        metadata: list[tuple[str, str]],
     ) -> AsyncGenerator[RequestOutput, None]:
-        responses = self._connection.stream("Generate", request)
+        responses = self._connection.stream("Generate", request, metadata)
         self._num_active += 1
         try:
             async for response in responses:
@@ -405,6 +412,15 @@ async def _fetch_tokenizer_files(connection: Connection) -> dict[str, bytes]:
     finally:
         await chunks.aclose()
     return await asyncio.to_thread(unpack, bytes(packed), sha256)
+
+
+def _lora_metadata(lora_request: LoRARequest | None) -> list[tuple[str, str]]:
+    if lora_request is None:
+        return []
+    validate_lora_name(lora_request.lora_name)
+    if lora_request.load_inplace:
+        raise not_on_this_wire("load_inplace")
+    return [(LORA_METADATA, lora_request.lora_name)]
 
 
 def _refuse(**given: object) -> None:

@@ -1,7 +1,7 @@
 """A channel to one server: its credentials, its calls, and gRPC statuses as our errors."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,15 @@ class Connection:
         async with _our_errors():
             return await invoke(request, timeout=timeout_s, metadata=self._metadata)
 
-    async def stream(self, name: str, request: Message) -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, name: str, request: Message, metadata: Sequence[tuple[str, str]] = ()
+    ) -> AsyncGenerator[Any, None]:
         """The answers to `request`. Closing the generator cancels the call."""
         method = METHODS[name]
         invoke = self._channel.unary_stream(
             method.path, method.request_type.SerializeToString, method.response_type.FromString
         )
-        call = invoke(request, metadata=self._metadata)
+        call = invoke(request, metadata=(*self._metadata, *metadata))
         try:
             async with _our_errors():
                 async for response in call:

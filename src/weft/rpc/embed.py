@@ -8,6 +8,7 @@ from weft.core.errors import GenerationError
 from weft.core.types import PoolingParams
 from weft.core.validate import Limits
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.adapters import lora_request_of
 from weft.rpc.boundary import Context
 from weft.rpc.convert.embed import to_embed_response, to_embedding
 from weft.rpc.generate import GenerateCall, trace_headers, until_deadline
@@ -29,6 +30,7 @@ class EmbedCall:
     async def __call__(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Serve one request."""
         self._generate.check_open()
+        lora_request = lora_request_of(context, self._client)
         pooler = self._client.vllm_config.pooler_config
         embedding = to_embedding(request, pooler, self._limits, self._padding_id)
         request_id = embedding.request_id or f"weft-{uuid.uuid4().hex}"
@@ -39,6 +41,7 @@ class EmbedCall:
                     embedding.prompt,
                     PoolingParams(task="embed"),
                     request_id,
+                    lora_request,
                     trace_headers=trace_headers(context) if is_traced else None,
                 )
                 async with aclosing(outputs):

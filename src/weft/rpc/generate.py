@@ -4,12 +4,14 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 from weft.core.client import EngineClient
 from weft.core.errors import DeadlineExceeded, Unavailable
 from weft.core.types import RequestOutput
 from weft.core.validate import Limits
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.adapters import lora_request_of
 from weft.rpc.boundary import Context
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
@@ -43,6 +45,7 @@ class GenerateCall:
         self.check_open()
         size = self._client.vllm_config.data_parallel_size
         generation = to_generation(request, self._limits, size)
+        generation = replace(generation, lora_request=lora_request_of(context, self._client))
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
         with self.open_requests.hold(request_id):
             # At once, so that the caller holds a stream that it can cancel before the first answer;
@@ -69,6 +72,7 @@ class GenerateCall:
             generation.params,
             request_id,
             prompt_text=generation.prompt_text,
+            lora_request=generation.lora_request,
             trace_headers=trace_headers(context) if is_traced else None,
             data_parallel_rank=generation.data_parallel_rank,
         )

@@ -1,6 +1,6 @@
 """Every endpoint of a server, in one table: what is not here is not served."""
 
-from weft.web.admin import control, models, refused, tokens
+from weft.web.admin import control, loras, models, refused, tokens
 from weft.web.admin.invocations import invocations_endpoint
 from weft.web.admin.pages import page_endpoints
 from weft.web.admin.probes import probe_endpoints
@@ -22,6 +22,7 @@ API_ENDPOINTS: tuple[Endpoint, ...] = (
     *POOLING,
     *tokens.ENDPOINTS,
     *control.ENDPOINTS,
+    *loras.ENDPOINTS,
     *refused.ENDPOINTS,
 )
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weft.core.client import EngineClient
+from weft.core.lora import find_lora
+from weft.core.types import LoRARequest
 from weft.text.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 
@@ -26,6 +28,7 @@ class ApiOptions:
     enable_prompt_tokens_details: bool = True
     enable_force_include_usage: bool = False
     max_n: int = 128
+    allow_runtime_lora_updating: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +40,8 @@ class Served:
     chat_template: ChatTemplate | None
     started_at: int
     options: ApiOptions = field(default_factory=ApiOptions)
+
+    def lora_request(self, model: str) -> LoRARequest | None:
+        """What a request for `model` has to bring to the engine; `NotFound` if nothing has that name."""
+        client = self.client
+        return find_lora(model, client.model_config.served_model_names, client.lora_requests)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
+from weft.core.lora import LORA_METADATA
 from weft.epp.parsers.grpc_frames import first_message
 from weft.epp.parsers.parser import Call, Dialect, Reads, malformed, unscheduled
 from weft.epp.request import InferenceRequest, Prompt
@@ -10,7 +11,6 @@ from weft.epp.wire_vllm import SERVICE, read_embed, read_generate
 
 GENERATE: Final = f"{SERVICE}/Generate"
 EMBED: Final = f"{SERVICE}/Embed"
-LORA_NAME: Final = "x-weft-lora-name"
 
 
 class VllmGrpcParser:
@@ -18,7 +18,7 @@ class VllmGrpcParser:
 
     type = "vllmgrpc-parser"
     suffixes = (GENERATE, EMBED, f"{SERVICE}/*")
-    model_header = LORA_NAME
+    model_header = LORA_METADATA
     dialect = Dialect.VLLM_GRPC
 
     def reads(self, path: str) -> Reads:
@@ -37,7 +37,7 @@ class VllmGrpcParser:
             raise malformed(
                 f"invalid gRPC payload: expected {what if is_generate else 'an EmbedRequest with tokenized'}"
             )
-        adapter = call.headers.get(LORA_NAME, "")
+        adapter = call.headers.get(LORA_METADATA, "")
         return replace(
             call.to_request(self.type),
             model=adapter,

@@ -5,7 +5,13 @@ import struct
 from dataclasses import dataclass
 
 from weft.core.errors import BadRequest
-from weft.core.types import OutputKind, PromptType, SamplingParams, StructuredOutputsParams
+from weft.core.types import (
+    LoRARequest,
+    OutputKind,
+    PromptType,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 from weft.core.validate import Limits, validate_params, validate_prompt, validate_request_id
 from weft.pb import common_pb2, vllm_engine_pb2
 
@@ -17,7 +23,10 @@ _FLOAT32 = struct.Struct("<f")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """A `GenerateRequest` in our terms. `request_id` None: the server is to make one."""
+    """A `GenerateRequest` in our terms. `request_id` None: the server is to make one.
+
+    The adapter is named beside the message (`weft.rpc.adapters`).
+    """
 
     request_id: str | None
     prompt: PromptType
@@ -25,6 +34,7 @@ class Generation:
     params: SamplingParams
     data_parallel_rank: int | None
     is_streaming: bool
+    lora_request: LoRARequest | None = None
 
 
 def to_generation(

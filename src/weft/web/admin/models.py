@@ -1,4 +1,4 @@
-"""`/v1/models`: the names the model answers to."""
+"""`/v1/models`: the names the model answers to, and the adapters that may be asked for in its place."""
 
 import msgspec
 
@@ -29,12 +29,23 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 def _cards(served: Served) -> list[ModelCard]:
     model = served.client.model_config
-    return [
+    base = [
         ModelCard(
             id=name, created=served.started_at, root=model.model, max_model_len=model.max_model_len
         )
         for name in model.served_model_names
     ]
+    adapters = [
+        ModelCard(
+            id=name,
+            created=served.started_at,
+            root=adapter.lora_path,
+            parent=adapter.base_model_name or model.served_model_name,
+            max_model_len=model.max_model_len,
+        )
+        for name, adapter in served.client.lora_requests.items()
+    ]
+    return [*base, *adapters]
 
 
 async def _list(call: Call) -> Answer:

@@ -22,12 +22,6 @@ _CONTROL = (
         "scale_elastic_ep is not supported: there are no experts to move",
     ),
     ("POST", "/is_scaling_elastic_ep", "is_scaling_elastic_ep is not supported"),
-    ("POST", "/v1/load_lora_adapter", "load_lora_adapter is not supported: there are no adapters"),
-    (
-        "POST",
-        "/v1/unload_lora_adapter",
-        "unload_lora_adapter is not supported: there are no adapters",
-    ),
 )
 
 

@@ -92,6 +92,7 @@ def _generate(
         prompt.tokens,
         prompt.params,
         turn.request_id,
+        lora_request=served.lora_request(turn.model) if turn.model else None,
         trace_headers=turn.trace_headers,
         priority=turn.priority,
         data_parallel_rank=turn.data_parallel_rank,

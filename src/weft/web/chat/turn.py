@@ -37,7 +37,8 @@ class Turn:
     """One request for the next message. `messages` are in OpenAI's shape, tools apart.
 
     `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
-    `weft.web.chat`; everything else of `params` is the caller's. `model` is a served name or an adapter's.
+    `weft.web.chat`; everything else of `params` is the caller's. `model` is a served name or an adapter's;
+    empty is the model that is served.
     Where `is_streamed` is false nobody looks before the end, and each answer comes in one delta.
     """
 

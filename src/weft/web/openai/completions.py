@@ -182,6 +182,7 @@ def _outputs(served: Served, job: CompletionJob) -> AsyncGenerator[tuple[int, Re
                 prompt.tokens,
                 prompt.params,
                 f"{job.request_id}-{position}",
+                lora_request=served.lora_request(job.shape.head.model),
                 trace_headers=job.trace_headers,
                 priority=job.priority,
                 data_parallel_rank=job.data_parallel_rank,

@@ -30,7 +30,7 @@ async def generate(call: Call) -> Answer:
         logprobs=_logprob_writer(call, body),
         has_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
-    outputs = await _outputs(call, body)
+    outputs = await _outputs(call, body, shape.model)
     if body.stream:
         return Events(_events(outputs, shape))
     async with aclosing(outputs):
@@ -61,7 +61,7 @@ def check_body(call: Call, body: TokensBody) -> None:
     validate_cache_salt(body.cache_salt)
 
 
-async def _outputs(call: Call, body: TokensBody) -> AsyncGenerator[RequestOutput, None]:
+async def _outputs(call: Call, body: TokensBody, model: str) -> AsyncGenerator[RequestOutput, None]:
     kind = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
     prompt = {"prompt_token_ids": body.token_ids}
     if body.cache_salt is not None:
@@ -70,6 +70,7 @@ async def _outputs(call: Call, body: TokensBody) -> AsyncGenerator[RequestOutput
         prompt,  # type: ignore[arg-type]
         msgspec.structs.replace(body.sampling_params, output_kind=kind),
         call.request_id,
+        lora_request=call.served.lora_request(model),
         trace_headers=await trace_of(call.served, call.headers),
         priority=body.priority or 0,
         data_parallel_rank=rank_of(call.headers),

@@ -1,0 +1,70 @@
+"""The check of what a caller says of a LoRA adapter; every edge uses this one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from weft.core.config import ModelConfig
+from weft.core.errors import BadRequest, NotFound
+from weft.core.types import LoRARequest
+
+# gRPC metadata that names the adapter of a request: the messages have no field for it.
+LORA_METADATA: Final = "x-weft-lora-name"
+
+MAX_NAME_CHARS = 256
+MAX_PATH_CHARS = 4096
+_MAX_ID = 2**31 - 1
+_MAX_SHOWN = 64
+_MAX_LISTED = 20
+
+
+def validate_lora(request: LoRARequest, model: ModelConfig) -> None:
+    """Refuse what no adapter of this model can be, naming the field."""
+    if not isinstance(request, LoRARequest):
+        raise BadRequest("lora_request", "lora_request must be a LoRARequest")
+    validate_lora_name(request.lora_name)
+    if request.lora_name in model.served_model_names:
+        raise BadRequest(
+            "lora_name", f"lora_name {request.lora_name!a} is the name of the model itself"
+        )
+    if type(request.lora_int_id) is not int or not 1 <= request.lora_int_id <= _MAX_ID:
+        raise BadRequest("lora_int_id", f"lora_int_id must be from 1 to {_MAX_ID}")
+    path: object = request.lora_path
+    if not isinstance(path, str) or not 1 <= len(path) <= MAX_PATH_CHARS or "\0" in path:
+        raise BadRequest("lora_path", "lora_path must be the path of a directory")
+    names = (*model.served_model_names, model.model)
+    if request.base_model_name is not None and request.base_model_name not in names:
+        shown = str(request.base_model_name)[:64]
+        raise BadRequest(
+            "base_model_name", f"base_model_name must be {names[0]}, which is served, got {shown!a}"
+        )
+
+
+def validate_lora_name(name: object) -> None:
+    """Refuse what is no name of an adapter."""
+    # It goes into metadata and, between commas, into a label of the metrics.
+    if not isinstance(name, str) or not (
+        1 <= len(name) <= MAX_NAME_CHARS
+        and name.isascii()
+        and name.isprintable()
+        and name.strip() == name
+        and "," not in name
+    ):
+        raise BadRequest(
+            "lora_name",
+            f"lora_name must have 1 to {MAX_NAME_CHARS} printable ASCII characters, no comma among "
+            "them and no space around them",
+        )
+
+
+def find_lora(
+    name: str, base_names: Sequence[str], loras: Mapping[str, LoRARequest]
+) -> LoRARequest | None:
+    """The adapter of that name; None for the model itself; `NotFound` for a stranger's."""
+    if name in base_names:
+        return None
+    found = loras.get(name)
+    if found is None:
+        shown = name if len(name) <= _MAX_SHOWN else name[:_MAX_SHOWN] + "..."
+        known = ", ".join([*base_names, *loras][:_MAX_LISTED])
+        raise NotFound(f"The model {shown!a} does not exist; this server has {known}")
+    return found

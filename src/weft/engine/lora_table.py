@@ -1,0 +1,307 @@
+"""`LoraTable`: which adapters requests may name, and which of them are loaded in the engine now.
+
+The front decides, because it knows every open request: an adapter leaves the engine only when nothing
+runs with it. Every load has an id of its own, by which its blocks of KV are found; so an adapter that
+was loaded again never meets what its former self has cached.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from weft.core.config import EngineConfig
+from weft.core.errors import BadRequest, FailedPrecondition, NotFound, Overloaded
+from weft.core.lora import validate_lora
+from weft.core.types import LoRARequest
+from weft.engine.messages import Command, RemoveLora, Reply
+
+MAX_NAMES = 1024  # whether loaded or not
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """An adapter in the engine. One that was replaced or removed is retired, and goes when idle."""
+
+    lora_id: int
+    num_open: int = 0
+    is_retired: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    """A name. `load` is None while it is not in the engine; `task` is what brings it there."""
+
+    request: LoRARequest
+    load: Held | None = None
+    task: asyncio.Task[None] | None = None
+    is_begun: bool = False  # the engine was told: the task cannot be called off any more
+    num_waiting: int = 0
+    used_at: int = 0  # orders entries by last use
+    is_pinned: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may give way to another."""
+        is_free = self.load is not None and not self.load.num_open
+        return is_free and not self.num_waiting and not self.is_pinned
+
+
+class LoraTable:
+    """One event loop owns it. `ask` has the engine load a path under an id; `send` never blocks."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        ask: Callable[[int, str], Awaitable[Reply]],
+        send: Callable[[Command], None],
+    ) -> None:
+        self._limits = config.lora_config
+        self._model = config.model_config
+        self._ask = ask
+        self._send = send
+        self._entries: dict[str, _Entry] = {}
+        self._arriving: dict[str, _Entry] = {}  # never loaded yet, or to take another's place
+        self._loads: set[Held] = set()  # those retired too: they take room until they are idle
+        self._num_loading = 0
+        self._ids = itertools.count(1)
+        self._uses = itertools.count(1)
+        self._has_room = asyncio.Event()
+        self._error: BaseException | None = None
+
+    # -- what there is ------------------------------------------------------------------------
+
+    @property
+    def requests(self) -> Mapping[str, LoRARequest]:
+        """The adapters that requests may name."""
+        return {name: entry.request for name, entry in self._entries.items()}
+
+    @property
+    def loaded_ids(self) -> set[int]:
+        """The callers' ids of those in the engine."""
+        entries = self._entries.values()
+        return {e.request.lora_int_id for e in entries if e.load is not None}
+
+    def usage(self) -> tuple[int, list[str], list[str]]:
+        """How many may be loaded; names that open requests run with; names that requests wait for."""
+        entries = {**self._entries, **self._arriving}.items()
+        return (
+            0 if self._limits is None else self._limits.max_loras,
+            sorted(n for n, e in entries if e.load is not None and e.load.num_open),
+            sorted(n for n, e in entries if e.load is None and e.num_waiting),
+        )
+
+    # -- names come and go --------------------------------------------------------------------
+
+    async def add(self, request: LoRARequest) -> None:
+        """Load an adapter; one that is there already is loaded again with `load_inplace` only."""
+        self.check(request)
+        stored = msgspec.structs.replace(request, load_inplace=False)
+        while request.load_inplace and (other := self._arriving.get(request.lora_name)):
+            assert other.task is not None
+            await asyncio.wait((other.task,))
+        entry = _Entry(stored) if request.load_inplace else self._entry(stored)
+        self.release(await self._hold(entry))
+
+    def remove(self, lora_int_id: int) -> bool:
+        """Forget a name; its open requests go on to their end. False if none has that id."""
+        name = self._named(lora_int_id)
+        if name is None:
+            return False
+        self._retire(self._entries.pop(name))
+        return True
+
+    async def pin(self, lora_int_id: int) -> bool:
+        """Keep an adapter loaded whatever else is asked for. False if none has that id."""
+        name = self._named(lora_int_id)
+        if name is None:
+            return False
+        entry = self._entries[name]
+        self.release(await self._hold(entry))
+        entry.is_pinned = True
+        return True
+
+    def check(self, request: LoRARequest) -> None:
+        """Refuse what contradicts the model or what is there, naming the field."""
+        if self._limits is None:
+            raise BadRequest("lora_request", "lora_request needs an engine with --enable-lora")
+        validate_lora(request, self._model)
+        name = request.lora_name
+        owner = self._owner(request.lora_int_id)
+        if owner not in (None, name):
+            raise BadRequest(
+                "lora_int_id", f"lora_int_id {request.lora_int_id} is that of the adapter {owner!a}"
+            )
+        known = self._entries.get(name) or self._arriving.get(name)
+        if known is None and len(self._entries) + len(self._arriving) >= MAX_NAMES:
+            raise Overloaded(f"there are {MAX_NAMES} adapters; remove one first")
+        if known and not request.load_inplace and known.request.lora_path != request.lora_path:
+            raise BadRequest(
+                "lora_name",
+                f"lora_name {name!a} is there already, from another lora_path; load_inplace "
+                "replaces it",
+            )
+
+    def fail(self, error: BaseException) -> None:
+        """The engine is gone: whoever waits for room gets `error`."""
+        self._error = error
+        self._has_room.set()
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def hold(self, request: LoRARequest, *, unless: asyncio.Event) -> Held | None:
+        """Have the adapter in the engine, and keep it there until `release`.
+
+        Waits while others, in use, take all the room; None if `unless` comes first.
+        """
+        self.check(request)
+        if request.load_inplace:
+            raise BadRequest("lora_request", "load_inplace is for add_lora, not for a request")
+        held = asyncio.create_task(self._hold(self._entry(request)))
+        ended = asyncio.create_task(unless.wait())
+        try:
+            await asyncio.wait((held, ended), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if held.done() and not held.cancelled() and held.exception() is None:
+                self.release(held.result())
+            raise
+        finally:
+            ended.cancel()
+            is_held = held.done()
+            held.cancel()
+        return held.result() if is_held else None
+
+    def release(self, held: Held) -> None:
+        """One request less runs with it."""
+        held.num_open -= 1
+        self._drop_if_over(held)
+        self._has_room.set()
+
+    def _entry(self, request: LoRARequest) -> _Entry:
+        name = request.lora_name
+        return self._entries.get(name) or self._arriving.get(name) or _Entry(request)
+
+    async def _hold(self, entry: _Entry) -> Held:
+        """The entry's load, counted as open; it is brought into the engine first if it has to be."""
+        entry.num_waiting += 1
+        try:
+            while entry.load is None:
+                if entry.task is None:
+                    self._begin(entry)
+                assert entry.task is not None
+                await asyncio.shield(entry.task)  # others may wait for it too
+            entry.load.num_open += 1
+            entry.used_at = next(self._uses)
+            return entry.load
+        finally:
+            entry.num_waiting -= 1
+            self._call_off(entry)
+
+    # -- into the engine and out of it --------------------------------------------------------
+
+    def _begin(self, entry: _Entry) -> None:
+        name = entry.request.lora_name
+        if self._entries.get(name) is not entry:
+            self._arriving[name] = entry
+        entry.task = asyncio.create_task(self._bring(entry))
+        # Nobody may be left to look at how it ended.
+        entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    def _call_off(self, entry: _Entry) -> None:
+        """When the last who waited has left: end what has not begun, drop what was for them alone."""
+        if entry.num_waiting:
+            return
+        if entry.task is not None and not entry.is_begun:
+            entry.task.cancel()
+            self._forget_task(entry)
+        if entry.load is not None:
+            self._drop_if_over(entry.load)
+
+    def _forget_task(self, entry: _Entry) -> None:
+        entry.task, entry.is_begun = None, False
+        name = entry.request.lora_name
+        if self._arriving.get(name) is entry:
+            del self._arriving[name]
+
+    async def _bring(self, entry: _Entry) -> None:
+        """Make room, and have the engine load."""
+        name = entry.request.lora_name
+        try:
+            while not self._make_room():
+                await self._has_room.wait()
+            load = await self._load(entry)
+            is_wanted = entry in (self._arriving.get(name), self._entries.get(name))
+            self._loads.add(load)
+            entry.load = load
+            if is_wanted:
+                self._install(name, entry)
+            else:  # removed meanwhile: for those who wait already, and nobody else
+                load.is_retired = True
+        finally:
+            if entry.task is asyncio.current_task():  # else it was called off
+                self._forget_task(entry)
+            self._call_off(entry)
+            self._has_room.set()
+
+    async def _load(self, entry: _Entry) -> Held:
+        request, load = entry.request, Held(next(self._ids))
+        entry.is_begun = True
+        self._num_loading += 1
+        try:
+            reply = await self._ask(load.lora_id, request.lora_path)
+        finally:
+            self._num_loading -= 1
+        if reply.refusal is None:
+            return load
+        text = f"lora_name {request.lora_name!a} was not loaded: {reply.refusal}"
+        raise NotFound(text) if reply.is_missing else BadRequest("lora_path", text)
+
+    def _install(self, name: str, entry: _Entry) -> None:
+        former = self._entries.get(name)
+        self._entries[name] = entry
+        if former is not None and former is not entry:
+            entry.is_pinned = former.is_pinned
+            self._retire(former)
+
+    def _make_room(self) -> bool:
+        """Whether one more may be loaded; the idle one that was used least lately gives way."""
+        if self._error is not None:
+            raise self._error
+        assert self._limits is not None
+        if len(self._loads) + self._num_loading < self._limits.max_loras:
+            return True
+        if sum(e.is_pinned for e in self._entries.values()) >= self._limits.max_loras:
+            raise FailedPrecondition(
+                f"all {self._limits.max_loras} adapters that may be loaded (--max-loras) are pinned"
+            )
+        idle = [entry for entry in self._entries.values() if entry.is_idle]
+        if not idle:
+            self._has_room.clear()
+            return False
+        self._retire(min(idle, key=lambda entry: entry.used_at))
+        return True
+
+    def _retire(self, entry: _Entry) -> None:
+        load, entry.load = entry.load, None
+        if load is not None:
+            load.is_retired = True
+            self._drop_if_over(load)
+            self._has_room.set()
+
+    def _drop_if_over(self, load: Held) -> None:
+        if load.is_retired and not load.num_open and load in self._loads:
+            self._loads.remove(load)
+            if self._error is None:
+                self._send(RemoveLora(load.lora_id))
+
+    def _named(self, lora_int_id: int) -> str | None:
+        """The name of an adapter that requests may name already."""
+        owner = self._owner(lora_int_id)
+        return owner if owner in self._entries else None
+
+    def _owner(self, lora_int_id: int) -> str | None:
+        """The name whose id this is."""
+        both = (*self._entries.items(), *self._arriving.items())
+        return next((n for n, e in both if e.request.lora_int_id == lora_int_id), None)

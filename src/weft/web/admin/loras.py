@@ -1,0 +1,91 @@
+"""Adapters while the server runs: load and unload, for holders of a control key."""
+
+import secrets
+from pathlib import Path
+
+import msgspec
+from starlette.responses import PlainTextResponse
+
+from weft.core.errors import BadRequest, NotFound
+from weft.core.types import LoRARequest
+from weft.web.http.endpoint import Access, Answer, Call, Endpoint
+from weft.web.http.problem import HttpError
+
+_MAX_ID = 2**31 - 1
+
+
+class LoadLoraBody(msgspec.Struct, frozen=True, kw_only=True):
+    """`lora_path` is a directory of the server's; with `load_inplace` an adapter is loaded again."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+
+
+class UnloadLoraBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The adapter that is to be forgotten."""
+
+    lora_name: str
+
+
+async def _load(call: Call) -> Answer:
+    _check_allowed(call)
+    body: LoadLoraBody = call.body
+    client = call.served.client
+    known = client.lora_requests.get(body.lora_name)
+    if known is not None and not body.load_inplace:
+        raise BadRequest(
+            "lora_name", f"The lora adapter {body.lora_name!a} has already been loaded."
+        )
+    if not Path(body.lora_path).is_absolute():
+        raise BadRequest("lora_path", "lora_path must begin with /")
+    await client.add_lora(
+        LoRARequest(
+            lora_name=body.lora_name,
+            # By chance, so that nobody has to remember which were given out.
+            lora_int_id=1 + secrets.randbelow(_MAX_ID) if known is None else known.lora_int_id,
+            lora_path=body.lora_path,
+            load_inplace=body.load_inplace,
+        )
+    )
+    return PlainTextResponse(f"Success: LoRA adapter {body.lora_name!r} added successfully.")
+
+
+async def _unload(call: Call) -> Answer:
+    _check_allowed(call)
+    name = call.body.lora_name
+    client = call.served.client
+    known = client.lora_requests.get(name)
+    if known is None or not await client.remove_lora(known.lora_int_id):
+        raise NotFound(f"The lora adapter {name[:64]!a} cannot be found.")
+    return PlainTextResponse(f"Success: LoRA adapter {name!r} removed successfully.")
+
+
+def _check_allowed(call: Call) -> None:
+    if not call.served.options.allow_runtime_lora_updating:
+        raise HttpError(
+            403,
+            "adapters are fixed: start the server with --enable-lora --allow-runtime-lora-updating",
+        )
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/v1/load_lora_adapter",
+        handler=_load,
+        summary="Load a LoRA adapter from a directory of the server.",
+        access=Access.CONTROL,
+        body=LoadLoraBody,
+        is_strict=True,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/unload_lora_adapter",
+        handler=_unload,
+        summary="Forget a LoRA adapter; open requests keep it.",
+        access=Access.CONTROL,
+        body=UnloadLoraBody,
+        is_strict=True,
+    ),
+)
