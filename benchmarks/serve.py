@@ -23,7 +23,7 @@ from benchmarks.serve_load import Job, Report, Seen, drive
 from weft.core.config import EngineOptions
 from weft.core.types import OutputKind, SamplingParams
 from weft.engine.configure import resolve
-from weft.engine.process_client import ProcessClient
+from weft.engine.front.process_client import ProcessClient
 from weft.model.open import open_model
 
 # One whose steps are nearly free, so that what is in front of it shows; one of SmolLM2-135M's shape.

@@ -17,7 +17,7 @@ from weft.compute.load import with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.types import OutputKind, SamplingParams
 from weft.engine.configure import resolve
-from weft.engine.local_client import LocalClient
+from weft.engine.front.local_client import LocalClient
 from weft.engine.memory import free_memory_bytes
 from weft.model.open import open_model
 

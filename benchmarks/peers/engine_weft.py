@@ -13,8 +13,8 @@ from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.types import OutputKind, SamplingParams
 from weft.engine.configure import resolve
+from weft.engine.front.process_client import ProcessClient
 from weft.engine.memory import free_memory_bytes
-from weft.engine.process_client import ProcessClient
 from weft.model.open import open_model
 
 KV_BYTES = 4 * 2**30

@@ -1,5 +1,5 @@
 // Chooses a token from a row of logits that nothing masks or truncates: the best, or a draw by
-// temperature. `weft.engine.sampler` is its twin in numpy and says what is computed.
+// temperature. `weft.engine.sampling.sampler` is its twin in numpy and says what is computed.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-constexpr std::uint64_t kGamma = 0x9E3779B97F4A7C15U;  // as in `weft.engine.noise`
+constexpr std::uint64_t kGamma = 0x9E3779B97F4A7C15U;  // as in `weft.engine.sampling.noise`
 constexpr int kDrawBlock = 1024;
 
 inline std::uint64_t noise_bits(std::uint64_t key, std::uint64_t token) {

@@ -1,5 +1,5 @@
 // Chooses the next token of one sequence from its row of logits: masks, bias, penalties, truncation and
-// the draw. `weft.engine.sampler` is its twin in numpy and says what is computed.
+// the draw. `weft.engine.sampling.sampler` is its twin in numpy and says what is computed.
 #pragma once
 
 #include <cstdint>

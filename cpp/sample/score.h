@@ -1,4 +1,4 @@
-// Log-probabilities of a row: of given tokens and of the best. `weft.engine.sampler` is the twin in numpy.
+// Log-probabilities of a row: of given tokens and of the best. `weft.engine.sampling.sampler` is the twin in numpy.
 #pragma once
 
 #include <cstdint>

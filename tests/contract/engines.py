@@ -7,8 +7,8 @@ from tests.doubles.fake_engine import FakeEngine
 from weft.core.client import EngineClient
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
-from weft.engine.local_client import LocalClient
-from weft.engine.process_client import ProcessClient
+from weft.engine.front.local_client import LocalClient
+from weft.engine.front.process_client import ProcessClient
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
 from weft.rpc.fleet import Fleet

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from weft.core.config import EngineConfig
 from weft.core.types import EngineLoad, FinishReason, Request
-from weft.engine.front import FrontClient
+from weft.engine.front.client import FrontClient
 from weft.engine.messages import Add, Command, LogprobRow, SequenceOutput, StepOutput
 from weft.text.tokenizer import Tokenizer
 

@@ -8,11 +8,11 @@ from tests.doubles.fake_runner import FakeRunner
 from weft.compute.runner import Runner
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request, SamplingParams
-from weft.engine.grammar import Grammar, GrammarFailed, Vocabulary, build
+from weft.engine.constraints.grammar import Grammar, GrammarFailed, Vocabulary, build
 from weft.engine.messages import LogprobRow, SequenceOutput
-from weft.engine.plan import Plan
-from weft.engine.scheduler import Scheduler
-from weft.engine.verify import settle
+from weft.engine.sampling.verify import settle
+from weft.engine.scheduling.plan import Plan
+from weft.engine.scheduling.scheduler import Scheduler
 
 EOS = 1
 

@@ -15,7 +15,7 @@ from weft.compute.load import ComputeName, load_runner
 from weft.core.config import EngineOptions
 from weft.core.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
 from weft.engine.configure import resolve
-from weft.engine.local_client import LocalClient
+from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 

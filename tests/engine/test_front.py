@@ -16,9 +16,9 @@ from weft.core.types import (
     OutputKind,
     SamplingParams,
 )
-from weft.engine.control import STALL_S
-from weft.engine.front import FrontClient
-from weft.engine.kv_feed import MAX_BACKLOG, KvEventFeed
+from weft.engine.front.client import FrontClient
+from weft.engine.front.control import STALL_S
+from weft.engine.front.kv_feed import MAX_BACKLOG, KvEventFeed
 from weft.engine.messages import (
     Abort,
     Add,

@@ -3,8 +3,8 @@
 import pytest
 from llguidance import LLMatcher
 
-from weft.engine.gbnf import MAX_DEPTH, is_gbnf, to_lark
-from weft.engine.grammar import GrammarFailed, Vocabulary, build
+from weft.engine.constraints.gbnf import MAX_DEPTH, is_gbnf, to_lark
+from weft.engine.constraints.grammar import GrammarFailed, Vocabulary, build
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 VOCABULARY = Vocabulary.read(

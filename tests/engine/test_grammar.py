@@ -7,7 +7,7 @@ import pytest
 from llguidance import LLMatcher
 
 from tests.text.vocabularies import byte_level_library, llama_like_library
-from weft.engine.grammar import (
+from weft.engine.constraints.grammar import (
     MAX_CACHE_BYTES,
     Grammar,
     GrammarCompiler,
@@ -17,7 +17,7 @@ from weft.engine.grammar import (
     build,
     one_line,
 )
-from weft.engine.grammar_text import to_grammar_text
+from weft.engine.constraints.text import to_grammar_text
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.open import open_model
 

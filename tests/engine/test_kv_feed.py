@@ -3,7 +3,7 @@
 from contextlib import aclosing
 
 from weft.core.types import BlockStored, KvEventBatch
-from weft.engine.kv_feed import MAX_KEPT_TOKENS, KvEventFeed
+from weft.engine.front.kv_feed import MAX_KEPT_TOKENS, KvEventFeed
 
 QUARTER = list(range(MAX_KEPT_TOKENS // 4))
 

@@ -19,8 +19,8 @@ from weft.core.types import (
     StreamingInput,
 )
 from weft.engine.configure import resolve
-from weft.engine.local_client import LocalClient
-from weft.engine.process_client import ProcessClient
+from weft.engine.front.local_client import LocalClient
+from weft.engine.front.process_client import ProcessClient
 from weft.model.open import open_model
 
 SPEC = open_model(MODEL).spec

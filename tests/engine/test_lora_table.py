@@ -9,7 +9,7 @@ from tests.doubles.stepping import make_config
 from weft.core.config import LoraConfig
 from weft.core.errors import BadRequest, EngineDead, FailedPrecondition, NotFound
 from weft.core.types import LoRARequest
-from weft.engine.lora_table import LoraTable
+from weft.engine.front.lora_table import LoraTable
 from weft.engine.messages import RemoveLora, Reply
 
 

@@ -12,9 +12,9 @@ from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded
 from weft.core.metrics import Metrics
 from weft.core.types import EngineLoad, FinishReason, OutputKind, SamplingParams
 from weft.engine.configure import resolve
-from weft.engine.local_client import LocalClient
+from weft.engine.front.local_client import LocalClient
+from weft.engine.front.process_client import ProcessClient
 from weft.engine.messages import Failed
-from weft.engine.process_client import ProcessClient
 from weft.model.open import open_model
 
 

@@ -5,8 +5,8 @@ import pytest
 from tests.text.vocabularies import byte_level
 from weft.core.types import FinishReason, Logprob, OutputKind, Request, SamplingParams
 from weft.core.validate import Limits, resolve_params
+from weft.engine.front.outputs import RequestStream
 from weft.engine.messages import SequenceOutput
-from weft.engine.outputs import RequestStream
 
 TOKENIZER = byte_level()
 END = TOKENIZER.token_to_id("<|end|>")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.stepping import make_engine
 from weft.core.types import FinishReason, RepetitionDetectionParams
-from weft.engine.repetition import RepetitionWatch
+from weft.engine.scheduling.repetition import RepetitionWatch
 
 
 def first_repetition(tokens, smallest, largest, count):

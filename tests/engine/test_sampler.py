@@ -7,12 +7,12 @@ import pytest
 from tests.doubles.stepping import make_request
 from weft.compute.native import choose_token
 from weft.core.types import LogprobsMode, SamplingParams
-from weft.engine.choosing import to_choice
-from weft.engine.noise import gumbel
-from weft.engine.plan import Plan, PlannedRows
-from weft.engine.sampler import choose, logprob_row, sample, truncate
-from weft.engine.sequence import Sequence
-from weft.engine.thought import OpenThought, ThoughtWatch
+from weft.engine.constraints.thought import OpenThought, ThoughtWatch
+from weft.engine.sampling.choosing import to_choice
+from weft.engine.sampling.noise import gumbel
+from weft.engine.sampling.sampler import choose, logprob_row, sample, truncate
+from weft.engine.scheduling.plan import Plan, PlannedRows
+from weft.engine.scheduling.sequence import Sequence
 
 VOCAB = 12
 LOGITS = np.array([2.0, 1.5, 1.5, 1.0, 0.5, 0.0, -0.5, -1, -2, -3, -4, -9], np.float32)

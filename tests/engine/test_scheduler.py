@@ -5,8 +5,8 @@ import pytest
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import EOS, make_engine
 from weft.core.types import FinishReason
-from weft.engine.sampler import sample
-from weft.engine.scheduler import Admission
+from weft.engine.sampling.sampler import sample
+from weft.engine.scheduling.scheduler import Admission
 
 PROMPT = list(range(10, 21))  # 11 tokens: two full blocks of 4 and a part
 OTHER = list(range(30, 41))

@@ -9,7 +9,7 @@ from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_config
 from weft.core.errors import BadRequest, EngineDead, Unsupported
 from weft.core.types import FinishReason, OutputKind, SamplingParams, StreamingInput
-from weft.engine.local_client import LocalClient
+from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 

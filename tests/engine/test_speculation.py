@@ -12,9 +12,9 @@ from weft.core.config import SpeculativeConfig
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
 from weft.core.types import OpenThought, OutputKind, RepetitionDetectionParams, SamplingParams
-from weft.engine.drafts import NgramLookup
-from weft.engine.grammar import Vocabulary
-from weft.engine.local_client import LocalClient
+from weft.engine.constraints.grammar import Vocabulary
+from weft.engine.front.local_client import LocalClient
+from weft.engine.scheduling.drafts import NgramLookup
 from weft.engine.speculation import read_speculation
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient

@@ -5,8 +5,8 @@ import logging
 from tests.engine.test_front import HandClient, begin
 from weft.core.stats import StepStats
 from weft.core.types import EngineLoad
+from weft.engine.front.stat_log import StatLog
 from weft.engine.messages import StepOutput
-from weft.engine.stat_log import StatLog
 
 
 class Clock:

@@ -5,8 +5,8 @@ import pytest
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_engine
 from weft.core.types import FinishReason
-from weft.engine.grammar import Vocabulary
-from weft.engine.grammar_text import to_grammar_text
+from weft.engine.constraints.grammar import Vocabulary
+from weft.engine.constraints.text import to_grammar_text
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 VOCAB = 300

@@ -8,7 +8,7 @@ from tests.doubles.fake_runner import greedy_after
 from tests.engine.test_structured_output import EOS, PROMPT, VOCAB, grammar, make, submit, text_of
 from weft.core.errors import BadRequest
 from weft.core.types import FinishReason, OpenThought, SamplingParams, StructuredOutputsParams
-from weft.engine.thought import ThoughtWatch, read_thought
+from weft.engine.constraints.thought import ThoughtWatch, read_thought
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer

@@ -20,9 +20,9 @@ from weft.core.types import (
     OpenThought,
     RepetitionDetectionParams,
 )
-from weft.engine.grammar import Vocabulary
-from weft.engine.grammar_text import to_grammar_text
-from weft.engine.sequence import Status
+from weft.engine.constraints.grammar import Vocabulary
+from weft.engine.constraints.text import to_grammar_text
+from weft.engine.scheduling.sequence import Status
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 VOCAB = 260

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from weft.compute.load import load_configured, load_pooler
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
-from weft.engine.local_client import LocalClient
+from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model
 from weft.text.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer

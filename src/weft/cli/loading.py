@@ -16,8 +16,8 @@ from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
 from weft.core.types import LoRARequest
 from weft.engine.configure import resolve
+from weft.engine.front.process_client import ProcessClient
 from weft.engine.memory import free_memory_bytes
-from weft.engine.process_client import ProcessClient
 from weft.model.open import Checkpoint, open_model
 from weft.rpc.server import RpcOptions, RpcServer
 from weft.rpc.tls import server_credentials

@@ -87,7 +87,7 @@ class StructuredOutputsParams(
     """What the answer must look like: exactly one of the constraints, checked by `weft.core.structured`.
 
     `json` is a JSON schema, as text or as an object. `grammar` is Lark or, with `root ::=`, GBNF.
-    `structural_tag` is JSON: free text in which tags have a form (see `weft.engine.structural_tag`).
+    `structural_tag` is JSON: free text in which tags have a form (see `weft.engine.constraints.structural_tag`).
     JSON is written without whitespace between its parts, unless `whitespace_pattern` says what may
     stand there.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from weft.core.config import EngineConfig
 from weft.core.stats import StepStats
 from weft.core.types import EngineLoad
-from weft.engine.scheduler import Scheduler
+from weft.engine.scheduling.scheduler import Scheduler
 
 _WINDOW_S = 5.0
 

@@ -13,7 +13,7 @@ from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.types import KvEventBatch, PauseMode, Request
-from weft.engine.grammar import GrammarCompiler, GrammarState, Vocabulary
+from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, Vocabulary
 from weft.engine.load import LoadMeter
 from weft.engine.lora_loader import LoraLoader
 from weft.engine.messages import (
@@ -33,9 +33,9 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
-from weft.engine.pooling import pool
-from weft.engine.scheduler import Admission, Scheduler
-from weft.engine.verify import settle
+from weft.engine.sampling.pooling import pool
+from weft.engine.sampling.verify import settle
+from weft.engine.scheduling.scheduler import Admission, Scheduler
 
 # Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if
 # it must. 8,192 rows of 152,000 tokens would be 5 GB.

@@ -24,7 +24,7 @@ from weft.core.types import (
     SamplingParams,
 )
 from weft.engine.configure import resolve
-from weft.engine.local_client import LocalClient
+from weft.engine.front.local_client import LocalClient
 from weft.engine.memory import free_memory_bytes
 from weft.engine.progress import progress_bar
 from weft.model.open import Checkpoint, open_model

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from tests.doubles.stepping import make_request
 from weft.compute.native import Choice, choose_token, score_tokens
 from weft.core.types import SamplingParams
-from weft.engine.choosing import to_choice
-from weft.engine.sampler import choose, logprob_row
-from weft.engine.sequence import Sequence
+from weft.engine.sampling.choosing import to_choice
+from weft.engine.sampling.sampler import choose, logprob_row
+from weft.engine.scheduling.sequence import Sequence
 
 MAYBE = st.booleans()
 

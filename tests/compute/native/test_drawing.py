@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.doubles.stepping import make_request
 from weft.compute.native import draw_rows
 from weft.core.types import SamplingParams
-from weft.engine.noise import noise_key
-from weft.engine.sampler import choose
-from weft.engine.sequence import Sequence
+from weft.engine.sampling.noise import noise_key
+from weft.engine.sampling.sampler import choose
+from weft.engine.scheduling.sequence import Sequence
 
 
 def twin(row, temperature, seed):

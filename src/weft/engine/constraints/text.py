@@ -8,8 +8,8 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-from weft.engine import structural_tag
-from weft.engine.gbnf import is_gbnf, to_lark
+from weft.engine.constraints import structural_tag
+from weft.engine.constraints.gbnf import is_gbnf, to_lark
 
 NO_SPECIAL_IDS: Mapping[str, int] = MappingProxyType({})
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.engine.gbnf import is_gbnf, to_lark
+from weft.engine.constraints.gbnf import is_gbnf, to_lark
 
 _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 _FREE = ("any_text", "triggered_tags")

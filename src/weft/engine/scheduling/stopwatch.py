@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from weft.core.stats import SequenceTimes
-from weft.engine.sequence import Sequence
+from weft.engine.scheduling.sequence import Sequence
 
 
 class Stopwatch:

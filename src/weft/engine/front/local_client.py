@@ -13,7 +13,7 @@ from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead
 from weft.core.metrics import Metrics
-from weft.engine.front import FrontClient
+from weft.engine.front.client import FrontClient
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Command, Event, Failed
 from weft.model.open import Checkpoint

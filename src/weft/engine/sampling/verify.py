@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from weft.compute.runner import FloatArray
 from weft.core.types import LogprobsMode
 from weft.engine.messages import SequenceOutput
-from weft.engine.plan import Plan, PlannedRows
-from weft.engine.sampler import sample
-from weft.engine.scheduler import Scheduler
-from weft.engine.sequence import Sequence, Status
+from weft.engine.sampling.sampler import sample
+from weft.engine.scheduling.plan import Plan, PlannedRows
+from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduling.sequence import Sequence, Status
 
 
 @dataclass(frozen=True, slots=True)

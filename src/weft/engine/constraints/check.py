@@ -80,7 +80,7 @@ class GrammarChecker:
                 raise Unavailable("the server is shutting down")
             worker = self._idle.pop() if self._idle else None
         if worker is None:
-            worker = Worker("weft.engine.grammar_worker", self._setup_line())
+            worker = Worker("weft.engine.constraints.worker", self._setup_line())
         answer = worker.ask(line)
         with self._lock:
             is_kept = answer is not None and not self._is_closed

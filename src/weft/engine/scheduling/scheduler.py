@@ -14,17 +14,17 @@ from enum import Enum
 
 from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request
-from weft.engine.drafts import DraftCounts, NgramLookup
-from weft.engine.finish import why_finished
-from weft.engine.grammar import Grammar, GrammarFailed
+from weft.engine.constraints.grammar import Grammar, GrammarFailed
+from weft.engine.constraints.thought import ThoughtWatch
 from weft.engine.messages import SequenceOutput
-from weft.engine.plan import Plan, PlannedRows
-from weft.engine.prefix import PrefixCache
-from weft.engine.repetition import RepetitionWatch
-from weft.engine.sampled import Sampled, SampledRow
-from weft.engine.sequence import Sequence, Status
-from weft.engine.stopwatch import Stopwatch
-from weft.engine.thought import ThoughtWatch
+from weft.engine.scheduling.drafts import DraftCounts, NgramLookup
+from weft.engine.scheduling.finish import why_finished
+from weft.engine.scheduling.plan import Plan, PlannedRows
+from weft.engine.scheduling.prefix import PrefixCache
+from weft.engine.scheduling.repetition import RepetitionWatch
+from weft.engine.scheduling.sampled import Sampled, SampledRow
+from weft.engine.scheduling.sequence import Sequence, Status
+from weft.engine.scheduling.stopwatch import Stopwatch
 
 
 class Admission(Enum):

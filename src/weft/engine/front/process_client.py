@@ -20,7 +20,7 @@ import zmq.asyncio
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead, WeftError
 from weft.core.metrics import Metrics
-from weft.engine.front import FrontClient
+from weft.engine.front.client import FrontClient
 from weft.engine.messages import Command, Event, Failed
 from weft.engine.process import MAX_FRAME_BYTES, Launch
 from weft.model.open import Checkpoint

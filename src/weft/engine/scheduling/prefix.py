@@ -9,8 +9,8 @@ from collections.abc import Sequence as Seq
 
 from weft.core.hashing import block_hash, chain_root
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
-from weft.engine.blocks import BlockPool
-from weft.engine.sequence import Sequence
+from weft.engine.scheduling.blocks import BlockPool
+from weft.engine.scheduling.sequence import Sequence
 
 
 class PrefixCache:

@@ -7,7 +7,7 @@ import numpy as np
 
 from weft.compute.runner import Batch, IntArray
 from weft.core.types import PoolingKind
-from weft.engine.sequence import Sequence
+from weft.engine.scheduling.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Why an answer ends: asked once a token, after it has been appended."""
 
 from weft.core.types import FinishReason
-from weft.engine.sequence import Sequence
+from weft.engine.scheduling.sequence import Sequence
 
 
 def why_finished(

@@ -5,11 +5,11 @@ from enum import Enum
 
 from weft.compute.pooler import Collected
 from weft.core.types import PoolingKind, Request, SamplingParams
-from weft.engine.drafts import NgramLookup
-from weft.engine.grammar import GrammarState
+from weft.engine.constraints.grammar import GrammarState
+from weft.engine.constraints.thought import ThoughtWatch
 from weft.engine.messages import LogprobRow
-from weft.engine.repetition import RepetitionWatch
-from weft.engine.thought import ThoughtWatch
+from weft.engine.scheduling.drafts import NgramLookup
+from weft.engine.scheduling.repetition import RepetitionWatch
 
 _SEED_MASK = (1 << 64) - 1
 

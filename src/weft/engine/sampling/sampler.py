@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from weft.compute.native import choose_token, draw_rows, score_tokens
 from weft.compute.runner import FloatArray
 from weft.core.types import LogprobsMode, SamplingParams
-from weft.engine.choosing import bad_ends, early_ends, to_choice
-from weft.engine.grammar import GrammarFailed
+from weft.engine.constraints.grammar import GrammarFailed
 from weft.engine.messages import LogprobRow
-from weft.engine.noise import gumbel, noise_key
-from weft.engine.plan import Plan, PlannedRows
-from weft.engine.sampled import Sampled, SampledRow
-from weft.engine.sequence import Sequence
+from weft.engine.sampling.choosing import bad_ends, early_ends, to_choice
+from weft.engine.sampling.noise import gumbel, noise_key
+from weft.engine.scheduling.plan import Plan, PlannedRows
+from weft.engine.scheduling.sampled import Sampled, SampledRow
+from weft.engine.scheduling.sequence import Sequence
 
 log = logging.getLogger("weft.engine")
 

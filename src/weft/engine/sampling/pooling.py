@@ -8,8 +8,8 @@ import numpy as np
 from weft.compute.pooler import Collected, Pooler
 from weft.compute.runner import FloatArray
 from weft.core.types import PoolingKind
-from weft.engine.plan import Plan, PlannedRows
-from weft.engine.sampled import Sampled, SampledRow
+from weft.engine.scheduling.plan import Plan, PlannedRows
+from weft.engine.scheduling.sampled import Sampled, SampledRow
 
 log = logging.getLogger("weft.engine")
 

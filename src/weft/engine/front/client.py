@@ -36,9 +36,14 @@ from weft.core.types import (
     StreamingInput,
     StructuredOutputsParams,
 )
-from weft.engine.control import EngineControl
-from weft.engine.grammar_check import GrammarChecker
-from weft.engine.lora_table import Held
+from weft.engine.constraints.check import GrammarChecker
+from weft.engine.constraints.thought import read_thought
+from weft.engine.front.control import EngineControl
+from weft.engine.front.lora_table import Held
+from weft.engine.front.open_requests import OpenRequest, OpenRequests
+from weft.engine.front.outputs import RequestStream
+from weft.engine.front.pooling_stream import PoolingStream
+from weft.engine.front.session import Session
 from weft.engine.messages import (
     Abort,
     Add,
@@ -49,11 +54,6 @@ from weft.engine.messages import (
     SequenceOutput,
     StepOutput,
 )
-from weft.engine.open_requests import OpenRequest, OpenRequests
-from weft.engine.outputs import RequestStream
-from weft.engine.pooling_stream import PoolingStream
-from weft.engine.session import Session
-from weft.engine.thought import read_thought
 from weft.text.inputs import LONG_TEXT, Processor, text_of
 from weft.text.pooling_inputs import PoolingProcessor
 from weft.text.tokenizer import Tokenizer

@@ -14,8 +14,9 @@ from weft.core.errors import BadRequest, EngineDead, Unavailable, WeftError
 from weft.core.metrics import Metrics
 from weft.core.stats import StepStats
 from weft.core.types import EngineLoad, KvEventBatch, LoRARequest, PauseMode
-from weft.engine.kv_feed import KvEventFeed
-from weft.engine.lora_table import LoraTable
+from weft.engine.front.kv_feed import KvEventFeed
+from weft.engine.front.lora_table import LoraTable
+from weft.engine.front.stat_log import StatLog
 from weft.engine.messages import (
     AddLora,
     Call,
@@ -27,7 +28,6 @@ from weft.engine.messages import (
     Resume,
     Stop,
 )
-from weft.engine.stat_log import StatLog
 
 log = logging.getLogger("weft.engine")
 

@@ -1,8 +1,8 @@
 """What a sequence asks of the choice of its next token, as the native code takes it."""
 
 from weft.compute.native import Choice
-from weft.engine.noise import noise_key
-from weft.engine.sequence import Sequence
+from weft.engine.sampling.noise import noise_key
+from weft.engine.scheduling.sequence import Sequence
 
 
 def to_choice(sequence: Sequence) -> Choice:

@@ -20,7 +20,7 @@ from weft.core.types import (
     SamplingParams,
     StreamingInput,
 )
-from weft.engine.open_requests import OpenRequest
+from weft.engine.front.open_requests import OpenRequest
 
 # Pieces that may wait while an earlier one is answered; no more are asked for until there is room.
 MAX_WAITING = 16

@@ -1,0 +1,1 @@
+"""From a step's logits, or hidden states, to what is committed."""
