@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 
 from weft.epp.build import Picker, open_picker
-from weft.epp.endpoint import Load
-from weft.epp.options import PickerOptions
+from weft.epp.config.options import PickerOptions
+from weft.epp.decision.request import InferenceRequest, Prompt
+from weft.epp.pool.endpoint import Load
 from weft.epp.prefix.chain import chain_hashes
 from weft.epp.prefix.keys import FnvKeys, KeyAlgorithm, XxhKeys, chain_keys
 from weft.epp.producers.tokens import pack
-from weft.epp.request import InferenceRequest, Prompt
 
 _BUDGET_S = 1.0  # processor time per measurement
 

@@ -17,9 +17,9 @@ from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOp
 from weft.core.errors import Code, WeftError
 from weft.core.lora import LORA_METADATA
 from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
-from weft.epp.metrics import PREFIX as PICKER_PREFIX
-from weft.epp.metrics import Declared, PickerMetrics
-from weft.epp.metrics_older import OLDER_NAMES as PICKER_OLDER_NAMES
+from weft.epp.metrics.older import OLDER_NAMES as PICKER_OLDER_NAMES
+from weft.epp.metrics.series import PREFIX as PICKER_PREFIX
+from weft.epp.metrics.series import Declared, PickerMetrics
 from weft.model.encoders.families import ENCODER_FAMILIES
 from weft.model.families import FAMILIES
 from weft.pb import common_pb2, vllm_engine_pb2

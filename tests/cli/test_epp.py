@@ -311,8 +311,8 @@ sys.meta_path.insert(0, Refuse())
 
 from weft.cli.epp import epp  # what the command runs
 from weft.epp.build import open_picker
-from weft.epp.options import PickerOptions
-from weft.epp.server import PickerServer, ServerOptions
+from weft.epp.config.options import PickerOptions
+from weft.epp.server.server import PickerServer, ServerOptions
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 import grpc

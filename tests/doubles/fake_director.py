@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.epp.request import Decision, Drop, Ending, InferenceRequest, Refused, Usage
+from weft.epp.decision.request import Decision, Drop, Ending, InferenceRequest, Refused, Usage
 
 Choose = Callable[[InferenceRequest], Decision]
 

@@ -13,8 +13,8 @@ from tests.doubles.fake_director import FakeDirector
 from tests.e2e.envoys import Running, envoy
 from tests.e2e.workers import GrpcWorker, HttpWorker, grpc_worker, http_worker
 from weft.cli.up_envoy import EnvoyPlan
-from weft.epp.request import Decision, InferenceRequest
-from weft.epp.server import PickerServer, ServerOptions
+from weft.epp.decision.request import Decision, InferenceRequest
+from weft.epp.server.server import PickerServer, ServerOptions
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 PARSERS = ("openai-parser", "vllmgrpc-parser", "passthrough-parser")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.scenes import scene, until
 from weft.cli.up_envoy import EnvoyPlan
-from weft.epp.request import Drop, Ending, Refused, Usage
+from weft.epp.decision.request import Drop, Ending, Refused, Usage
 from weft.pb.vllm_engine_pb2 import (
     EmbedRequest,
     GenerateRequest,

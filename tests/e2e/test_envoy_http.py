@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.scenes import CHAT, STREAMED, scene, until
 from weft.cli.up_envoy import EnvoyPlan
-from weft.epp.request import Drop, Ending, Refused, Usage
+from weft.epp.decision.request import Drop, Ending, Refused, Usage
 
 FOLLOWED = pytest.mark.parametrize("is_followed", [False, True], ids=["left", "followed"])
 QUICK = 0.1

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from weft.epp.assemble import Assembly
-from weft.epp.config import read_config
-from weft.epp.cycle import Cycle, PrefixMatch
-from weft.epp.director import Director, DirectorSettings
-from weft.epp.endpoint import Endpoint, EndpointSpec, Load
-from weft.epp.metrics import PickerMetrics
-from weft.epp.plugin import Parameters, Surroundings
-from weft.epp.pool import Pool
-from weft.epp.request import Decision, InferenceRequest, Prompt
+from weft.epp.config.config import read_config
+from weft.epp.decision.cycle import Cycle, PrefixMatch
+from weft.epp.decision.director import Director, DirectorSettings
+from weft.epp.decision.plugin import Parameters, Surroundings
+from weft.epp.decision.request import Decision, InferenceRequest, Prompt
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load
+from weft.epp.pool.pool import Pool
 from weft.epp.resolve import resolve
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.epp.pools import HEAD
 from weft.core.errors import ConfigError
-from weft.epp.config import BUILT_IN, read_config
+from weft.epp.config.config import BUILT_IN, read_config
 from weft.epp.registry import PLUGIN_TYPES, REFUSED_TYPES
 from weft.epp.resolve import DEFAULT_PARSERS, ResolvedConfig, resolve
 

@@ -5,12 +5,12 @@ import msgspec
 import pytest
 
 from tests.epp.pools import Bench, bench, make_pool, pool_of, profile, request, spec, with_loads
-from weft.epp.config import BUILT_IN
-from weft.epp.endpoint import EndpointSpec, Load
-from weft.epp.metrics import NameCap
-from weft.epp.objects import ModelRewrite, Objects, RewriteRule, Target
-from weft.epp.pool import Pool
-from weft.epp.request import Drop, Ending, Refused, Usage
+from weft.epp.config.config import BUILT_IN
+from weft.epp.decision.request import Drop, Ending, Refused, Usage
+from weft.epp.metrics.series import NameCap
+from weft.epp.pool.endpoint import EndpointSpec, Load
+from weft.epp.pool.objects import ModelRewrite, Objects, RewriteRule, Target
+from weft.epp.pool.pool import Pool
 
 DEFAULT = BUILT_IN.partition("kind: EndpointPickerConfig\n")[2]
 ACTIVE = profile("active-request-scorer")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
-from weft.epp.metrics_histogram import Histogram
+from weft.epp.metrics.histogram import Histogram
 
 BOUNDS = (0.0, 0.001, 0.5, 1, 32778, 1e9)
 AMOUNTS = st.sampled_from(BOUNDS) | st.floats(-1, 2e9)

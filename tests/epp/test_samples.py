@@ -5,10 +5,10 @@ import base64
 import pytest
 
 from tests.epp.pools import Bench, bench, make_pool, pool_of, request, spec, with_loads
-from weft.epp.endpoint import Adapters, EndpointSpec, Load
+from weft.epp.decision.request import Drop, Refused
+from weft.epp.pool.endpoint import Adapters, EndpointSpec, Load
 from weft.epp.prefix.events import Stored
 from weft.epp.prefix.keys import pack_tokens
-from weft.epp.request import Drop, Refused
 
 ROLE = "llm-d.ai/role"
 

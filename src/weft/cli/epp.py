@@ -20,10 +20,10 @@ from weft.cli.limits import raise_open_files
 from weft.core.errors import ConfigError, NotFound, Unavailable
 from weft.core.log import configure_logging
 from weft.epp.build import open_picker
-from weft.epp.server import PickerServer
-from weft.epp.server_admin import AdminServer
-from weft.epp.server_explain import lines, summary
-from weft.epp.server_pages import PUBLIC, pages
+from weft.epp.server.admin import AdminServer
+from weft.epp.server.explain_page import lines, summary
+from weft.epp.server.pages import PUBLIC, pages
+from weft.epp.server.server import PickerServer
 
 log = logging.getLogger("weft.cli")
 

@@ -13,10 +13,10 @@ from cyclopts import Group, Parameter, Token
 
 from weft.cli.sizes import count_converter, size_converter
 from weft.core.errors import ConfigError
-from weft.epp.options import DEFAULT_POOL_GROUP, PickerOptions
-from weft.epp.quantity import parse_duration_s
-from weft.epp.server import ServerOptions
-from weft.epp.server_limits import Limits
+from weft.epp.config.options import DEFAULT_POOL_GROUP, PickerOptions
+from weft.epp.config.quantity import parse_duration_s
+from weft.epp.server.limits import Limits
+from weft.epp.server.server import ServerOptions
 
 CONFIGURATION = Group("Configuration", sort_key=1)
 POOL = Group("Pool", sort_key=2)

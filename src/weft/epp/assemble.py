@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from weft.epp.director import Parts, ProducerStep
-from weft.epp.metrics import PickerMetrics, Timer
-from weft.epp.plugin import FollowsResponse, Kind, Learner, Preparer, Surroundings
-from weft.epp.pool import Pool
-from weft.epp.profile import FilterStep, PickerStep, SchedulingProfile, ScorerStep
+from weft.epp.decision.director import Parts, ProducerStep
+from weft.epp.decision.plugin import FollowsResponse, Kind, Learner, Preparer, Surroundings
+from weft.epp.decision.profile import FilterStep, PickerStep, SchedulingProfile, ScorerStep
+from weft.epp.metrics.series import PickerMetrics, Timer
+from weft.epp.pool.pool import Pool
 from weft.epp.resolve import ResolvedConfig, ResolvedProfile
 
 

@@ -8,26 +8,26 @@ from pathlib import Path
 from weft import __version__
 from weft.core.errors import ConfigError
 from weft.epp.assemble import Assembly
-from weft.epp.config import BUILT_IN, PickerConfig, read_config
-from weft.epp.director import Director, DirectorSettings
-from weft.epp.discovery import (
+from weft.epp.config.config import BUILT_IN, PickerConfig, read_config
+from weft.epp.config.options import DEFAULT_NAME, PickerOptions, parse_endpoint
+from weft.epp.config.settings import FileDiscoveryParameters
+from weft.epp.decision.director import Director, DirectorSettings
+from weft.epp.decision.explain import DecisionRing
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.pool.discovery import (
     RESOLVE_EVERY_S,
     every,
     follow_names,
     is_ip_address,
     put_endpoints,
 )
-from weft.epp.endpoint import EndpointSpec
-from weft.epp.endpoints_file import EndpointsFile
-from weft.epp.explain import DecisionRing
-from weft.epp.metrics import PickerMetrics
-from weft.epp.objects_files import ObjectFiles
-from weft.epp.options import DEFAULT_NAME, PickerOptions, parse_endpoint
-from weft.epp.pool import Pool
+from weft.epp.pool.endpoint import EndpointSpec
+from weft.epp.pool.endpoints_file import EndpointsFile
+from weft.epp.pool.objects_files import ObjectFiles
+from weft.epp.pool.pool import Pool
+from weft.epp.pool.watch import mark, watch
 from weft.epp.resolve import ResolvedConfig, resolve
-from weft.epp.settings import FileDiscoveryParameters
 from weft.epp.state import Telemetry
-from weft.epp.watch import mark, watch
 
 _log = logging.getLogger(__name__)
 

@@ -4,19 +4,19 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from weft.epp import pickers, saturation, session
-from weft.epp.filters import header_testing, labels, limits, prefix_affinity
-from weft.epp.handlers import disagg, others
-from weft.epp.handlers.single import SingleProfileHandler
-from weft.epp.plugin import Kind, NoParameters, Parameters, PluginType
-from weft.epp.producers import approximate_prefix, inflight, precise_prefix, tokens
-from weft.epp.scorers import affinity, attribute, context_length, load, prefix
-from weft.epp.scorers import inflight as inflight_scorers
-from weft.epp.settings import (
+from weft.epp.config.settings import (
     ExtractorParameters,
     FileDiscoveryParameters,
     MetricsSourceParameters,
 )
+from weft.epp.decision import pickers, saturation, session
+from weft.epp.decision.plugin import Kind, NoParameters, Parameters, PluginType
+from weft.epp.filters import header_testing, labels, limits, prefix_affinity
+from weft.epp.handlers import disagg, others
+from weft.epp.handlers.single import SingleProfileHandler
+from weft.epp.producers import approximate_prefix, inflight, precise_prefix, tokens
+from weft.epp.scorers import affinity, attribute, context_length, load, prefix
+from weft.epp.scorers import inflight as inflight_scorers
 
 _HEADERS_NOTE = "nothing: the profile handler sets the headers itself"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from weft.core.errors import ConfigError
-from weft.epp.config import PickerConfig, ProfileSpec
-from weft.epp.decode import decode
-from weft.epp.plugin import Kind, Parameters, PluginType, Reference
+from weft.epp.config.config import PickerConfig, ProfileSpec
+from weft.epp.config.decode import decode
+from weft.epp.decision.plugin import Kind, Parameters, PluginType, Reference
 from weft.epp.registry import PLUGIN_TYPES, REFUSED_TYPES
 
 _log = logging.getLogger(__name__)

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 from weft.core.errors import ConfigError
 from weft.epp.assemble import Assembly
-from weft.epp.endpoint import Endpoint, Load
-from weft.epp.kv_subscriptions import KvSubscriptions
-from weft.epp.options import GRPC_ENGINE, PickerOptions
+from weft.epp.config.options import GRPC_ENGINE, PickerOptions
+from weft.epp.config.quantity import parse_duration_s
+from weft.epp.config.settings import ExtractorParameters, MetricsSourceParameters
+from weft.epp.pool.endpoint import Endpoint, Load
+from weft.epp.pool.kv_subscriptions import KvSubscriptions
 from weft.epp.producers.precise_prefix import PrecisePrefixProducer, PrecisePrefixScorer
-from weft.epp.quantity import parse_duration_s
 from weft.epp.scrape.engines import ENGINES, LoadReader, configured
 from weft.epp.scrape.poller import LoadSource, Poller, http_sources
-from weft.epp.settings import ExtractorParameters, MetricsSourceParameters
-from weft.epp.wire_engine import EngineConnection
+from weft.epp.wire.engine import EngineConnection
 
 _log = logging.getLogger(__name__)
 

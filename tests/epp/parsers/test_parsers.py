@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.epp.decision.request import InferenceRequest, Prompt, Refused
 from weft.epp.parsers.grpc_frames import frame
 from weft.epp.parsers.parser import Call, Reads
 from weft.epp.parsers.table import DEFAULT_PARSERS, PARSERS, ParserTable
-from weft.epp.request import InferenceRequest, Prompt, Refused
 from weft.pb.vllm_engine_pb2 import (
     EmbedRequest,
     GenerateRequest,

@@ -3,17 +3,17 @@ import pytest
 from tests.epp.plugins.test_scorers import make_inflight, match
 from tests.epp.pools import around, cycle, make_pool, parameters, pool_of, spec, with_loads
 from weft.core.errors import ConfigError
-from weft.epp.cycle import Schedule
-from weft.epp.decode import decode
-from weft.epp.endpoint import Load
-from weft.epp.filters import header_testing, labels, limits, prefix_affinity
-from weft.epp.plugin import NoParameters
-from weft.epp.saturation import (
+from weft.epp.config.decode import decode
+from weft.epp.decision.cycle import Schedule
+from weft.epp.decision.plugin import NoParameters
+from weft.epp.decision.saturation import (
     ConcurrencyDetector,
     ConcurrencyParameters,
     UtilizationDetector,
     UtilizationParameters,
 )
+from weft.epp.filters import header_testing, labels, limits, prefix_affinity
+from weft.epp.pool.endpoint import Load
 
 ROLE = "llm-d.ai/role"
 ROLES = ["decode", "prefill", "encode", "prefill-decode", "both", "encode-prefill",

@@ -3,7 +3,12 @@ from collections import Counter
 import pytest
 
 from tests.epp.pools import around, parameters, pool_of
-from weft.epp.pickers import MaxScorePicker, PickerParameters, RandomPicker, WeightedRandomPicker
+from weft.epp.decision.pickers import (
+    MaxScorePicker,
+    PickerParameters,
+    RandomPicker,
+    WeightedRandomPicker,
+)
 
 
 def settings(count: int) -> PickerParameters:

@@ -2,10 +2,10 @@ import pytest
 
 from tests.epp.pools import around, cycle, make_pool, parameters, pool_of, spec, with_loads
 from weft.core.errors import ConfigError
-from weft.epp.cycle import PrefixMatch, Schedule
-from weft.epp.decode import decode
-from weft.epp.endpoint import Adapters, Load
-from weft.epp.plugin import NoParameters
+from weft.epp.config.decode import decode
+from weft.epp.decision.cycle import PrefixMatch, Schedule
+from weft.epp.decision.plugin import NoParameters
+from weft.epp.pool.endpoint import Adapters, Load
 from weft.epp.producers.inflight import InflightLoad, InflightParameters
 from weft.epp.scorers import affinity, attribute, context_length, inflight, load, prefix
 

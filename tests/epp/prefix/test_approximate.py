@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.epp.pools import around, cycle, parameters, pool_of, request, with_loads
-from weft.epp.cycle import Schedule
-from weft.epp.endpoint import Load
+from weft.epp.decision.cycle import Schedule
+from weft.epp.pool.endpoint import Load
 from weft.epp.prefix.approximate import ApproximateIndex, held_by
 from weft.epp.producers.approximate_prefix import ApproximateParameters, ApproximatePrefixProducer
 from weft.epp.producers.tokens import TokenParameters, TokenProducer

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.epp.pools import make_pool, until
 from tests.epp.prefix.test_precise import KEYS, make_index
 from weft.core.errors import ConfigError
-from weft.epp.endpoint import Endpoint, EndpointSpec
-from weft.epp.metrics import PickerMetrics
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.pool.endpoint import Endpoint, EndpointSpec
 from weft.epp.prefix.events import Cleared, Malformed, Removed, Stored, decode_batch
 from weft.epp.prefix.feed import EventFeed, Step
 from weft.epp.prefix.keys import chain_keys, pack_tokens

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.epp.pools import around, cycle, parameters, pool_of, request
-from weft.epp.cycle import Cycle, PrefixMatch, Schedule
-from weft.epp.endpoint import Endpoint
+from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.events import Cleared, Removed, Stored
 from weft.epp.prefix.keys import XxhKeys, chain_keys, pack_tokens
 from weft.epp.prefix.precise import PreciseIndex

@@ -11,8 +11,8 @@ from tests.rpc.calls import TOKENIZER_FILES
 from weft.core.errors import ConfigError
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
 from weft.epp.build import Picker, open_picker
-from weft.epp.options import PickerOptions
-from weft.epp.pool import reachable
+from weft.epp.config.options import PickerOptions
+from weft.epp.pool.pool import reachable
 from weft.rpc.server import RpcOptions, RpcServer
 
 CONFIG = (

@@ -9,9 +9,9 @@ import pytest
 from tests.epp.pools import HEAD, until
 from weft.core.errors import ConfigError
 from weft.epp.build import Picker, open_picker
-from weft.epp.endpoints_file import read_endpoints
-from weft.epp.objects_files import ObjectFiles
-from weft.epp.options import PickerOptions
+from weft.epp.config.options import PickerOptions
+from weft.epp.pool.endpoints_file import read_endpoints
+from weft.epp.pool.objects_files import ObjectFiles
 
 GOOD = """\
 endpoints:

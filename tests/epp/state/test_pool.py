@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from tests.epp.pools import make_pool, pool_of, spec
 from weft.core.errors import ConfigError
-from weft.epp.discovery import Resolver
-from weft.epp.endpoint import EndpointSpec, join_host_port, split_host_port
-from weft.epp.options import parse_endpoint
+from weft.epp.config.options import parse_endpoint
+from weft.epp.pool.discovery import Resolver
+from weft.epp.pool.endpoint import EndpointSpec, join_host_port, split_host_port
 
 
 @pytest.mark.parametrize(

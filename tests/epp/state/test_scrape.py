@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.epp.pools import make_pool, until
-from weft.epp.endpoint import Adapters, Endpoint, EndpointSpec, Load
-from weft.epp.metrics import PickerMetrics
-from weft.epp.pool import Pool, reachable
+from weft.epp.config.settings import EngineConfig, MetricsSourceParameters, parse_series_spec
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.pool.endpoint import Adapters, Endpoint, EndpointSpec, Load
+from weft.epp.pool.pool import Pool, reachable
 from weft.epp.scrape.engines import ENGINES, LoadReader, configured
 from weft.epp.scrape.exposition import Sample, SeriesReader, select
 from weft.epp.scrape.http_get import GetFailed, KeepAliveGet
 from weft.epp.scrape.poller import HttpLoadSource, Poller, http_sources
-from weft.epp.settings import EngineConfig, MetricsSourceParameters, parse_series_spec
 
 VLLM = """\
 # HELP vllm:num_requests_waiting Number of requests waiting.

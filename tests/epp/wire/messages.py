@@ -5,12 +5,12 @@ from itertools import pairwise
 from typing import Any
 
 from tests.doubles.fake_director import FakeDirector
-from weft.epp.metrics import PickerMetrics
+from weft.epp.metrics.series import PickerMetrics
 from weft.epp.parsers.table import ParserTable
-from weft.epp.server_limits import Held, Limits
-from weft.epp.server_metrics import WireMetrics
-from weft.epp.server_stream import Exchange, Services
-from weft.epp.wire import FULL_DUPLEX
+from weft.epp.server.limits import Held, Limits
+from weft.epp.server.stream import Exchange, Services
+from weft.epp.server.stream_metrics import WireMetrics
+from weft.epp.wire.ext_proc import FULL_DUPLEX
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'

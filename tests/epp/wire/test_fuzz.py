@@ -24,10 +24,10 @@ from tests.epp.wire.messages import (
     response_trailers,
 )
 from weft.epp.build import open_picker
-from weft.epp.options import PickerOptions
-from weft.epp.server import PickerServer, ServerOptions
-from weft.epp.server_limits import Limits
-from weft.epp.server_stream import ProtocolError
+from weft.epp.config.options import PickerOptions
+from weft.epp.server.limits import Limits
+from weft.epp.server.server import PickerServer, ServerOptions
+from weft.epp.server.stream import ProtocolError
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 from weft.pb.vllm_engine_pb2 import GenerateRequest, TokenizedInput

@@ -22,10 +22,10 @@ from tests.epp.wire.messages import (
     set_headers,
     streamed,
 )
+from weft.epp.decision.request import Decision, Drop, Refused
 from weft.epp.parsers.grpc_frames import frame
-from weft.epp.request import Decision, Drop, Refused
-from weft.epp.server_limits import Limits
-from weft.epp.server_stream import ProtocolError
+from weft.epp.server.limits import Limits
+from weft.epp.server.stream import ProtocolError
 from weft.pb.vllm_engine_pb2 import GenerateRequest, TokenizedInput
 
 DESTINATION = "x-gateway-destination-endpoint"

@@ -21,8 +21,8 @@ from tests.epp.wire.messages import (
     response_trailers,
     set_headers,
 )
+from weft.epp.decision.request import Ending, Usage
 from weft.epp.parsers.grpc_frames import frame
-from weft.epp.request import Ending, Usage
 from weft.pb.vllm_engine_pb2 import (
     EmbedResponse,
     GenerateComplete,

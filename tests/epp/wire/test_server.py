@@ -18,10 +18,10 @@ from tests.epp.wire.messages import (
     response_headers,
 )
 from weft.core.errors import ConfigError
-from weft.epp.metrics import PickerMetrics
-from weft.epp.request import Ending, Refused
-from weft.epp.server import PickerServer, Ports, ServerOptions
-from weft.epp.server_limits import Limits
+from weft.epp.decision.request import Ending, Refused
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.server.limits import Limits
+from weft.epp.server.server import PickerServer, Ports, ServerOptions
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from weft.epp.cycle import Cycle
-from weft.epp.endpoint import Endpoint, split_host_port
-from weft.epp.plugin import NoParameters, Surroundings
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import NoParameters, Surroundings
+from weft.epp.pool.endpoint import Endpoint, split_host_port
 
 HEADER = "test-epp-endpoint-selection"
 

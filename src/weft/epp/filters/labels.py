@@ -5,9 +5,9 @@ from typing import Literal
 
 import msgspec
 
-from weft.epp.cycle import Cycle
-from weft.epp.endpoint import Endpoint
-from weft.epp.plugin import NoParameters, Parameters, Surroundings
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import NoParameters, Parameters, Surroundings
+from weft.epp.pool.endpoint import Endpoint
 
 ROLE_LABEL = "llm-d.ai/role"
 DECODE_ROLES = frozenset({"decode", "prefill-decode", "both", "encode-prefill-decode"})

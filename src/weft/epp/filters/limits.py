@@ -6,9 +6,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from weft.epp.cycle import Cycle
-from weft.epp.endpoint import Endpoint
-from weft.epp.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.producers.inflight import TYPE as INFLIGHT
 from weft.epp.producers.inflight import InflightLoad, inflight_reference
 

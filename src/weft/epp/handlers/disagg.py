@@ -5,9 +5,8 @@ from typing import Annotated
 
 import msgspec
 
-from weft.epp.cycle import Cycle, Schedule
-from weft.epp.endpoint import Endpoint
-from weft.epp.plugin import (
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import (
     Decider,
     Kind,
     NoParameters,
@@ -16,7 +15,8 @@ from weft.epp.plugin import (
     Reference,
     Surroundings,
 )
-from weft.epp.request import Refused
+from weft.epp.decision.request import Refused
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.scorers.prefix import APPROXIMATE, prefix_reference
 
 PREFILL_HEADER = "x-prefiller-host-port"

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import msgspec
 
-from weft.epp.cycle import Cycle, Schedule
-from weft.epp.endpoint import join_host_port
-from weft.epp.plugin import Parameters, Profile, Surroundings
-from weft.epp.request import Refused
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import Parameters, Profile, Surroundings
+from weft.epp.decision.request import Refused
+from weft.epp.pool.endpoint import join_host_port
 
 DATA_PARALLEL_HEADER = "x-data-parallel-host-port"
 

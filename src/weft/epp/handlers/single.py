@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from weft.epp.cycle import Cycle, Schedule
-from weft.epp.plugin import NoParameters, Profile, Surroundings
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import NoParameters, Profile, Surroundings
 
 
 class SingleProfileHandler:

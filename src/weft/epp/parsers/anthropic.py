@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
+from weft.epp.decision.request import InferenceRequest
 from weft.epp.parsers.json_body import (
     ABSENT,
     UNREADABLE,
@@ -15,7 +16,6 @@ from weft.epp.parsers.json_body import (
     require_model,
 )
 from weft.epp.parsers.parser import Call, Dialect, Reads, malformed
-from weft.epp.request import InferenceRequest
 
 
 class Message(msgspec.Struct):

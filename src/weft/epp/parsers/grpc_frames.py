@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from weft.epp.decision.request import Refused
 from weft.epp.parsers.inflate import ENCODINGS, can_inflate, inflate
 from weft.epp.parsers.parser import Call, malformed
-from weft.epp.request import Refused
 
 HEAD_BYTES: Final = 5
 

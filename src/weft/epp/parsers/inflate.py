@@ -3,8 +3,8 @@
 import zlib
 from typing import Final
 
+from weft.epp.decision.request import Refused
 from weft.epp.parsers.parser import malformed
-from weft.epp.request import Refused
 
 # zlib's window bits: 31 reads gzip, 15 its own format.
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}

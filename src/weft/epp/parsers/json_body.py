@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from weft.epp.decision.request import Prompt
 from weft.epp.parsers.parser import MAX_TOKEN_ID, malformed
-from weft.epp.request import Prompt
 
 T = TypeVar("T")
 

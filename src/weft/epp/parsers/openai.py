@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from weft.epp.decision.request import InferenceRequest, Prompt
 from weft.epp.parsers.json_body import (
     ABSENT,
     UNREADABLE,
@@ -19,7 +20,6 @@ from weft.epp.parsers.json_body import (
     to_prompts,
 )
 from weft.epp.parsers.parser import Call, Dialect, Reads, malformed
-from weft.epp.request import InferenceRequest, Prompt
 
 __all__ = ["OpenAiParser", "PromptField", "chat_prompt", "parse_chat"]
 

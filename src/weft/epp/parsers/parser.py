@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from weft.epp.request import InferenceRequest, Refused
+from weft.epp.decision.request import InferenceRequest, Refused
 
 MAX_TOKEN_ID = 2**32 - 1  # ids are hashed as 32 bits
 

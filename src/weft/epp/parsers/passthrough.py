@@ -1,7 +1,7 @@
 """Whatever no other parser claims: routed by load alone, its body never looked at."""
 
+from weft.epp.decision.request import InferenceRequest
 from weft.epp.parsers.parser import Call, Dialect, Reads
-from weft.epp.request import InferenceRequest
 
 
 class PassthroughParser:

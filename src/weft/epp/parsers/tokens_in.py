@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
+from weft.epp.decision.request import InferenceRequest, Prompt
 from weft.epp.parsers.json_body import (
     ABSENT,
     TokenIds,
@@ -13,7 +14,6 @@ from weft.epp.parsers.json_body import (
     to_prompts,
 )
 from weft.epp.parsers.parser import Call, Dialect, Reads, malformed
-from weft.epp.request import InferenceRequest, Prompt
 
 
 class VllmSampling(msgspec.Struct):

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from weft.epp.decision.request import InferenceRequest, Refused
 from weft.epp.parsers.anthropic import AnthropicParser
 from weft.epp.parsers.grpc_frames import first_message, frame
 from weft.epp.parsers.json_body import rename_model
 from weft.epp.parsers.openai import parse_chat
 from weft.epp.parsers.parser import Call, Dialect, Reads, malformed, unscheduled
-from weft.epp.request import InferenceRequest, Refused
 
 SERVICE: Final = "PredictionService"
 _CHAT: Final = f"{SERVICE}/ChatCompletions"

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Final
 
 from weft.core.lora import LORA_METADATA
+from weft.epp.decision.request import InferenceRequest, Prompt
 from weft.epp.parsers.grpc_frames import first_message
 from weft.epp.parsers.parser import Call, Dialect, Reads, malformed, unscheduled
-from weft.epp.request import InferenceRequest, Prompt
-from weft.epp.wire_vllm import SERVICE, read_embed, read_generate
+from weft.epp.wire.vllm import SERVICE, read_embed, read_generate
 
 GENERATE: Final = f"{SERVICE}/Generate"
 EMBED: Final = f"{SERVICE}/Embed"

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from weft.epp.endpoint import Endpoint
+from weft.epp.pool.endpoint import Endpoint
 
 
 class ApproximateIndex:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from enum import Enum
 
-from weft.epp.endpoint import Endpoint
-from weft.epp.metrics import PickerMetrics
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.events import Event, Malformed, decode_batch
 from weft.epp.prefix.precise import PreciseIndex
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.epp.endpoint import Endpoint
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.events import Cleared, Event, Removed, Stored
 from weft.epp.prefix.keys import Extra, KeyAlgorithm
 

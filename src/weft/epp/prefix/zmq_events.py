@@ -8,7 +8,7 @@ import zmq
 import zmq.asyncio
 
 from weft.core.errors import ConfigError
-from weft.epp.endpoint import Endpoint, join_host_port
+from weft.epp.pool.endpoint import Endpoint, join_host_port
 from weft.epp.prefix.feed import EventFeed, Step
 
 _log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import msgspec
 
-from weft.epp.cycle import Cycle, PrefixMatch, Schedule
-from weft.epp.endpoint import Endpoint
-from weft.epp.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
+from weft.epp.decision.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.approximate import ApproximateIndex, held_by
 from weft.epp.prefix.chain import chain_hashes
 from weft.epp.producers.tokens import TYPE as TOKENS

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from weft.epp.cycle import Cycle, PrefixMatch, Schedule
-from weft.epp.endpoint import Endpoint
-from weft.epp.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.config.quantity import parse_duration_s
+from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
+from weft.epp.decision.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.keys import chain_keys, make_keys
 from weft.epp.prefix.precise import PreciseIndex
 from weft.epp.producers.tokens import TYPE as TOKENS
-from weft.epp.quantity import parse_duration_s
 from weft.epp.scorers.prefix import PrefixScorer, PrefixScorerParameters
 
 _log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from weft.core.errors import BadRequest, ConfigError
-from weft.epp.cycle import Cycle
-from weft.epp.plugin import Parameters, Surroundings
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Parameters, Surroundings
+from weft.epp.decision.request import InferenceRequest, Prompt, Refused
 from weft.epp.prefix.keys import pack_tokens
-from weft.epp.request import InferenceRequest, Prompt, Refused
 
 if TYPE_CHECKING:
     from weft.text.tokenizer import Tokenizer

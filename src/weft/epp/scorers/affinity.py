@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from weft.epp.cycle import Cycle, Schedule
-from weft.epp.endpoint import Endpoint
-from weft.epp.plugin import Kind, NoParameters, Parameters, Reference, Surroundings
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import Kind, NoParameters, Parameters, Reference, Surroundings
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.scorers.prefix import PrefixScorer
 
 PREFIX_SCORER = "prefix-cache-scorer"

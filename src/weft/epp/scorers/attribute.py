@@ -5,10 +5,10 @@ from typing import Literal
 
 import msgspec
 
-from weft.epp.cycle import Cycle
-from weft.epp.endpoint import Endpoint
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Kind, Parameters, Reference, Surroundings
 from weft.epp.filters.limits import EXTRACTOR
-from weft.epp.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.pool.endpoint import Endpoint
 
 
 class FixedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from weft.epp.cycle import Cycle
-from weft.epp.endpoint import Endpoint
-from weft.epp.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.producers.tokens import TYPE as TOKENS
 
 _RANGE = re.compile(r"\s*(\d{1,12})\s*-\s*(\d{1,12})\s*", re.ASCII)

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import msgspec
 
-from weft.epp.cycle import Cycle
-from weft.epp.endpoint import Endpoint
-from weft.epp.plugin import NoParameters, Parameters, Surroundings
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import NoParameters, Parameters, Surroundings
+from weft.epp.pool.endpoint import Endpoint
 
 
 def fewest_is_best(counts: Sequence[int]) -> list[float]:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import msgspec
 
-from weft.epp.cycle import Cycle
-from weft.epp.endpoint import Endpoint
-from weft.epp.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Kind, Parameters, Reference, Surroundings
+from weft.epp.pool.endpoint import Endpoint
 
 APPROXIMATE = "approx-prefix-cache-producer"
 

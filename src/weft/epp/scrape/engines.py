@@ -7,9 +7,9 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, Final
 
-from weft.epp.endpoint import Adapters, Load
+from weft.epp.config.settings import EngineConfig, SeriesSpec, parse_series_spec
+from weft.epp.pool.endpoint import Adapters, Load
 from weft.epp.scrape.exposition import Sample, SeriesReader, select
-from weft.epp.settings import EngineConfig, SeriesSpec, parse_series_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.epp.settings import SeriesSpec
+from weft.epp.config.settings import SeriesSpec
 
 _LABEL = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")

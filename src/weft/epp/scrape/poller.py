@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from weft.core.errors import ConfigError
-from weft.epp.endpoint import Endpoint, Load
-from weft.epp.metrics import PickerMetrics
-from weft.epp.pool import Pool
+from weft.epp.config.settings import MetricsSourceParameters
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.pool.endpoint import Endpoint, Load
+from weft.epp.pool.pool import Pool
 from weft.epp.scrape.engines import LoadReader
 from weft.epp.scrape.http_get import GetFailed, KeepAliveGet
-from weft.epp.settings import MetricsSourceParameters
 
 _log = logging.getLogger(__name__)
 

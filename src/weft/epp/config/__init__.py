@@ -1,0 +1,1 @@
+"""Configuration files to values, strictly."""

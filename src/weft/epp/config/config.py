@@ -1,0 +1,171 @@
+"""`EndpointPickerConfig` as it is written: its fields, and its strict reading."""
+
+from typing import Any
+
+import msgspec
+
+from weft.core.errors import ConfigError
+from weft.epp.config.decode import decode, parse_document
+from weft.epp.config.quantity import parse_duration_s, parse_quantity
+
+API_VERSION = "llm-d.ai/v1alpha1"
+DEPRECATED_API_VERSION = "inference.networking.x-k8s.io/v1alpha1"
+KIND = "EndpointPickerConfig"
+
+BUILT_IN = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: metrics-data-source
+- type: core-metrics-extractor
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: queue-scorer
+    weight: 2
+  - pluginRef: kv-cache-utilization-scorer
+    weight: 2
+  - pluginRef: prefix-cache-scorer
+    weight: 3
+dataLayer:
+  sources:
+  - pluginRef: metrics-data-source
+    extractors:
+    - pluginRef: core-metrics-extractor
+"""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of every part of the file."""
+
+
+class PluginSpec(_Part, frozen=True, kw_only=True):
+    """One plugin; its name defaults to its type."""
+
+    type: str
+    name: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class PluginRef(_Part, frozen=True, kw_only=True):
+    """Names a plugin."""
+
+    plugin_ref: str
+
+
+class ProfilePlugin(_Part, frozen=True, kw_only=True):
+    """A plugin's place in a profile. Only scorers have a weight."""
+
+    plugin_ref: str
+    weight: float | None = None
+
+
+class ProfileSpec(_Part, frozen=True, kw_only=True):
+    """A scheduling profile."""
+
+    name: str
+    plugins: list[ProfilePlugin] = []
+
+
+class SourceSpec(_Part, frozen=True, kw_only=True):
+    """A data source and what reads its answers."""
+
+    plugin_ref: str
+    extractors: list[PluginRef] = []
+
+
+class DataLayerSpec(_Part, frozen=True, kw_only=True):
+    """Where the endpoints and their load come from."""
+
+    inject_defaults: bool = True
+    sources: list[SourceSpec] = []
+    discovery: PluginRef | None = None
+    peer_discovery: PluginRef | None = None
+    cross_replica_syncer_plugin_ref: str | None = None
+    cross_replica_sync_interval: str | None = None
+
+
+class BandSpec(_Part, frozen=True, kw_only=True):
+    """A priority band of flow control."""
+
+    priority: int = 0
+    max_bytes: str | int | None = None
+    max_requests: str | int | None = None
+    fairness_policy_ref: str | None = None
+    ordering_policy_ref: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_amounts(self.max_bytes, self.max_requests)
+
+
+class FlowControlSpec(_Part, frozen=True, kw_only=True):
+    """Flow control; without its feature gate only the detector counts."""
+
+    max_bytes: str | int | None = None
+    max_requests: str | int | None = None
+    default_request_ttl: str | None = msgspec.field(default=None, name="defaultRequestTTL")
+    no_endpoint_request_ttl: str | None = msgspec.field(default=None, name="noEndpointRequestTTL")
+    default_priority_band: BandSpec | None = None
+    default_negative_priority_band: BandSpec | None = None
+    priority_bands: list[BandSpec] = []
+    usage_limit_policy_plugin_ref: str | None = None
+    saturation_detector: PluginRef | None = None
+    enable_eviction: bool = False
+
+    def __post_init__(self) -> None:
+        _check_amounts(self.max_bytes, self.max_requests)
+        for duration in (self.default_request_ttl, self.no_endpoint_request_ttl):
+            if duration is not None and parse_duration_s(duration) < 0:
+                raise ValueError(f"a TTL must not be negative, got {duration!r}")
+
+
+class HandlerSpec(_Part, frozen=True, kw_only=True):
+    """How requests are read."""
+
+    parsers: list[PluginRef] = []
+
+
+class PickerConfig(_Part, frozen=True, kw_only=True):
+    """The whole file."""
+
+    api_version: str
+    kind: str
+    feature_gates: list[str] = []
+    plugins: list[PluginSpec] = []
+    scheduling_profiles: list[ProfileSpec] = []
+    data_layer: DataLayerSpec | None = None
+    flow_control: FlowControlSpec | None = None
+    request_handler: HandlerSpec | None = None
+    saturation_detector: PluginRef | None = None
+    parser: PluginRef | None = None
+
+
+def read_config(text: str, source: str) -> PickerConfig:
+    """Read a configuration strictly; raises `ConfigError` with the path of the wrong key."""
+    document = parse_document(text, source)
+    if not isinstance(document, dict):
+        raise ConfigError(f"{source}: must be a mapping with apiVersion and kind")
+    config = decode(_without_nulls(document), PickerConfig, "")
+    if config.api_version not in {API_VERSION, DEPRECATED_API_VERSION}:
+        raise ConfigError(f"apiVersion: must be {API_VERSION!r}, got {config.api_version!r}")
+    if config.kind != KIND:
+        raise ConfigError(f"kind: must be {KIND!r}, got {config.kind!r}")
+    return config
+
+
+def _without_nulls(value: Any) -> Any:
+    """An empty key (`plugins:` and nothing after it) means the same as no key."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def _check_amounts(*amounts: str | int | None) -> None:
+    for amount in amounts:
+        if amount is not None and parse_quantity(amount) < 0:
+            raise ValueError(f"must not be negative, got {amount!r}")

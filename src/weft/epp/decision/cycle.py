@@ -1,0 +1,78 @@
+"""`Cycle`: one request on its way through producers, filters, scorers and pickers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.epp.decision.request import InferenceRequest
+from weft.epp.pool.endpoint import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """How much of a request's prompts each endpoint holds, in blocks from the start."""
+
+    num_blocks: int
+    block_size: int  # tokens
+    held: Mapping[Endpoint, int]  # blocks
+    weight: Mapping[Endpoint, float]  # the same, each block weighted by the tier it lies in
+
+    def num_tokens(self, endpoint: Endpoint, num_prompt_tokens: int) -> int:
+        """Cached tokens of the prompt; the last block may be a partial one."""
+        return min(self.held.get(endpoint, 0) * self.block_size, num_prompt_tokens)
+
+
+@dataclass(slots=True)
+class ProfileRun:
+    """What one profile did, kept as it came: explained only if somebody asks."""
+
+    profile: str
+    candidates: Sequence[Endpoint]
+    after_filters: list[tuple[str, Sequence[Endpoint]]] = field(default_factory=list)
+    scored: Sequence[Endpoint] = ()
+    scores: list[tuple[str, float, list[float]]] = field(default_factory=list)
+    totals: list[float] = field(default_factory=list)
+    picked: Sequence[Endpoint] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Cycle:
+    """State of one request's scheduling. Producers fill it; everything after them reads it."""
+
+    request: InferenceRequest
+    model: str  # after rewriting: what the server is asked for
+    candidates: Sequence[Endpoint]
+    now: float
+    ticket_id: int = 0
+    priority: int = 0
+    fairness_id: str = ""
+    # Each prompt as little-endian uint32 tokens. Text is packed four bytes a token.
+    prompts: list[bytes] = field(default_factory=list)
+    has_real_tokens: bool = False
+    num_prompt_tokens: int = 0
+    prefixes: dict[str, PrefixMatch] = field(default_factory=dict)  # by producer name
+    chains: dict[str, list[list[int]]] = field(default_factory=dict)  # block hashes, by producer
+    session_ids: dict[str, str] = field(default_factory=dict)  # by producer name
+    runs: list[ProfileRun] = field(default_factory=list)
+    unreachable: Sequence[Endpoint] = ()  # left out before any profile: they refuse connections
+    response_headers: dict[str, str] = field(default_factory=dict)
+
+    def num_uncached_tokens(self, endpoint: Endpoint, producer: str) -> int:
+        """Prompt tokens that `endpoint` would have to compute."""
+        match = self.prefixes.get(producer)
+        cached = match.num_tokens(endpoint, self.num_prompt_tokens) if match else 0
+        return self.num_prompt_tokens - cached
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What a profile handler decided."""
+
+    primary: str  # name of the profile that chose the destination
+    picks: Mapping[str, Sequence[Endpoint]]  # by profile, those that ran
+    set_headers: Mapping[str, str] = field(default_factory=dict)
+    destination: str | None = None  # None: the primary pick's own address
+
+    @property
+    def target(self) -> Endpoint:
+        """The endpoint that gets the request."""
+        return self.picks[self.primary][0]

@@ -1,0 +1,322 @@
+"""`Director`: from a request to a decision, and from a response's events back to the counts."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.explain import DecisionRing
+from weft.epp.decision.plugin import (
+    Detector,
+    FollowsResponse,
+    Handler,
+    Learner,
+    Preparer,
+    Producer,
+    Profile,
+)
+from weft.epp.decision.request import Decision, Drop, Ending, InferenceRequest, Refused, Usage
+from weft.epp.decision.tickets import OpenTickets, Ticket
+from weft.epp.metrics.series import PickerMetrics, Timer
+from weft.epp.metrics.telemetry import RequestMetrics
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.pool.objects import Objects
+from weft.epp.pool.pool import Pool, reachable
+
+OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+REWRITE_HEADERS = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+DEFAULT_FAIRNESS_ID = "default-flow"
+SCORES_KEY = "x-gateway-destination-endpoint-scores"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStep:
+    """A data producer in its place."""
+
+    name: str
+    plugin: Producer
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a director works with, built from a configuration."""
+
+    pool: Pool
+    producers: Sequence[ProducerStep]
+    profiles: Mapping[str, Profile]
+    handler: Handler
+    detector: Detector
+    detector_name: str
+    metrics: PickerMetrics
+    preparers: Sequence[Preparer]  # producers that wait for something
+    learners: Sequence[Learner]  # plugins that hear of every decision
+    followers: Sequence[FollowsResponse]  # plugins that must hear of every end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorSettings:
+    """What can be set about a director."""
+
+    pool_name: str = "default"
+    max_load_age_s: float = 3.0
+    ticket_ttl_s: float = 3600.0
+    unseen_ttl_s: float = 10.0
+    num_kept_decisions: int = 1000
+    ignores_subset: bool = False
+    tracks_responses: bool = False
+    emits_scores: bool = False
+
+
+class Director:
+    """Decides: checks, data, profiles, and the counting of the decision before the next one."""
+
+    def __init__(
+        self, parts: Parts, settings: DirectorSettings, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._parts = parts
+        self._pool = parts.pool
+        self._settings = settings
+        self._clock = clock
+        self.objects = Objects()
+        self.decisions = DecisionRing(settings.num_kept_decisions)
+        self._tickets = OpenTickets(settings.ticket_ttl_s)
+        self._follows = settings.tracks_responses or bool(parts.followers)
+        self._telemetry = RequestMetrics(parts.metrics, follows=self._follows)
+        parts.metrics.before_text(self._update_gauges)
+        self._num_picks = 0
+        self._is_closed = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is anywhere to send a request."""
+        return bool(self._pool.ready) and not self._is_closed
+
+    @property
+    def num_open(self) -> int:
+        """Followed requests whose end has not come."""
+        return len(self._tickets)
+
+    def close(self) -> None:
+        """Refuse everything from now on."""
+        self._is_closed = True
+
+    async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
+        """Choose where `request` goes and count it there at once; raises `Refused`."""
+        started = self._clock()
+        cycle = self._open_cycle(request, started)
+        try:
+            for plugin in self._parts.preparers:
+                await plugin.prepare(cycle)
+            # From here on nothing waits: two requests never decide on the same picture.
+            cycle.candidates = self._candidates(cycle, subset)
+            schedule = self._schedule(cycle)
+        except Refused as refused:
+            self._note(cycle, refused, started)
+            raise
+        decision = self._commit(cycle, schedule)
+        self._note(cycle, schedule, started)
+        return decision
+
+    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
+        """Any endpoint, for requests that nothing can be scheduled by; raises `Refused`."""
+        return random.choice(reachable(self._allowed(subset))).address(is_grpc=is_grpc)
+
+    def on_response_headers(self, decision: Decision, status: int) -> Mapping[str, str]:
+        """The server answered; returns headers for the client."""
+        ticket = decision.ticket
+        assert isinstance(ticket, Ticket)
+        ticket.status = status
+        return decision.response_headers
+
+    def on_first_token(self, decision: Decision) -> None:
+        """The first piece of the answer came."""
+        ticket = decision.ticket
+        assert isinstance(ticket, Ticket)
+        if ticket.first_token_at is not None or ticket.is_over:
+            return
+        ticket.first_token_at = ticket.last_piece_at = self._clock()
+        self._give_back(ticket)
+        if ticket.is_streaming:
+            for plugin in self._parts.followers:
+                plugin.first_token(ticket.id)
+
+    def on_piece(self, decision: Decision) -> None:
+        """Another piece of the answer came."""
+        ticket = decision.ticket
+        assert isinstance(ticket, Ticket)
+        if ticket.is_streaming and ticket.last_piece_at is not None:
+            now = self._clock()
+            self._telemetry.next_piece(ticket, now - ticket.last_piece_at)
+            ticket.last_piece_at = now
+
+    def on_size(self, decision: Decision, num_bytes: int) -> None:
+        """How long the response's body was."""
+        ticket = decision.ticket
+        assert isinstance(ticket, Ticket)
+        ticket.num_body_bytes = num_bytes
+
+    def on_usage(self, decision: Decision, usage: Usage) -> None:
+        """The response told its token counts; a later report replaces an earlier one."""
+        ticket = decision.ticket
+        assert isinstance(ticket, Ticket)
+        ticket.usage = usage
+
+    def on_end(self, decision: Decision, ending: Ending) -> Mapping[str, Any]:
+        """The response is over; returns dynamic metadata. Only the first call counts."""
+        ticket = decision.ticket
+        assert isinstance(ticket, Ticket)
+        self._end(ticket, ending)
+        return {}
+
+    def sweep(self) -> None:
+        """Forget requests whose end never came; called every few seconds."""
+        now = self._clock()
+        for ticket in self._tickets.expired(now):
+            self._end(ticket, Ending.ERROR)
+        for endpoint in self._pool:
+            endpoint.forget_unseen(now - self._settings.unseen_ttl_s)
+
+    # -- before the decision ------------------------------------------------------------------
+
+    def _open_cycle(self, request: InferenceRequest, now: float) -> Cycle:
+        headers = request.headers
+        cycle = Cycle(
+            request=request, model=request.model, candidates=(), now=now,
+            ticket_id=self._tickets.next_id(),
+            priority=self.objects.priority(_header(headers, OBJECTIVE_HEADERS)),
+            fairness_id=_header(headers, FAIRNESS_HEADERS) or DEFAULT_FAIRNESS_ID,
+        )  # fmt: skip
+        if request.model:
+            rewrite = self.objects.rewrite(request.model)
+            if rewrite is not None:
+                cycle.model = rewrite[1]
+                self._telemetry.rewritten(rewrite[0], request.model, rewrite[1])
+            else:
+                cycle.model = _header(headers, REWRITE_HEADERS) or request.model
+        return cycle
+
+    def _allowed(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
+        if self._is_closed:
+            raise Refused(503, "the endpoint picker is shutting down", Drop.SHUTTING_DOWN)
+        found = self._pool.select(None if self._settings.ignores_subset else subset)
+        if not found:
+            which = "the pool is empty" if not self._pool.ready else "the subset hint names none"
+            raise Refused(503, f"no endpoint is available: {which}", Drop.NO_ENDPOINTS)
+        return found
+
+    def _candidates(self, cycle: Cycle, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
+        allowed = self._allowed(subset)
+        available = reachable(allowed)
+        if len(available) < len(allowed):
+            cycle.unreachable = [each for each in allowed if each.is_refusing]
+        if cycle.priority < 0:
+            saturation = self._parts.detector.saturation(available, cycle.now)
+            if saturation >= 1.0:
+                raise Refused(
+                    429,
+                    f"the pool is saturated ({saturation:.2f}) and priority {cycle.priority} is "
+                    "sheddable",
+                )
+        return available
+
+    # -- the decision -------------------------------------------------------------------------
+
+    def _schedule(self, cycle: Cycle) -> Schedule:
+        for step in self._parts.producers:
+            started = self._clock()
+            step.plugin.produce(cycle)
+            step.timer.observe(self._clock() - started)
+        schedule = self._parts.handler.schedule(cycle, self._parts.profiles)
+        if "if-available" in cycle.request.headers.get("prefer", ""):
+            _require_cached(cycle, schedule.target)
+        return schedule
+
+    def _commit(self, cycle: Cycle, schedule: Schedule) -> Decision:
+        for plugin in self._parts.learners:
+            plugin.picked(cycle, schedule)
+        endpoints = {picks[0]: None for picks in schedule.picks.values() if picks}
+        self._num_picks += 1
+        for endpoint in endpoints:
+            endpoint.last_pick = self._num_picks
+            endpoint.unseen[cycle.ticket_id] = cycle.now
+        ticket = Ticket(
+            id=cycle.ticket_id, endpoints=tuple(endpoints), started=cycle.now,
+            labels=self._telemetry.labels(cycle), is_streaming=cycle.request.is_streaming,
+            is_followed=self._follows, num_prompt_tokens=cycle.num_prompt_tokens,
+        )  # fmt: skip
+        if self._follows:
+            self._tickets.add(ticket)
+            self._telemetry.opened(ticket)
+        return self._to_decision(cycle, schedule, ticket)
+
+    def _to_decision(self, cycle: Cycle, schedule: Schedule, ticket: Ticket) -> Decision:
+        is_grpc = cycle.request.is_grpc
+        addresses = [each.address(is_grpc=is_grpc) for each in schedule.picks[schedule.primary]]
+        if schedule.destination is not None:
+            addresses[0] = schedule.destination
+        return Decision(
+            endpoints=tuple(addresses),
+            set_headers=schedule.set_headers,
+            response_headers=cycle.response_headers,
+            metadata=_scores(cycle, schedule) if self._settings.emits_scores else {},
+            rewritten_model=None if cycle.model == cycle.request.model else cycle.model,
+            tracks_response=self._follows or bool(cycle.response_headers),
+            ticket=ticket,
+        )
+
+    # -- after it -----------------------------------------------------------------------------
+
+    def _note(self, cycle: Cycle, outcome: Schedule | Refused, started: float) -> None:
+        duration_s = self._clock() - started
+        self._telemetry.decided(cycle, outcome, duration_s)
+        stale = self._stale(cycle.candidates)
+        self.decisions.keep(cycle, outcome, duration_s=duration_s, stale=stale)
+
+    def _update_gauges(self) -> None:
+        """Bring the pool's gauges up to date, before somebody reads them."""
+        self._telemetry.pool(
+            self._settings.pool_name,
+            self._pool.ready,
+            num_stale=len(self._stale(self._pool.ready)),
+            detector=self._parts.detector_name,
+        )
+
+    def _stale(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        now, max_age_s = self._clock(), self._settings.max_load_age_s
+        return [endpoint for endpoint in endpoints if endpoint.is_stale(now, max_age_s)]
+
+    def _give_back(self, ticket: Ticket) -> None:
+        for endpoint in ticket.endpoints:
+            endpoint.unseen.pop(ticket.id, None)
+
+    def _end(self, ticket: Ticket, ending: Ending) -> None:
+        if not self._tickets.close(ticket):
+            return
+        self._give_back(ticket)
+        for plugin in self._parts.followers:
+            plugin.ended(ticket.id)
+        if ticket.is_followed:
+            self._telemetry.ended(ticket, ending, self._clock())
+
+
+def _header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """The first of several names for one header; the current name comes first."""
+    for name in names:
+        if value := headers.get(name):
+            return value
+    return ""
+
+
+def _require_cached(cycle: Cycle, target: Endpoint) -> None:
+    if not any(match.held.get(target) for match in cycle.prefixes.values()):
+        raise Refused(412, "the chosen endpoint holds no part of the prompt (prefer: if-available)")
+
+
+def _scores(cycle: Cycle, schedule: Schedule) -> dict[str, Any]:
+    run = next(run for run in cycle.runs if run.profile == schedule.primary)
+    totals = {each.host_port: total for each, total in zip(run.scored, run.totals, strict=True)}
+    return {SCORES_KEY: totals}

@@ -1,0 +1,212 @@
+"""Every decision can be asked for: who stood for election, who fell where, who got which score."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from weft.epp.decision.cycle import Cycle, PrefixMatch, ProfileRun, Schedule
+from weft.epp.decision.request import Refused
+from weft.epp.pool.endpoint import Endpoint
+
+
+class FilterRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What one filter took away."""
+
+    name: str
+    removed: list[str]
+
+
+class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One scorer's opinion of one endpoint."""
+
+    raw: float
+    weighted: float
+
+
+class ScorerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One scorer's opinions."""
+
+    name: str
+    weight: float
+    scores: dict[str, ScoreRecord]
+
+
+class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One scheduling profile's run."""
+
+    name: str
+    candidates: list[str]
+    filters: list[FilterRecord]
+    scorers: list[ScorerRecord]
+    totals: dict[str, float]
+    picked: list[str]
+    runner_up: str | None
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision, ready for JSON. Never holds any of the prompt."""
+
+    request_id: str
+    time: float  # Unix
+    duration_ms: float
+    path: str
+    model: str
+    target_model: str
+    priority: int
+    status: int  # 200, or what the request was refused with
+    message: str
+    endpoints: list[str]
+    stale: list[str]  # candidates whose load was unknown or old
+    profiles: list[ProfileRecord]
+    set_headers: dict[str, str]
+    num_prompt_tokens: int
+    cached_tokens: dict[str, dict[str, int]]  # by prefix producer, then by endpoint
+    unreachable: list[str] = []  # endpoints that refuse connections, and so were no candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A decision as it came; turned into a record only when somebody asks.
+
+    Never the cycle or the request themselves: a thousand long prompts would fill the memory.
+    """
+
+    request_id: str
+    at: float
+    duration_s: float
+    path: str
+    model: str
+    target_model: str
+    priority: int
+    runs: Sequence[ProfileRun]
+    prefixes: Mapping[str, PrefixMatch]
+    num_prompt_tokens: int
+    outcome: Schedule | Refused
+    stale: Sequence[Endpoint]
+    unreachable: Sequence[Endpoint]
+
+
+class DecisionRing:
+    """The last decisions, by request id."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(
+        self,
+        cycle: Cycle,
+        outcome: Schedule | Refused,
+        *,
+        duration_s: float,
+        stale: Sequence[Endpoint],
+    ) -> None:
+        """Note a decision; a repeated request id replaces the earlier one."""
+        if not self._capacity:
+            return
+        request_id = cycle.request.request_id
+        self._kept[request_id] = _Kept(
+            request_id=request_id,
+            at=time.time(),
+            duration_s=duration_s,
+            path=cycle.request.path,
+            model=cycle.request.model,
+            target_model=cycle.model,
+            priority=cycle.priority,
+            runs=cycle.runs,
+            prefixes=cycle.prefixes,
+            num_prompt_tokens=cycle.num_prompt_tokens,
+            outcome=outcome,
+            stale=stale,
+            unreachable=cycle.unreachable,
+        )
+        self._kept.move_to_end(request_id)
+        if len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)
+
+    def get(self, request_id: str) -> DecisionRecord | None:
+        """One decision; None if it was never made or is gone."""
+        kept = self._kept.get(request_id)
+        return None if kept is None else _to_record(kept)
+
+    def recent(self, limit: int = 100) -> list[DecisionRecord]:
+        """The last decisions, newest first."""
+        newest = list(reversed(self._kept.values()))[:limit]
+        return [_to_record(kept) for kept in newest]
+
+
+def _to_record(kept: _Kept) -> DecisionRecord:
+    schedule = kept.outcome if isinstance(kept.outcome, Schedule) else None
+    refused = kept.outcome if isinstance(kept.outcome, Refused) else None
+    return DecisionRecord(
+        request_id=kept.request_id,
+        time=kept.at,
+        duration_ms=kept.duration_s * 1000,
+        path=kept.path,
+        model=kept.model,
+        target_model=kept.target_model,
+        priority=kept.priority,
+        status=refused.status if refused else 200,
+        message=refused.message if refused else "",
+        endpoints=_named(schedule.picks[schedule.primary]) if schedule else [],
+        stale=_named(kept.stale),
+        profiles=[_to_profile(run) for run in kept.runs],
+        set_headers=dict(schedule.set_headers) if schedule else {},
+        num_prompt_tokens=kept.num_prompt_tokens,
+        cached_tokens=_cached(kept),
+        unreachable=_named(kept.unreachable),
+    )
+
+
+def _cached(kept: _Kept) -> dict[str, dict[str, int]]:
+    total = kept.num_prompt_tokens
+    return {
+        name: {each.host_port: match.num_tokens(each, total) for each in match.held}
+        for name, match in kept.prefixes.items()
+    }
+
+
+def _to_profile(run: ProfileRun) -> ProfileRecord:
+    names = _named(run.scored)
+    totals = dict(zip(names, run.totals, strict=False))
+    picked = _named(run.picked)
+    others = [name for name in totals if name not in picked[:1]]
+    return ProfileRecord(
+        name=run.profile,
+        candidates=_named(run.candidates),
+        filters=_filters(run),
+        scorers=[
+            ScorerRecord(name=name, weight=weight, scores=_scores(names, scores, weight))
+            for name, weight, scores in run.scores
+        ],
+        totals=totals,
+        picked=picked,
+        runner_up=max(others, key=totals.__getitem__) if others else None,
+    )
+
+
+def _filters(run: ProfileRun) -> list[FilterRecord]:
+    records, before = [], _named(run.candidates)
+    for name, left in run.after_filters:
+        after = _named(left)
+        removed = [endpoint for endpoint in before if endpoint not in after]
+        records.append(FilterRecord(name=name, removed=removed))
+        before = after
+    return records
+
+
+def _scores(names: list[str], scores: list[float], weight: float) -> dict[str, ScoreRecord]:
+    return {
+        name: ScoreRecord(raw=raw, weighted=min(max(raw, 0.0), 1.0) * weight)
+        for name, raw in zip(names, scores, strict=True)
+    }
+
+
+def _named(endpoints: Sequence[Endpoint]) -> list[str]:
+    return [endpoint.host_port for endpoint in endpoints]

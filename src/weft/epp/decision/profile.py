@@ -1,0 +1,95 @@
+"""A scheduling profile: filters in order, scorers summed, one picker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from weft.epp.decision.cycle import Cycle, ProfileRun
+from weft.epp.decision.plugin import Filter, Picker, Scorer
+from weft.epp.decision.request import Drop, Refused
+from weft.epp.metrics.series import Timer
+from weft.epp.pool.endpoint import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class FilterStep:
+    """A filter in its place."""
+
+    name: str
+    plugin: Filter
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerStep:
+    """A scorer in its place."""
+
+    name: str
+    plugin: Scorer
+    timer: Timer
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class PickerStep:
+    """A picker in its place."""
+
+    name: str
+    plugin: Picker
+    timer: Timer
+
+
+class SchedulingProfile:
+    """Runs its plugins over the candidates of a request."""
+
+    def __init__(
+        self,
+        name: str,
+        filters: Sequence[FilterStep],
+        scorers: Sequence[ScorerStep],
+        picker: PickerStep,
+    ) -> None:
+        self.name = name
+        self.filters = tuple(filters)
+        self.scorers = tuple(scorers)
+        self.picker = picker
+
+    def run(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> ProfileRun:
+        """Filter, score and pick; raises `Refused` if the filters leave nothing."""
+        run = ProfileRun(self.name, candidates)
+        cycle.runs.append(run)
+        run.scored = self._filter(cycle, run)
+        run.totals = self._score(cycle, run)
+        started = perf_counter()
+        run.picked = self.picker.plugin.pick(run.scored, run.totals)
+        self.picker.timer.observe(perf_counter() - started)
+        return run
+
+    def _filter(self, cycle: Cycle, run: ProfileRun) -> Sequence[Endpoint]:
+        left = run.candidates
+        for step in self.filters:
+            started = perf_counter()
+            left = step.plugin.keep(cycle, left)
+            step.timer.observe(perf_counter() - started)
+            run.after_filters.append((step.name, left))
+            if not left:
+                raise Refused(
+                    429,
+                    f"no endpoint is left after filter {step.name!r} of profile {self.name!r}",
+                    Drop.SATURATED,
+                )
+        return left
+
+    def _score(self, cycle: Cycle, run: ProfileRun) -> list[float]:
+        totals = [0.0] * len(run.scored)
+        for step in self.scorers:
+            started = perf_counter()
+            scores = step.plugin.score(cycle, run.scored)
+            weight = step.weight
+            for i, score in enumerate(scores):
+                # Written so that a NaN from a server's metrics counts as 0.
+                if score > 0.0:
+                    totals[i] += weight * min(1.0, score)
+            step.timer.observe(perf_counter() - started)
+            run.scores.append((step.name, weight, scores))
+        return totals

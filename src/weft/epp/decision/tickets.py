@@ -1,0 +1,64 @@
+"""Tickets: what the picker remembers of a request until its response is over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from weft.epp.decision.request import Usage
+from weft.epp.pool.endpoint import Endpoint
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request that was sent on."""
+
+    id: int
+    endpoints: Sequence[Endpoint]  # every one that works for it
+    started: float
+    labels: tuple[str, str, str, str]  # the request labels of the metrics
+    is_streaming: bool
+    is_followed: bool
+    num_prompt_tokens: int = 0  # as far as the picker knows
+    num_body_bytes: int = 0  # of the response
+    status: int = 200
+    first_token_at: float | None = None
+    last_piece_at: float | None = None
+    usage: Usage = field(default_factory=Usage)
+    is_over: bool = False
+
+
+class OpenTickets:
+    """Followed tickets, oldest first; swept, because an odd end must not leak one."""
+
+    def __init__(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._ids = count(1)
+        self._open: dict[int, Ticket] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def next_id(self) -> int:
+        """A number no other ticket has."""
+        return next(self._ids)
+
+    def add(self, ticket: Ticket) -> None:
+        """Remember a followed ticket."""
+        self._open[ticket.id] = ticket
+
+    def close(self, ticket: Ticket) -> bool:
+        """Whether this call ended it; only the first one does."""
+        if ticket.is_over:
+            return False
+        ticket.is_over = True
+        self._open.pop(ticket.id, None)
+        return True
+
+    def expired(self, now: float) -> list[Ticket]:
+        """Those older than the limit."""
+        old = []
+        for ticket in self._open.values():
+            if now - ticket.started <= self._ttl_s:
+                break
+            old.append(ticket)
+        return old

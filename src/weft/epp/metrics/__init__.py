@@ -1,0 +1,1 @@
+"""The picker's Prometheus series, under the reference's names."""

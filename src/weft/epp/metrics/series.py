@@ -1,0 +1,309 @@
+"""Prometheus series of the picker, under the names that the reference's dashboards ask for."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.exposition import generate_latest
+
+from weft.epp.metrics.histogram import Histogram
+from weft.epp.metrics.older import WithOlderNames
+
+PREFIX: Final = "llm_d_epp_"
+MAX_LABEL_VALUES = 1000  # model names, and fairness ids, per process; the rest is "other"
+OTHER = "other"
+REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
+
+# The reference's buckets, so that pickers of both kinds add up; where it ends or begins too early
+# for what is measured here there are more.
+_SECONDS = (0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15,
+            20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)  # fmt: skip
+_SHORT_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
+_OWN_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5,
+                5, 10)  # fmt: skip
+_STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
+_NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_TPOT_SECONDS = (0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3,
+                 0.4, 0.5, 0.6, 0.8, 1, 2)  # fmt: skip
+_ITL_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
+_REQUEST_BYTES = tuple(64 * 2**power for power in range(25))
+_SMALL = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_32778 = 32778  # where 32768 was meant; a boundary must be the same everywhere to add up
+_RESPONSE_BYTES = (*_SMALL, 16384, _32778, 65536, 262144, 1048576, 4194304)
+_INPUT_TOKENS = (*_SMALL, 16384, _32778, 65536, 131072, 262144, 524288, 1048576)
+_OUTPUT_TOKENS = (*_SMALL, 16384, 32768, 65536)
+_RATIOS = tuple(step / 10 for step in range(11))
+_HIT_BYTES = (0, *(16 * 2**power for power in range(13)), 262144, 1048576, 4194304)
+
+
+class Timer(Protocol):
+    """Takes durations; a histogram with its labels filled in."""
+
+    def observe(self, amount: float) -> None:
+        """Add one duration in seconds."""
+        ...
+
+
+class NameCap:
+    """Lets the first values through and turns the rest into "other": labels must not grow for ever."""
+
+    def __init__(self, limit: int = MAX_LABEL_VALUES) -> None:
+        self._limit = limit
+        self._seen: set[str] = set()
+        self.kept: frozenset[str] = frozenset()  # always let through: a person wrote them
+
+    def __call__(self, value: str) -> str:
+        """`value`, or "other" once there are too many."""
+        if value in self._seen or value in self.kept:
+            return value
+        if len(self._seen) >= self._limit:
+            return OTHER
+        self._seen.add(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A series there is, for the reference."""
+
+    name: str  # as it is exposed
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+class PickerMetrics:
+    """Every series; each has its own registry, so that several pickers can live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.declared: list[Declared] = []
+        self.model_names = NameCap()
+        self.fairness_ids = NameCap()
+        self._index: IndexSeries | None = None
+        self._refreshers: list[Callable[[], None]] = []
+        self._make_request_series()
+        self._make_token_series()
+        self._make_pool_series()
+        self._make_scheduling_series()
+        self._make_prefix_series()
+        self._make_load_series()
+
+    def before_text(self, refresh: Callable[[], None]) -> None:
+        """Call `refresh` before the series are read: what only readers need costs no request."""
+        self._refreshers.append(refresh)
+
+    def text(self) -> bytes:
+        """All series in Prometheus's text format."""
+        for refresh in self._refreshers:
+            refresh()
+        exposed = CollectorRegistry()
+        exposed.register(WithOlderNames(self.registry, PREFIX))
+        return generate_latest(exposed)
+
+    def counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+        """A new counter; `_total` is added."""
+        self._declare(f"{name}_total", "counter", text, labels)
+        return Counter(PREFIX + name, text, tuple(labels), registry=self.registry)
+
+    def gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
+        """A new gauge."""
+        self._declare(name, "gauge", text, labels)
+        return Gauge(PREFIX + name, text, tuple(labels), registry=self.registry)
+
+    def histogram(
+        self, name: str, text: str, labels: Iterable[str], buckets: Iterable[float]
+    ) -> Histogram:
+        """A new histogram."""
+        self._declare(name, "histogram", text, labels)
+        made = Histogram(PREFIX + name, text, labels, buckets)
+        self.registry.register(made)
+        return made
+
+    def _declare(self, name: str, kind: str, text: str, labels: Iterable[str]) -> None:
+        self.declared.append(Declared(PREFIX + name, kind, tuple(labels), text))
+
+    def make_stream_series(self) -> None:
+        """Series of ext_proc streams; only if somebody wants them."""
+        self.streams_inflight = self.gauge("extproc_streams_inflight", "Open ext_proc streams.")
+        self.stream_duration = self.histogram(
+            "extproc_stream_duration_seconds", "Life of an ext_proc stream.", (), _STREAM_SECONDS
+        )
+        self.streams = self.counter(
+            "extproc_streams", "Ended ext_proc streams, by gRPC status.", ("code",)
+        )
+
+    def make_index_series(self) -> "IndexSeries":
+        """Series of the precise prefix indexes; only if one of them is to be measured."""
+        if self._index is None:
+            self._index = IndexSeries(self)
+        return self._index
+
+    def _make_request_series(self) -> None:
+        labels = REQUEST_LABELS
+        self.request = self.counter("request", "Requests scheduled or refused.", labels)
+        self.request_error = self.counter(
+            "request_error", "Requests that failed, by reason.", (*labels, "error_code")
+        )
+        self.request_duration = self.histogram(
+            "request_duration_seconds", "From request to end of response.", labels, _SECONDS
+        )
+        self.request_size = self.histogram(
+            "request_size_bytes", "Request bodies.", labels, _REQUEST_BYTES
+        )
+        self.response_size = self.histogram(
+            "response_size_bytes", "Response bodies.", labels, _RESPONSE_BYTES
+        )
+        self.ttft = self.histogram(
+            "request_ttft_seconds", "Time to the first token.", (*labels, "streaming"), _SECONDS
+        )
+        self.running = self.gauge("request_running", "Requests under way.", labels)
+
+    def _make_token_series(self) -> None:
+        labels = REQUEST_LABELS
+        self.input_tokens = self.histogram(
+            "request_input_tokens",
+            "Prompt tokens, as the server told or else as estimated.",
+            labels,
+            _INPUT_TOKENS,
+        )
+        self.output_tokens = self.histogram(
+            "request_output_tokens", "Generated tokens.", labels, _OUTPUT_TOKENS
+        )
+        self.cached_tokens = self.histogram(
+            "request_cached_tokens", "Prompt tokens the server had cached.", labels, _INPUT_TOKENS
+        )
+        self.ntpot = self.histogram(
+            "request_ntpot_seconds", "Duration per generated token.", labels, _NTPOT_SECONDS
+        )
+        self.streaming_tpot = self.histogram(
+            "request_streaming_tpot_seconds",
+            "Time per token after the first, streamed responses.",
+            labels,
+            _TPOT_SECONDS,
+        )
+        self.streaming_itl = self.histogram(
+            "request_streaming_itl_seconds",
+            "Time between two pieces of a streamed response.",
+            labels,
+            _ITL_SECONDS,
+        )
+
+    def _make_pool_series(self) -> None:
+        self.kv_usage = self._spread("kv_cache_utilization")
+        self.queue_size = self._spread("queue_size")
+        self.running_requests = self._spread("running_requests")
+        self.ready_endpoints = self.gauge(
+            "ready_endpoints", "Endpoints that do not refuse connections.", ("name",)
+        )
+        self.per_endpoint_queue_size = self.gauge(
+            "per_endpoint_queue_size",
+            "Requests waiting at an endpoint.",
+            ("name", "model_server_endpoint"),
+        )
+        self.stale_endpoints = self.gauge(
+            "flow_control_stale_endpoints", "Endpoints whose load is unknown or old.", ("detector",)
+        )
+        self.poll_errors = self.counter(
+            "datalayer_poll_errors", "Polls of an endpoint's load that failed.", ("source_type",)
+        )
+        self.extract_errors = self.counter(
+            "datalayer_extract_errors",
+            "Polls whose answer had none of the expected series.",
+            ("source_type", "extractor_type"),
+        )
+        self.info = self.gauge("info", "Which build this is.", ("commit", "build_ref"))
+
+    def _spread(self, what: str) -> tuple[Gauge, Gauge]:
+        """Mean and standard deviation over the pool."""
+        mean = self.gauge(f"average_{what}", f"Mean {what} over the pool.", ("name",))
+        deviation = self.gauge(f"std_dev_{what}", f"Deviation of {what} in the pool.", ("name",))
+        return mean, deviation
+
+    def _make_scheduling_series(self) -> None:
+        self.scheduler_duration = self.histogram(
+            "scheduler_e2e_duration_seconds", "Time of one decision.", (), _SHORT_SECONDS
+        )
+        self.scheduler_attempts = self.counter(
+            "scheduler_attempts",
+            "Decisions by outcome and endpoint.",
+            ("status", "target_model_name", "endpoint_name", "namespace", "port"),
+        )
+        self.plugin_duration = self.histogram(
+            "plugin_duration_seconds",
+            "Time in one plugin.",
+            ("extension_point", "plugin_type", "plugin_name"),
+            _SHORT_SECONDS,
+        )
+        self.request_processing = self.histogram(
+            "request_processing_duration_seconds",
+            "From a request's headers to the answer to its whole body.",
+            (),
+            _OWN_SECONDS,
+        )
+        self.response_processing = self.histogram(
+            "response_processing_duration_seconds",
+            "Time spent on the messages of a response, all together.",
+            (),
+            _OWN_SECONDS,
+        )
+        self.rewrites = self.counter(
+            "model_rewrite_decisions",
+            "Requests whose model was rewritten.",
+            ("model_rewrite_name", "model_name", "target_model"),
+        )
+        self.disagg_decisions = self.counter(
+            "disagg_decision",
+            "Which stages requests ran through.",
+            ("plugin_name", "plugin_type", "model_name", "decision_type"),
+        )
+
+    def _make_prefix_series(self) -> None:
+        labels = ("plugin_name", "plugin_type")
+        self.prefix_size = self.gauge("prefix_indexer_size", "Blocks in a prefix index.", labels)
+        self.prefix_hit_ratio = self.histogram(
+            "prefix_indexer_hit_ratio",
+            "Share of a prompt the chosen endpoint holds.",
+            labels,
+            _RATIOS,
+        )
+        self.prefix_hit_bytes = self.histogram(
+            "prefix_indexer_hit_bytes",
+            "Bytes of a prompt the chosen endpoint holds.",
+            labels,
+            _HIT_BYTES,
+        )
+        self.kv_events = self.counter(
+            "kv_cache_events", "Events of the endpoints' prefix caches.", ("outcome",)
+        )
+
+    def _make_load_series(self) -> None:
+        labels = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
+        self.inflight_requests = self.gauge("inflight_requests", "Requests under way.", labels)
+        self.inflight_tokens = self.gauge("inflight_tokens", "Prompt tokens under way.", labels)
+
+
+class IndexSeries:
+    """Series of the precise prefix indexes, all of one picker together."""
+
+    def __init__(self, metrics: PickerMetrics) -> None:
+        index, dedup = "kv_cache_index_", "kv_cache_events_dedup_removed_hashes_"
+        self.admissions = metrics.counter(index + "admissions", "Blocks that endpoints stored.")
+        self.evictions = metrics.counter(index + "evictions", "Blocks that endpoints dropped.")
+        self.lookups = metrics.counter(index + "lookup_requests", "Prompts looked up.")
+        self.hits = metrics.counter(
+            index + "lookup_hits", "Blocks the best endpoint held, over all look-ups."
+        )
+        self.best_runs = metrics.counter(
+            index + "max_pod_hit_count", "The longest run of blocks at one endpoint, likewise."
+        )
+        self.latency = metrics.histogram(
+            index + "lookup_latency_seconds", "Time of one look-up.", (), _SHORT_SECONDS
+        )
+        self.suppressed = metrics.counter(
+            dedup + "suppressed", "Removals of blocks that the endpoint holds elsewhere still."
+        )
+        self.forwarded = metrics.counter(
+            dedup + "forwarded", "Removals of blocks that the endpoint then holds nowhere."
+        )

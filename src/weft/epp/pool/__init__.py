@@ -1,0 +1,1 @@
+"""The endpoints there are, what is known of them, and where that comes from."""

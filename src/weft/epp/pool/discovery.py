@@ -1,0 +1,79 @@
+"""Keeps the pool in step with endpoints named by hand: resolves their hostnames, again and again."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+from weft.epp.pool.endpoint import EndpointSpec
+from weft.epp.pool.pool import Pool
+
+_log = logging.getLogger(__name__)
+
+RESOLVE_EVERY_S = 10.0
+_RESOLVE_TIMEOUT_S = 5.0
+
+
+def is_ip_address(text: str) -> bool:
+    """Whether it needs no resolving."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+class Resolver:
+    """Turns addresses into IP addresses; a name keeps its address for as long as that is one of its own."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+
+    async def resolve_all(self, specs: Sequence[EndpointSpec]) -> list[tuple[EndpointSpec, str]]:
+        """Each spec with its address; those that cannot be resolved are left out."""
+        hosts = await asyncio.gather(*(self._resolve(spec.address) for spec in specs))
+        return [(spec, host) for spec, host in zip(specs, hosts, strict=True) if host is not None]
+
+    async def _resolve(self, name: str) -> str | None:
+        if is_ip_address(name):
+            return name
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_RESOLVE_TIMEOUT_S):
+                found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError, TimeoutError) as error:
+            # A name server's bad minute must not empty the pool.
+            last = self._last.get(name)
+            _log.warning(
+                "endpoint address %s cannot be resolved (%s); keeping %s", name, error, last
+            )
+            return last
+        addresses = sorted(
+            {str(entry[4][0]) for entry in found}, key=lambda each: (":" in each, each)
+        )
+        if self._last.get(name) not in addresses:
+            self._last[name] = addresses[0]
+        return self._last[name]
+
+
+async def put_endpoints(pool: Pool, specs: Sequence[EndpointSpec]) -> None:
+    """Put endpoints named by hand into the pool."""
+    pool.replace("static", await Resolver().resolve_all(specs))
+
+
+async def follow_names(pool: Pool, specs: Sequence[EndpointSpec]) -> None:
+    """Look their hostnames up again and again, until cancelled."""
+    resolver = Resolver()
+
+    async def resolve() -> None:
+        pool.replace("static", await resolver.resolve_all(specs))
+
+    await every(RESOLVE_EVERY_S, resolve)
+
+
+async def every(interval_s: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Act again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(interval_s)
+        await act()

@@ -1,0 +1,122 @@
+"""`file-discovery`: endpoints listed in a YAML or JSON file; bad entries are reported, good ones load."""
+
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from weft.core.errors import ConfigError
+from weft.epp.config.decode import MAX_DOCUMENT_BYTES, decode, parse_document
+from weft.epp.pool.discovery import Resolver
+from weft.epp.pool.endpoint import EndpointSpec
+from weft.epp.pool.pool import Pool
+
+_log = logging.getLogger(__name__)
+
+_Label = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """One endpoint as it is written. Ports may be text, as in the reference, or numbers."""
+
+    name: _Label
+    address: _Label
+    port: str | int
+    namespace: _Label = "default"
+    metrics_port: str | int | None = None
+    grpc_port: str | int | None = None
+    labels: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        parse_port(self.port, "port")
+        for port, key in ((self.metrics_port, "metricsPort"), (self.grpc_port, "grpcPort")):
+            if port is not None:
+                parse_port(port, key)
+        if any(character.isspace() or character in "/@,[]" for character in self.address):
+            raise ValueError(f"address must be an IP address or a hostname, got {self.address!r}")
+
+
+def parse_port(value: str | int, key: str) -> int:
+    """A port number; raises `ValueError`."""
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
+        raise ValueError(f"{key} must be from 1 to 65535, got {value!r}")
+    return int(text)
+
+
+def read_endpoints(path: Path) -> tuple[list[EndpointSpec], list[str]]:
+    """The good entries, and what is wrong with the others; raises `ConfigError` if all of it is wrong."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_DOCUMENT_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_DOCUMENT_BYTES} bytes")
+    try:
+        document = parse_document(raw.decode(), str(path))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8") from error
+    if not isinstance(document, dict) or set(document) - {"endpoints"}:
+        raise ConfigError(f"{path}: must be a mapping with the one key `endpoints`")
+    entries = document.get("endpoints") or []
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path}: endpoints: must be a list")
+    return _sort_out(entries)
+
+
+class EndpointsFile:
+    """Keeps the pool in step with the file."""
+
+    def __init__(self, path: Path, pool: Pool) -> None:
+        self.path = path
+        self._pool = pool
+        self._resolver = Resolver()
+        self._specs: list[EndpointSpec] = []
+
+    async def load(self) -> None:
+        """Read the file into the pool; raises `ConfigError`, and then nothing has changed."""
+        self._specs, problems = read_endpoints(self.path)
+        for problem in problems:
+            _log.warning("%s: %s; the entry is skipped", self.path, problem)
+        await self.resolve()
+
+    async def reload(self) -> None:
+        """Read it again; a broken file leaves the pool as it is."""
+        try:
+            await self.load()
+        except ConfigError as error:
+            _log.error("%s; keeping the %d endpoints there are", error, len(self._pool))
+        else:
+            _log.info("%s: now %d endpoints", self.path, len(self._specs))
+
+    async def resolve(self) -> None:
+        """Look up the hostnames again."""
+        self._pool.replace("file", await self._resolver.resolve_all(self._specs))
+
+
+def _sort_out(entries: list[Any]) -> tuple[list[EndpointSpec], list[str]]:
+    good: dict[str, EndpointSpec] = {}
+    problems = []
+    for i, value in enumerate(entries):
+        try:
+            entry = decode(value, Entry, f"endpoints[{i}]")
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
+        key = f"{entry.namespace}/{entry.name}"
+        if key in good:
+            problems.append(f"endpoints[{i}].name: {key} is there already")
+            continue
+        metrics_port, grpc_port = entry.metrics_port, entry.grpc_port
+        good[key] = EndpointSpec(
+            name=entry.name,
+            namespace=entry.namespace,
+            address=entry.address,
+            port=parse_port(entry.port, "port"),
+            metrics_port=None if metrics_port is None else parse_port(metrics_port, "metricsPort"),
+            grpc_port=None if grpc_port is None else parse_port(grpc_port, "grpcPort"),
+            labels=entry.labels,
+        )
+    return list(good.values()), problems

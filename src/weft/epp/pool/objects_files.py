@@ -1,0 +1,205 @@
+"""Objectives and model rewrites out of Kubernetes manifests in files."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from weft.core.errors import ConfigError
+from weft.epp.config.decode import decode, parse_documents
+from weft.epp.pool.objects import ModelRewrite, Objects, RewriteRule, Target
+
+_log = logging.getLogger(__name__)
+
+_GROUPS = ("llm-d.ai", "inference.networking.x-k8s.io", "inference.networking.k8s.io")
+_SUFFIXES = {".yaml", ".yml", ".json"}
+_Weight = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+_Model = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of the manifests' parts."""
+
+
+class PoolRef(_Part, frozen=True, kw_only=True):
+    """The pool an object is for."""
+
+    name: str
+    group: str | None = None
+    kind: str | None = None
+
+
+class ObjectiveSpec(_Part, frozen=True, kw_only=True):
+    """How much requests with this objective matter."""
+
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    pool_ref: PoolRef | None = None
+
+
+class ModelMatch(_Part, frozen=True, kw_only=True):
+    """A model name."""
+
+    value: _Model
+    type: Literal["Exact"] = "Exact"
+
+
+class RuleMatch(_Part, frozen=True, kw_only=True):
+    """What a request must be."""
+
+    model: ModelMatch | None = None
+
+
+class RuleTarget(_Part, frozen=True, kw_only=True):
+    """What its model becomes."""
+
+    model_rewrite: _Model
+    weight: _Weight | None = None
+
+
+class Rule(_Part, frozen=True, kw_only=True):
+    """Which requests, and what becomes of them."""
+
+    matches: list[RuleMatch] = []
+    targets: Annotated[list[RuleTarget], msgspec.Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        weights = [target.weight for target in self.targets]
+        given = [weight for weight in weights if weight is not None]
+        if given and len(given) != len(weights):
+            raise ValueError("targets: give every target a weight, or none")
+        if given and not sum(given):
+            raise ValueError("targets: the weights add up to 0")
+
+
+class RewriteSpec(_Part, frozen=True, kw_only=True):
+    """Rules in order."""
+
+    rules: Annotated[list[Rule], msgspec.Meta(min_length=1)]
+    pool_ref: PoolRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    kind: str
+    name: str
+    namespace: str | None
+    created: str
+    spec: Any
+
+
+class ObjectFiles:
+    """The files and directories that hold manifests."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        pool_name: str | None,
+        namespace: str | None,
+        pool_group: str | None = None,
+    ) -> None:
+        self._paths = tuple(paths)
+        self._pool_name = pool_name  # None: objects of any pool count
+        self._pool_group = pool_group  # of that name; None, there or in an object: any
+        self._namespace = namespace  # None: objects of any namespace count
+
+    def list_files(self) -> list[Path]:
+        """Every file there is now, in order."""
+        files: list[Path] = []
+        for path in self._paths:
+            if path.is_dir():
+                files += sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES)
+            else:
+                files.append(path)
+        return files
+
+    def read(self) -> Objects:
+        """All manifests; raises `ConfigError` with file and key."""
+        priorities: dict[str, int] = {}
+        rewrites: list[ModelRewrite] = []
+        for file in self.list_files():
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{file}: cannot be read: {error}") from error
+            for i, document in enumerate(_unlisted(parse_documents(text, str(file)))):
+                self._take(document, f"{file}: [{i}]", priorities, rewrites)
+        return Objects(priorities, rewrites)
+
+    def _take(
+        self, document: Any, where: str, priorities: dict[str, int], rewrites: list[ModelRewrite]
+    ) -> None:
+        head = _head(document, where)
+        if self._namespace is not None and head.namespace not in {None, self._namespace}:
+            _log.info("%s: %s is of namespace %s, not ours", where, head.name, head.namespace)
+            return
+        if head.kind == "InferenceObjective":
+            objective = decode(head.spec, ObjectiveSpec, f"{where}.spec")
+            if self._is_ours(objective.pool_ref, head.name, where):
+                if head.name in priorities:
+                    raise ConfigError(f"{where}.metadata.name: {head.name!r} is there already")
+                priorities[head.name] = objective.priority
+        else:
+            rewrite = decode(head.spec, RewriteSpec, f"{where}.spec")
+            if self._is_ours(rewrite.pool_ref, head.name, where):
+                rules = tuple(map(_to_rule, rewrite.rules))
+                rewrites.append(ModelRewrite(head.name, head.created, rules))
+
+    def _is_ours(self, ref: PoolRef | None, name: str, where: str) -> bool:
+        if ref is None or self._pool_name is None:
+            return True
+        is_group_ours = ref.group is None or self._pool_group in {None, ref.group}
+        if ref.name == self._pool_name and is_group_ours:
+            return True
+        _log.info("%s: %s is for pool %s, not ours", where, name, ref.name)
+        return False
+
+
+def _head(document: Any, where: str) -> _Head:
+    """What every manifest has."""
+    if not isinstance(document, dict):
+        raise ConfigError(f"{where}: must be a manifest with apiVersion, kind and metadata")
+    kind, version = document.get("kind"), document.get("apiVersion")
+    if kind not in {"InferenceObjective", "InferenceModelRewrite"}:
+        raise ConfigError(
+            f"{where}.kind: must be InferenceObjective or InferenceModelRewrite, got {kind!r}"
+        )
+    if not isinstance(version, str) or version.partition("/")[0] not in _GROUPS:
+        raise ConfigError(f"{where}.apiVersion: must be 'llm-d.ai/v1alpha2', got {version!r}")
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(name, str) or not name:
+        raise ConfigError(f"{where}.metadata.name: must be given")
+    unknown = sorted(set(document) - {"kind", "apiVersion", "metadata", "spec", "status"})
+    if unknown:
+        raise ConfigError(f"{where}.{unknown[0]}: unknown key")
+    namespace = metadata.get("namespace")
+    return _Head(
+        kind=kind,
+        name=name,
+        namespace=None if namespace is None else str(namespace),
+        created=str(metadata.get("creationTimestamp") or ""),
+        spec=document.get("spec") or {},
+    )
+
+
+def _unlisted(documents: Iterable[Any]) -> list[Any]:
+    """Manifests, also out of a `kind: List`."""
+    flat: list[Any] = []
+    for document in documents:
+        if isinstance(document, dict) and document.get("kind") == "List":
+            flat += document.get("items") or []
+        elif document is not None:
+            flat.append(document)
+    return flat
+
+
+def _to_rule(rule: Rule) -> RewriteRule:
+    models = tuple(match.model.value for match in rule.matches if match.model is not None)
+    # A match that asks for nothing matches everything, whatever stands beside it.
+    is_generic = len(models) < len(rule.matches)
+    targets = tuple(Target(target.model_rewrite, target.weight) for target in rule.targets)
+    return RewriteRule(() if is_generic else models, targets)

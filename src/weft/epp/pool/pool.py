@@ -1,0 +1,92 @@
+"""`Pool`: the endpoints there are now, and who wants to hear of those that left."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from weft.epp.pool.endpoint import Endpoint, EndpointSpec, split_host_port
+
+
+class Pool:
+    """All endpoints by (source, namespace/name). One event loop owns it."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[str, str], Endpoint] = {}
+        self._ready: list[Endpoint] = []
+        self._on_joined: list[Callable[[Endpoint], None]] = []
+        self._on_left: list[Callable[[Endpoint], None]] = []
+        self._free_slots: list[int] = []
+        self._num_slots = 0
+
+    def on_joined(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call `listener` for each endpoint there is, now and later."""
+        self._on_joined.append(listener)
+        for endpoint in self._ready:
+            listener(endpoint)
+
+    def on_left(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call `listener` for each endpoint that leaves."""
+        self._on_left.append(listener)
+
+    @property
+    def ready(self) -> Sequence[Endpoint]:
+        """Every endpoint whose address is known."""
+        return self._ready
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(self._ready)
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def replace(self, source: str, found: Iterable[tuple[EndpointSpec, str]]) -> None:
+        """Make `found` (spec, IP address) all that `source` has; unchanged ones keep their state."""
+        wanted = {f"{spec.namespace}/{spec.name}": (spec, host) for spec, host in found}
+        for key, endpoint in list(self._by_key.items()):
+            if key[0] == source and not _is_same(endpoint, wanted.get(key[1])):
+                self._remove(key)
+        for name, (spec, host) in wanted.items():
+            if (source, name) not in self._by_key:
+                self._add((source, name), spec, host)
+
+    def select(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
+        """The endpoints a gateway allows: all (None), or those named as "ip" or "ip:port"."""
+        if subset is None:
+            return self._ready
+        allowed = {split_host_port(entry) for entry in subset}
+        return [
+            endpoint
+            for endpoint in self._ready
+            if not allowed.isdisjoint(
+                (endpoint.host, port) for port in (endpoint.spec.port, endpoint.grpc_port, None)
+            )
+        ]
+
+    def _add(self, key: tuple[str, str], spec: EndpointSpec, host: str) -> None:
+        slot = self._free_slots.pop() if self._free_slots else self._num_slots
+        self._num_slots = max(self._num_slots, slot + 1)
+        endpoint = Endpoint(spec, host=host, slot=slot)
+        # Ties go to who was picked longest ago; a random start keeps several pickers apart.
+        endpoint.last_pick = -random.randrange(1, 1 << 30)
+        self._by_key[key] = endpoint
+        self._ready = list(self._by_key.values())
+        for listener in self._on_joined:
+            listener(endpoint)
+
+    def _remove(self, key: tuple[str, str]) -> None:
+        endpoint = self._by_key.pop(key)
+        self._ready = list(self._by_key.values())
+        for listener in self._on_left:
+            listener(endpoint)
+        # Only now: the listeners have cleared the slot's bits.
+        self._free_slots.append(endpoint.slot)
+
+
+def reachable(endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
+    """Those that do not refuse connections; all of them if that would leave none."""
+    if not any(endpoint.is_refusing for endpoint in endpoints):
+        return endpoints
+    return [endpoint for endpoint in endpoints if not endpoint.is_refusing] or endpoints
+
+
+def _is_same(endpoint: Endpoint, wanted: tuple[EndpointSpec, str] | None) -> bool:
+    return wanted is not None and endpoint.spec == wanted[0] and endpoint.host == wanted[1]

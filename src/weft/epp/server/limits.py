@@ -1,0 +1,38 @@
+"""Bounds on what a peer can make the picker hold."""
+
+from dataclasses import dataclass
+
+from weft.epp.decision.request import Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """`max_held_bytes` and `max_streams` are for all requests together; the rest is for one.
+
+    `max_pick_s` is a last resort, for a director that hangs: Envoy's own timeout does not apply to
+    requests whose body it streams.
+    """
+
+    max_body_bytes: int = 64 * 2**20
+    max_header_bytes: int = 64 * 2**10
+    max_held_bytes: int = 2**30
+    max_streams: int = 8192
+    max_pick_s: float = 120.0
+
+
+class Held:
+    """Bytes of bodies that wait for their last piece."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+
+    def take(self, num_bytes: int) -> None:
+        """Account for a piece before it is kept; `Refused` when there is no room."""
+        if self.num_bytes + num_bytes > self._max_bytes:
+            raise Refused(503, "the picker holds as many request bytes as it may; try again")
+        self.num_bytes += num_bytes
+
+    def give(self, num_bytes: int) -> None:
+        """They are gone."""
+        self.num_bytes -= num_bytes

@@ -1,0 +1,377 @@
+"""One ext_proc stream: the messages of one HTTP request in, answers out. No sockets here.
+
+The body is gathered until the parser can read it, the director picks, and the request goes on its
+way. Then the stream is done, unless something is to be learned from the response.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, Protocol
+
+import msgspec
+
+from weft.epp.decision.request import Decision, Drop, Ending, InferenceRequest, Refused
+from weft.epp.parsers.inflate import ENCODINGS, can_inflate, inflate
+from weft.epp.parsers.parser import Call, Dialect, Parser, Reads
+from weft.epp.parsers.table import ParserTable
+from weft.epp.response.tracking import Followed, Listener, ResponsePhase, has_reason_to_follow
+from weft.epp.server.limits import Held, Limits
+from weft.epp.server.refusal import to_answer
+from weft.epp.server.stream_metrics import WireMetrics
+from weft.epp.wire import ext_proc
+from weft.epp.wire.ext_proc import ProcessingRequest, ProcessingResponse
+from weft.epp.wire.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
+
+log = logging.getLogger("weft.epp")
+
+_MAX_REQUEST_ID = 256
+_MAX_EXPLANATION = 4096  # gateways and clients bound what headers may hold
+
+
+class Director(Listener, Protocol):
+    """What decides."""
+
+    async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
+        """Where a request goes. Raises `Refused`."""
+
+    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
+        """Any ready endpoint. Raises `Refused`."""
+
+
+Explain = Callable[[str], Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What every stream of a server shares."""
+
+    director: Director
+    parsers: ParserTable
+    limits: Limits
+    held: Held
+    metrics: WireMetrics
+    explain: Explain | None = None  # a kept decision in a few words, for the client to see
+
+
+class ProtocolError(Exception):
+    """The gateway sent what cannot follow what it sent before."""
+
+
+class Phase(Enum):
+    """What may come next."""
+
+    START = auto()  # the request's headers
+    GATHER = auto()  # its body, which is kept until the end
+    PASS = auto()  # its body, which goes on as it comes
+    RESPONSE = auto()  # the request is answered; the response is followed
+    DONE = auto()
+
+
+class Exchange:
+    """State of one stream. `receive` takes each message and gives what to answer.
+
+    `is_one_too_many` refuses the request once it is known which protocol the client speaks.
+    """
+
+    def __init__(self, services: Services, *, is_one_too_many: bool = False) -> None:
+        self._services = services
+        self._is_one_too_many = is_one_too_many
+        self._phase = Phase.START
+        self._headers: Mapping[str, str] = {}
+        self._subset: tuple[str, ...] | None = None
+        self._call = Call(path="", headers={}, request_id="", is_grpc=False)
+        self._parser: Parser | None = None
+        self._chunks: list[bytes] = []
+        self._num_bytes = 0
+        self._dropped: list[str] = []  # headers that no longer hold
+        self._can_follow = True
+        self._is_counted = False  # by the director, which counts what it refuses
+        self._response: ResponsePhase | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing more is to be said; the stream can be closed."""
+        return self._phase is Phase.DONE
+
+    @property
+    def is_answered(self) -> bool:
+        """The request is on its way, or refused."""
+        return self._phase in {Phase.PASS, Phase.RESPONSE, Phase.DONE}
+
+    async def receive(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+        """Answers to one message, in order; a refusal is the last there is."""
+        try:
+            match message.WhichOneof("request"):
+                case "request_headers":
+                    return await self._on_headers(message)
+                case "request_body":
+                    return await self._on_body(message)
+                case "request_trailers":
+                    return await self._on_trailers()
+                case None:
+                    raise ProtocolError("the message is empty, or of a kind that is not known here")
+                case kind:
+                    return self._on_response(kind, message)
+        except Refused as refused:
+            return iter((self.refuse(refused),))
+
+    def refuse(self, refused: Refused) -> ProcessingResponse:
+        """End this stream with a refusal."""
+        self._release()
+        self._phase = Phase.DONE
+        if not self._is_counted:
+            self._services.metrics.refused(refused)
+        return to_answer(refused, is_grpc=self._call.is_grpc)
+
+    def shut_down(self) -> ProcessingResponse:
+        """The answer to a request that the picker can no longer look at."""
+        return self.refuse(Refused(503, "the picker is shutting down", Drop.SHUTTING_DOWN))
+
+    def close(self) -> None:
+        """The stream is over; if that came early, whoever follows the response is told."""
+        self._release()
+        self._phase = Phase.DONE
+        if self._response is not None:
+            self._response.abandon()
+
+    # ---- The request ---------------------------------------------------------------------------------
+
+    async def _on_headers(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+        if self._phase is not Phase.START:
+            raise ProtocolError("request headers came twice")
+        self._read_opening(message)
+        if self._is_one_too_many:
+            limit = self._services.limits.max_streams
+            raise Refused(503, f"the picker takes {limit} requests at once; try again")
+        limit = self._services.limits.max_header_bytes
+        if ext_proc.headers_size(message.request_headers) > limit:
+            raise Refused(431, f"the request's headers are larger than {limit} bytes")
+        self._check_modes(message)
+        if message.request_headers.end_of_stream:
+            return self._route_anywhere(Phase.DONE)
+        parser = self._services.parsers.find(self._call.path)
+        if parser is None:
+            raise Refused(400, f"no parser claims the path {self._call.path}")
+        self._parser = parser
+        match parser.reads(self._call.path):
+            case Reads.NOTHING:
+                return self._route_anywhere(Phase.PASS)
+            case Reads.HEADERS:
+                request = parser.parse(self._call)
+                decision = await self._pick(request)
+                return self._route(request, decision, parser.dialect, Phase.PASS)
+            case Reads.BODY:
+                self._phase = Phase.GATHER
+                self._check_body_size(_announced(self._headers))
+                return iter(())
+
+    def _read_opening(self, message: ProcessingRequest) -> None:
+        """First of all, so that even a refusal knows which protocol the client speaks."""
+        headers = ext_proc.read_headers(message.request_headers)
+        self._headers = headers
+        self._subset = ext_proc.read_subset(message.metadata_context)
+        self._call = Call(
+            path=headers.get(":path", "/").partition("?")[0],
+            headers=headers,
+            request_id=headers.get(REQUEST_ID, "")[:_MAX_REQUEST_ID] or uuid.uuid4().hex,
+            is_grpc=is_grpc(headers.get("content-type", "")),
+            max_body_bytes=self._services.limits.max_body_bytes,
+        )
+
+    def _check_modes(self, message: ProcessingRequest) -> None:
+        if not message.HasField("protocol_config"):
+            return  # an older gateway does not say
+        modes = message.protocol_config
+        has_body = not message.request_headers.end_of_stream
+        if has_body and modes.request_body_mode != ext_proc.FULL_DUPLEX:
+            log.error("the gateway's request_body_mode must be FULL_DUPLEX_STREAMED")
+            raise Refused(500, "the gateway must send bodies to the picker FULL_DUPLEX_STREAMED")
+        self._can_follow = modes.response_body_mode == ext_proc.FULL_DUPLEX
+
+    async def _on_body(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+        piece = message.request_body
+        if self._phase is Phase.PASS:
+            if piece.end_of_stream:
+                self._end_request()
+            return ext_proc.request_body(piece.body, is_last=piece.end_of_stream)
+        self._keep(piece.body)
+        if not piece.end_of_stream:
+            return iter(())
+        return await self._schedule(is_last=True)
+
+    async def _on_trailers(self) -> Iterator[ProcessingResponse]:
+        if self._phase is Phase.PASS:
+            self._end_request()
+            return iter((ext_proc.request_trailers(),))
+        if self._phase is not Phase.GATHER:
+            raise ProtocolError("request trailers came out of turn")
+        return await self._schedule(is_last=False)
+
+    def _keep(self, data: bytes) -> None:
+        if self._phase is not Phase.GATHER:
+            raise ProtocolError("a piece of the request's body came out of turn")
+        self._check_body_size(self._num_bytes + len(data))
+        if data:
+            self._services.held.take(len(data))
+            self._chunks.append(data)
+            self._num_bytes += len(data)
+
+    def _check_body_size(self, num_bytes: int) -> None:
+        limit = self._services.limits.max_body_bytes
+        if num_bytes > limit:
+            raise Refused(413, f"the request's body is larger than {limit} bytes")
+
+    async def _schedule(self, *, is_last: bool) -> Iterator[ProcessingResponse]:
+        """The request is whole: read it, pick, send it on."""
+        assert self._parser is not None
+        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        call = self._call = replace(self._call, body=self._plain(body))
+        request = self._parser.parse(call)
+        if not request.is_schedulable:
+            decision = self._pick_any()
+        else:
+            decision = await self._pick(request)
+        if decision.rewritten_model is not None and decision.rewritten_model != request.model:
+            body = self._parser.rename(call, decision.rewritten_model)
+            if not self._call.is_grpc:
+                self._dropped.append("content-encoding")  # what was unpacked goes on as it is
+            elif (name := self._parser.model_header) is not None:
+                decision = _with_header(decision, name, decision.rewritten_model)
+        head = self._route(request, decision, self._parser.dialect, Phase.RESPONSE)
+        self._release()
+        self._end_request()
+        return _in_order(head, body, is_last=is_last)
+
+    def _plain(self, body: bytes) -> bytes:
+        """The body as parsers read it. gRPC compresses each message instead, which is theirs."""
+        encoding = self._headers.get("content-encoding", "identity").strip().lower()
+        if self._call.is_grpc or encoding in {"", "identity"}:
+            return body
+        if not can_inflate(encoding):
+            allowed = ", ".join(ENCODINGS)
+            raise Refused(415, f"content-encoding must be one of {allowed}, not {encoding!r}")
+        plain = inflate(body, encoding, self._services.limits.max_body_bytes)
+        self._services.held.take(len(plain))
+        self._num_bytes += len(plain)
+        return plain
+
+    async def _pick(self, request: InferenceRequest) -> Decision:
+        limit_s = self._services.limits.max_pick_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._services.director.pick(request, self._subset)
+        except Refused:
+            self._is_counted = True
+            raise
+        except TimeoutError as error:
+            raise Refused(503, f"no endpoint was chosen within {limit_s:g} s") from error
+
+    def _route_anywhere(self, phase: Phase) -> Iterator[ProcessingResponse]:
+        """For what is not inference: a model list, a health check, a call without a prompt."""
+        decision = self._pick_any()
+        self._phase = phase
+        return iter((self._head(decision, is_followed=False),))
+
+    def _pick_any(self) -> Decision:
+        is_grpc = self._call.is_grpc
+        return Decision(
+            endpoints=(self._services.director.pick_any(self._subset, is_grpc=is_grpc),)
+        )
+
+    def _route(
+        self, request: InferenceRequest, decision: Decision, dialect: Dialect, phase: Phase
+    ) -> Iterator[ProcessingResponse]:
+        if self._services.explain is not None:
+            decision = _explained(decision, self._services.explain(request.request_id))
+        is_followed = self._can_follow and has_reason_to_follow(decision)
+        if is_followed:
+            followed = Followed(request=request, decision=decision, dialect=dialect)
+            self._response = ResponsePhase(self._services.director, followed)
+        elif decision.tracks_response:
+            # The gateway keeps responses to itself: what would be counted until the end is over now.
+            self._services.director.on_end(decision, Ending.NATURAL)
+        self._phase = phase
+        return iter((self._head(decision, is_followed=is_followed),))
+
+    def _head(self, decision: Decision, *, is_followed: bool) -> ProcessingResponse:
+        destination = ",".join(decision.endpoints)
+        added = {**decision.set_headers, DESTINATION: destination}
+        if REQUEST_ID not in self._headers:
+            added[REQUEST_ID] = self._call.request_id
+        removed = control_headers(name for name in self._headers if name not in added)
+        removed += [name for name in self._dropped if name in self._headers]
+        if is_followed and not self._call.is_grpc and "accept-encoding" in self._headers:
+            # A compressed response could neither be read nor have its model renamed.
+            removed.append("accept-encoding")
+        return ext_proc.request_headers(
+            added, removed, {**decision.metadata, DESTINATION: destination}
+        )
+
+    def _end_request(self) -> None:
+        """All of the request has been sent on. Leave, unless the response is our business."""
+        stays = self._response is not None and not self._response.is_finished
+        self._phase = Phase.RESPONSE if stays else Phase.DONE
+
+    # ---- The response --------------------------------------------------------------------------------
+
+    def _on_response(self, kind: str, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+        """It may begin before the request ends: a server that refuses early, a bidirectional call."""
+        if self._response is None:
+            self._response = ResponsePhase(self._services.director, None)
+        match kind:
+            case "response_headers":
+                answers = self._response.on_headers(message)
+            case "response_body":
+                answers = self._response.on_body(message)
+            case _:
+                answers = self._response.on_trailers(message)
+        return self._until_finished(answers, self._response)
+
+    def _until_finished(
+        self, answers: Iterator[ProcessingResponse], response: ResponsePhase
+    ) -> Iterator[ProcessingResponse]:
+        yield from answers
+        if response.is_finished:
+            self._release()
+            self._phase = Phase.DONE
+
+    def _release(self) -> None:
+        self._services.held.give(self._num_bytes)
+        self._num_bytes = 0
+        self._chunks.clear()
+
+
+def _explained(decision: Decision, told: Mapping[str, Any] | None) -> Decision:
+    """The decision with its own reasons, in a header for the client and in metadata."""
+    if told is None:
+        return decision
+    text = msgspec.json.encode(told).decode()[:_MAX_EXPLANATION]
+    return replace(
+        decision,
+        response_headers={**decision.response_headers, DECISION: text},
+        metadata={**decision.metadata, DECISION: told},
+    )
+
+
+def _with_header(decision: Decision, name: str, value: str) -> Decision:
+    return replace(decision, set_headers={**decision.set_headers, name: value})
+
+
+def _announced(headers: Mapping[str, str]) -> int:
+    """The length a client announces; 0 if it does not, or says nonsense."""
+    text = headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _in_order(
+    head: Iterator[ProcessingResponse], body: bytes, *, is_last: bool
+) -> Iterator[ProcessingResponse]:
+    """Headers, body, trailers: Envoy insists."""
+    yield from head
+    yield from ext_proc.request_body(body, is_last=is_last)
+    if not is_last:
+        yield ext_proc.request_trailers()

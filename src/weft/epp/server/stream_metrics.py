@@ -1,0 +1,54 @@
+"""What the server itself measures: its own time, refusals before any decision, and its streams."""
+
+from typing import Final
+
+import grpc
+
+from weft.epp.decision.request import Refused
+from weft.epp.metrics.series import PickerMetrics
+
+# gRPC's codes as its Go implementation spells them, which is what dashboards filter by.
+_CODES: Final = {
+    code: "OK"
+    if code is grpc.StatusCode.OK
+    else "Canceled"
+    if code is grpc.StatusCode.CANCELLED
+    else code.name.title().replace("_", "")
+    for code in grpc.StatusCode
+}
+_NO_LABELS: Final = ("", "", "", "")
+
+
+class WireMetrics:
+    """Series of one server. Those of streams are only there if they were asked for."""
+
+    def __init__(self, metrics: PickerMetrics, *, measures_streams: bool = False) -> None:
+        self._metrics = metrics
+        self._measures_streams = measures_streams
+        if measures_streams:
+            metrics.make_stream_series()
+
+    def refused(self, refused: Refused) -> None:
+        """A request was refused before the director could count it: nothing is known of it."""
+        self._metrics.request.labels(*_NO_LABELS).inc()
+        self._metrics.request_error.labels(*_NO_LABELS, refused.word).inc()
+
+    def answered(self, seconds: float) -> None:
+        """A request is on its way, or refused, so long after its headers came."""
+        self._metrics.request_processing.observe(seconds)
+
+    def followed(self, seconds: float) -> None:
+        """All messages of a response took this long."""
+        self._metrics.response_processing.observe(seconds)
+
+    def opened(self) -> None:
+        """A stream has begun."""
+        if self._measures_streams:
+            self._metrics.streams_inflight.inc()
+
+    def ended(self, seconds: float, code: grpc.StatusCode) -> None:
+        """A stream is over."""
+        if self._measures_streams:
+            self._metrics.streams_inflight.dec()
+            self._metrics.stream_duration.observe(seconds)
+            self._metrics.streams.labels(_CODES[code]).inc()

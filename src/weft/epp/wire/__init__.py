@@ -1,0 +1,1 @@
+"""Protobuf messages to values and back; nothing else here knows generated code."""
