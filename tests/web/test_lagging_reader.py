@@ -86,7 +86,8 @@ async def until_made(client: EngineClient) -> None:
     async with asyncio.timeout(60):
         while True:
             (load,) = await client.get_loads()
-            if client.num_active_requests and not (load.num_running or load.num_waiting):
+            is_idle = not (load.num_running or load.num_waiting)
+            if client.num_active_requests and load.num_steps and is_idle:
                 return
             await asyncio.sleep(0.05)
 
