@@ -55,7 +55,11 @@ requestHandler:
   - pluginRef: openai-parser
   - pluginRef: vllmgrpc-parser
 """
-MODEL = "embedded:random?layers=2&hidden=128&heads=4&kv_heads=2&head_dim=32&intermediate=256&vocab=1000&max_len=4096"
+# Large enough for a prompt to cost what a small real model asks for it.
+MODEL = (
+    "embedded:random?layers=8&hidden=512&heads=8&kv_heads=4&head_dim=64&intermediate=1536&vocab=8192"
+    "&max_len=4096&dtype=bfloat16"
+)
 
 
 # ---- Requests --------------------------------------------------------------------------------------
