@@ -25,6 +25,7 @@ class Llama:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = MAX_SEQUENCES * 1280
         params.n_seq_max = MAX_SEQUENCES
+        params.kv_unified = True  # a shared prefix is copied between sequences
         params.n_batch = BATCH_TOKENS
         params.n_threads = params.n_threads_batch = 2
         self._context = llama_cpp.llama_init_from_model(self._model, params)
