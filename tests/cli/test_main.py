@@ -186,10 +186,11 @@ def test_a_bad_command_line_ends_in_one_line_and_status_2(capsys, argv: list[str
     assert words in refusal(capsys, *argv)
 
 
-def test_an_empty_key_in_the_environment_is_no_open_door(capsys, monkeypatch):
+@pytest.mark.parametrize("name", ["WEFT_API_KEY", "WEFT_CONTROL_API_KEY"])
+def test_an_empty_key_in_the_environment_is_no_open_door(capsys, monkeypatch, name):
     """An unset variable in a deployment must not turn the check off."""
-    monkeypatch.setenv("WEFT_API_KEY", "")
-    assert "WEFT_API_KEY is set but empty" in refusal(capsys, "serve")
+    monkeypatch.setenv(name, "")
+    assert f"{name} is set but empty" in refusal(capsys, "serve")
 
 
 def test_every_engine_option_has_a_flag_and_arrives():

@@ -90,6 +90,7 @@ def test_a_dead_server_is_done_without(two):
         (["--remote", "grpc://127.0.0.1:1", "--grpc-port", "6000"], "--grpc-port"),
         (["--remote", "grpc://127.0.0.1:1", "--no-http"], "nothing to serve"),
         (["--remote-api-key", "k"], "needs --remote"),
+        (["--remote", "grpc://127.0.0.1:1", "--remote-api-key", ""], "must not be empty"),
     ],
 )
 def test_what_makes_no_sense_together_is_refused(argv, message):

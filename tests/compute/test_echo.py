@@ -5,7 +5,9 @@ import pytest
 
 from tests.compute.steps import Part, step
 from weft.compute.echo import EchoRunner
-from weft.compute.load import load_runner
+from weft.compute.load import choose, load_runner
+from weft.core.config import EngineOptions
+from weft.core.errors import ConfigError
 from weft.model.open import open_model
 
 EOS = 256
@@ -60,3 +62,13 @@ def test_each_kind_of_step_waits_its_time(start, end, waits):
     runner.allocate_kv(num_blocks=16, block_size=4)
     runner.forward(step([Part([1] * 7, 6, [0, 1], start, end)], 4))
     assert slept == waits
+
+
+@pytest.mark.parametrize(
+    "asked", [{"compute": "native"}, {"num_threads": 2}, {"quantization": "int8"}]
+)
+def test_how_to_compute_is_no_question(asked):
+    """What would change nothing is refused by name, before an engine starts."""
+    (name,) = asked
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} has no effect"):
+        choose(EngineOptions(**asked), open_model("embedded:echo").card)

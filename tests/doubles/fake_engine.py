@@ -116,6 +116,10 @@ class FakeInputProcessor:
         self._eos_token_ids = config.model_config.eos_token_ids
         self._renderer = renderer
 
+    async def process_soon(self, prompt, params, request_id, **options):
+        """No text is long here."""
+        return self.process(prompt, params, request_id, **options)
+
     def process(
         self,
         prompt: PromptType,

@@ -62,6 +62,7 @@ def check(options: ServeOptions) -> None:
     for flag, keys in (
         ("--api-key", options.api_key),
         ("--control-api-key", options.control_api_key),
+        ("--remote-api-key", None if options.remote_api_key is None else [options.remote_api_key]),
     ):
         if keys is not None and (not keys or not all(key.strip() for key in keys)):
             raise ConfigError(f"{flag} must not be empty")  # an unset variable is no open door

@@ -23,6 +23,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     ".yaml": yaml.safe_load,
     ".yml": yaml.safe_load,
 }
+_KEYS = ("--api-key", "--control-api-key")
 # A file that names another file would be a chain; one is enough.
 _NOT_HERE = {"--config", "*"}
 
@@ -65,12 +66,14 @@ def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCo
 
 
 def refuse_empty_key(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """An empty WEFT_API_KEY is a mistake in a deployment, and must not turn the check off."""
+    """A key's variable that is empty is a mistake in a deployment, and must not turn a check off."""
     del app, commands
-    value = os.environ.get("WEFT_API_KEY")
-    is_wanted = any(argument.name == "--api-key" and not argument.tokens for argument in arguments)
-    if is_wanted and value is not None and not value.strip():
-        raise ConfigError("WEFT_API_KEY is set but empty; unset it, or give it a key")
+    for flag in _KEYS:
+        name = "WEFT_" + flag.removeprefix("--").replace("-", "_").upper()
+        value = os.environ.get(name)
+        is_wanted = any(argument.name == flag and not argument.tokens for argument in arguments)
+        if is_wanted and value is not None and not value.strip():
+            raise ConfigError(f"{name} is set but empty; unset it, or give it a key")
 
 
 def _check(path: str, name: str, value: object, by_flag: dict[str, Argument]) -> None:

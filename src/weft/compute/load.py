@@ -37,6 +37,8 @@ def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
     threads = options.num_threads
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise ConfigError(f"--num-threads must be between 1 and {MAX_THREADS}, not {threads}")
+    if not card.num_parameters:
+        _check_echo(options, card)
     compute = _chosen(options.compute)
     if options.enable_lora:
         _check_adapters(options, card)
@@ -55,6 +57,13 @@ def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
 
 def _unknown(flag: str, value: str, allowed: tuple[str, ...]) -> str:
     return f'--{flag} "{value}" is unknown; choose from {", ".join(allowed)}'
+
+
+def _check_echo(options: EngineOptions, card: ModelCard) -> None:
+    for name, default in (("compute", "auto"), ("num_threads", None), ("quantization", None)):
+        if getattr(options, name) != default:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} has no effect on {card.name}, which computes nothing")
 
 
 def _check_adapters(options: EngineOptions, card: ModelCard) -> None:

@@ -52,6 +52,12 @@ class InputProcessor(Protocol):
         """Tokenise, truncate and validate."""
         ...
 
+    async def process_soon(
+        self, prompt: PromptType, params: SamplingParams, request_id: str, **options: Any
+    ) -> Request:
+        """`process`, for an event loop's thread: a long text does not hold it."""
+        ...
+
 
 def _unsupported(method: str) -> NoReturn:
     raise Unsupported(f"{method} is not supported by this engine")

@@ -18,7 +18,6 @@ from weft.web.served import Served
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # What our own answers, sent back, may hold where they have no content.
 _IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "reasoning", "reasoning_content", "refusal")
-_LONG_TEXT = 10_000  # characters: about 10 ms of the tokenizer's time, which must not hold the loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +75,12 @@ async def tokenise(  # noqa: PLR0913 - what the tokens depend on
     if truncation_side is not None:
         kwargs["truncation_side"] = truncation_side
 
-    def process() -> list[int]:
-        processor = client.input_processor
-        request = processor.process(
-            prompt, params, request_id, tokenization_kwargs=kwargs, priority=priority
-        )
-        return request.prompt_token_ids
-
-    text = _text_of(prompt)
-    is_long = text is not None and len(text) > _LONG_TEXT
-    token_ids = await asyncio.to_thread(process) if is_long else process()
-    _check_room(len(token_ids), params, Limits.of(client.vllm_config))
-    tokens: TokensPrompt = {"prompt_token_ids": token_ids}
+    request = await client.input_processor.process_soon(
+        prompt, params, request_id, tokenization_kwargs=kwargs, priority=priority
+    )
+    _check_room(len(request.prompt_token_ids), params, Limits.of(client.vllm_config))
+    text = request.prompt
+    tokens: TokensPrompt = {"prompt_token_ids": request.prompt_token_ids}
     if text is not None:
         tokens["prompt"] = text
     if cache_salt is not None:
@@ -177,8 +170,3 @@ def _check_room(num_prompt_tokens: int, params: SamplingParams, limits: Limits) 
             f"{asked} for the answer (max_tokens)",
             num_prompt_tokens + asked,
         )
-
-
-def _text_of(prompt: PromptType) -> str | None:
-    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-    return text if isinstance(text, str) else None
