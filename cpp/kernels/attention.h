@@ -43,10 +43,10 @@ struct Attention {
             lowest = position < lowest ? position : lowest;
             highest = position > highest ? position : highest;
         }
-        first_key = t.window > 0 && lowest - t.window + 1 > 0 ? lowest - t.window + 1 : 0;
-        end_key = highest + 1;
+        first_key = first_key_of(lowest);
+        end_key = end_key_of(highest);
         first_tile = first_key / kLanes;
-        end_tile = highest / kLanes + 1;
+        end_tile = (end_key - 1) / kLanes + 1;
         width = static_cast<std::ptrdiff_t>(end_tile - first_tile) * kLanes;
         head_size = static_cast<std::ptrdiff_t>(t.padded_dim) * kLanes;
         divide_scratch();
@@ -77,6 +77,12 @@ private:
     Stored* edges[2];       // values of the first and of the last tile, [heads][head_size]
 
     int num_heads() const { return task.last_head - task.first_head; }
+
+    // Keys that a row at `position` sees; both rise with it.
+    int first_key_of(int position) const { return position > task.before ? position - task.before : 0; }
+    int end_key_of(int position) const {
+        return task.after < task.end - position ? position + task.after + 1 : task.end;
+    }
 
     template <class T>
     static T* take(char*& at, std::ptrdiff_t count) {
@@ -167,8 +173,8 @@ private:
         Act* w = weights + at * width;
         const int position = task.positions[task.first_row + row / task.group];
         const int base = first_tile * kLanes;
-        const int low = (task.window > 0 && position >= task.window ? position - task.window + 1 : 0) - base;
-        const int high = position + 1 - base;
+        const int low = first_key_of(position) - base;
+        const int high = end_key_of(position) - base;
         const int begin = (low > 0 ? low : 0) / kLanes * kLanes;
         const int end = (high + kLanes - 1) / kLanes * kLanes;
         const Lanes scale = splat(task.scale);

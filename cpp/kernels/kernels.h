@@ -95,7 +95,10 @@ struct AttentionTask {
     int group;  // query heads of a KV head
     int head_dim;
     int padded_dim;
-    int window;  // 0: none
+    // A row sees its own key, so many before and after it, and none from `end` on.
+    int before;
+    int after;
+    int end;
     float scale;
     float cap;  // 0: none
     void* scratch;

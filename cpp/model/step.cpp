@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace weft {
 namespace {
@@ -203,7 +204,9 @@ void Step::attend(int index, int thread, int number) {
     task.group = spec_.group();
     task.head_dim = spec_.head_dim;
     task.padded_dim = spec_.padded_dim();
-    task.window = layer.window.value_or(0);
+    task.before = layer.window ? *layer.window - 1 : std::numeric_limits<int>::max();
+    task.after = 0;
+    task.end = std::numeric_limits<int>::max();
     task.scale = spec_.attention_scale;
     task.cap = spec_.attention_soft_cap;
     task.scratch = model_.space_.scratch.data() + static_cast<std::size_t>(thread) * model_.scratch_bytes_;
