@@ -20,6 +20,8 @@ constexpr int kTilesPerTurn = 2;
 constexpr int kTilesPerTurnAlone = 8;
 // With so few rows the next tile does not come by itself while this one is multiplied.
 constexpr int kFewRows = 4;
+// How far ahead, in bytes of what is read, keys and values are asked for.
+constexpr std::ptrdiff_t kLead = 8192;
 
 // Columns that fit the registers beside `kRows` rows: few rows alone would wait for each other's sums.
 template <class E, int kRows>
@@ -103,17 +105,18 @@ private:
         for (Stored*& edge : edges) edge = take<Stored>(at, num_heads() * head_size);
     }
 
-    std::ptrdiff_t tile_size() const { return 2 * task.num_kv_heads * head_size; }
-    const Stored* tile(int index) const {
-        return static_cast<const Stored*>(task.pool) + task.tiles[index] * tile_size();
+    // Where this head's part of a tile begins, in the layer's keys or values.
+    std::ptrdiff_t place(int index, int head) const {
+        return (task.tiles[index] * static_cast<std::ptrdiff_t>(task.num_kv_heads) + task.first_head + head) *
+               head_size;
     }
     const Stored* keys(int index, int head) const {
-        return tile(index) + (task.first_head + head) * head_size;
+        return static_cast<const Stored*>(task.keys) + place(index, head);
     }
     const Stored* values(int index, int head) const {
         if (index == first_tile && first_key % kLanes != 0) return edges[0] + head * head_size;
         if (index == end_tile - 1 && end_key % kLanes != 0) return edges[1] + head * head_size;
-        return tile(index) + (task.num_kv_heads + task.first_head + head) * head_size;
+        return static_cast<const Stored*>(task.values) + place(index, head);
     }
 
     // Rows of a product: query heads of the first token, then of the next.
@@ -138,32 +141,33 @@ private:
                     const int left = end_tile - index;
                     const int count = left < turn ? left : turn;
                     for_columns<kColumnsBeside<E, kRows>>(count, [&](int tile, auto width) {
-                        score_rows<kRows, decltype(width)::value>(index + tile, head, first);
+                        score_rows<kRows, decltype(width)::value>(index + tile, head, first, turn);
                     });
                 });
     }
 
     template <int kRows, int kColumns>
-    void score_rows(int index, int head, int first) {
+    void score_rows(int index, int head, int first, int turn) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         Columns<E, kColumns> columns;
         columns.step = kCell<E>;
         for (int j = 0; j < kColumns; j++) {
             columns.cells[j] = keys(index + j, head);
-            columns.ahead[j] = ahead_of_keys(index + j, head, kColumns);
+            columns.ahead[j] = ahead(index + j, head, turn);
         }
         product<E, kRows, kColumns, true>(queries + at * task.padded_dim, task.padded_dim, columns,
                                           task.padded_dim / E::kStep,
                                           scores + at * width + (index - first_tile) * kLanes, width, false);
     }
 
-    // Bytes from these keys to those of the next head or, after the last one, of the next turn.
-    std::ptrdiff_t ahead_of_keys(int index, int head, int turn) const {
-        const auto bytes = static_cast<std::ptrdiff_t>(sizeof(Stored));
-        if (head + 1 < num_heads()) return head_size * bytes;
-        if (index + turn >= end_tile) return 0;
-        return (task.tiles[index + turn] - task.tiles[index]) * tile_size() * bytes -
-               head * head_size * bytes;
+    // Distance in bytes to what is read kLead bytes after this tile of this head: a later head's, or
+    // the same of a later turn. The hardware does not see where a sequence's next tile is.
+    std::ptrdiff_t ahead(int index, int head, int turn) const {
+        const std::ptrdiff_t head_bytes = head_size * static_cast<std::ptrdiff_t>(sizeof(Stored));
+        const int later = head + static_cast<int>((kLead - 1) / (turn * head_bytes)) + 1;
+        const int to = index + later / num_heads() * turn;
+        if (to >= end_tile) return 0;
+        return (place(to, later % num_heads()) - place(index, head)) * static_cast<std::ptrdiff_t>(sizeof(Stored));
     }
 
     // Scores of one row become weights: exp(score - highest), 0 for what the row does not see.
@@ -177,21 +181,24 @@ private:
         const int high = end_key_of(position) - base;
         const int begin = (low > 0 ? low : 0) / kLanes * kLanes;
         const int end = (high + kLanes - 1) / kLanes * kLanes;
-        const Lanes scale = splat(task.scale);
+        // Only the first and the last few keys can be hidden; a mask elsewhere would cost as much as exp.
+        const auto seen = [&](Lanes value, int t, float fill) {
+            return t < low || t + kLanes > high ? keep(value, low - t, high - t, fill) : value;
+        };
+        if (task.cap != 0.0F)
+            for (int t = begin; t < end; t += kLanes)
+                store(s + t, soft_cap(mul(load(s + t), splat(task.scale)), task.cap));
         Lanes highest = splat(-INFINITY);
-        for (int t = begin; t < end; t += kLanes) {
-            Lanes value = mul(load(s + t), scale);
-            if (task.cap != 0.0F) value = soft_cap(value, task.cap);
-            value = keep(value, low - t, high - t, -INFINITY);
-            store(s + t, value);
-            highest = max(highest, value);
-        }
-        const Lanes top = splat(max_of(highest));
+        for (int t = begin; t < end; t += kLanes) highest = max(highest, seen(load(s + t), t, -INFINITY));
+        // A power of 2 of (score - highest) * scale * log2(e), in one multiplication and addition.
+        const float factor = (task.cap != 0.0F ? 1.0F : task.scale) * kLog2E;
+        const Lanes by = splat(factor);
+        const Lanes top = splat(-max_of(highest) * factor);
         const Lanes none = splat(0.0F);
         for (int t = 0; t < begin; t += kLanes) E::store_activation(w + t, none);
         Lanes total = none;
         for (int t = begin; t < end; t += kLanes) {
-            const Lanes weight = keep(exp(sub(load(s + t), top)), low - t, high - t, 0.0F);
+            const Lanes weight = seen(exp2(fma(load(s + t), by, top)), t, 0.0F);
             total = add(total, weight);
             E::store_activation(w + t, weight);
         }
@@ -207,7 +214,7 @@ private:
     }
 
     void clean(int edge, int index) {
-        const Stored* from = tile(index) + (task.num_kv_heads + task.first_head) * head_size;
+        const Stored* from = static_cast<const Stored*>(task.values) + place(index, 0);
         Stored* to = edges[edge];
         const int low = first_key - index * kLanes;
         const int high = end_key - index * kLanes;
@@ -249,14 +256,13 @@ private:
         for (int index = begin; index < end; index++) {
             const Stored* v = values(index, head) + column * kLanes;
             const Act* w = weights + at * width + (index - first_tile) * kLanes;
-            const std::ptrdiff_t ahead =
-                index + 1 < end_tile ? (task.tiles[index + 1] - task.tiles[index]) * tile_size() : 0;
+            const std::ptrdiff_t later = ahead(index, head, num_heads() == 1 ? 1 : kTilesPerTurn);
             for (int s = 0; s < kLanes / E::kStep; s++) {
                 typename E::Cell cell[kColumns];
 #pragma GCC unroll 8
                 for (int j = 0; j < kColumns; j++) {
                     const Stored* p = v + j * kLanes * kLanes + s * kCell<E>;
-                    if (kRows <= kFewRows) prefetch(p + ahead);
+                    if (kRows <= kFewRows) prefetch(reinterpret_cast<const char*>(p) + later);
                     cell[j] = E::load_cell(p);
                 }
 #pragma GCC unroll 16

@@ -75,7 +75,7 @@ inline void split_pairs(const std::uint16_t* p, Lanes& first, Lanes& second) {
     second.v = _mm512_castsi512_ps(_mm512_and_si512(pairs, upper));
 }
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 }  // namespace
 }  // namespace weft

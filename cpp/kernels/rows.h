@@ -80,8 +80,8 @@ template <class E>
 inline void write_cache(const HeadsTask& task, const float* keys, const float* values) {
     using Stored = typename E::Stored;
     const std::ptrdiff_t head_size = static_cast<std::ptrdiff_t>(task.padded_dim) * kLanes;
-    auto* key_tile = static_cast<Stored*>(task.tile);
-    auto* value_tile = key_tile + task.num_kv_heads * head_size;
+    auto* key_tile = static_cast<Stored*>(task.keys);
+    auto* value_tile = static_cast<Stored*>(task.values);
     const std::ptrdiff_t value_cell = task.lane / E::kStep * kCell<E>;
     for (int head = 0; head < task.num_kv_heads; head++) {
         for (int i = 0; i < task.padded_dim; i += kLanes) {

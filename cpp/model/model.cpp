@@ -42,12 +42,12 @@ bool Model::load(const std::string& name, const Source& source) {
 }
 
 std::size_t Model::tile_bytes() const {
-    return std::size_t{2} * static_cast<std::size_t>(spec_.num_kv_heads * spec_.padded_dim()) * kLanes *
+    return static_cast<std::size_t>(spec_.num_kv_heads * spec_.padded_dim()) * kLanes *
            static_cast<std::size_t>(element_bytes(spec_.element));
 }
 
 std::size_t Model::layer_bytes() const {
-    return static_cast<std::size_t>(kv_shape_.num_tiles()) * tile_bytes();
+    return 2 * static_cast<std::size_t>(kv_shape_.num_tiles()) * tile_bytes();
 }
 
 void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
@@ -60,7 +60,7 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
     const std::lock_guard lock(mutex_);
     kv_ = Region();  // first, so that two pools are never held at once
     kv_shape_ = {};
-    kv_ = Region(static_cast<std::size_t>(shape.num_tiles()) * tile_bytes() * spec_.layers.size());
+    kv_ = Region(2 * static_cast<std::size_t>(shape.num_tiles()) * tile_bytes() * spec_.layers.size());
     kv_shape_ = shape;
 }
 
@@ -87,7 +87,7 @@ void Model::make_room(const Plan& plan, std::size_t num_logits) {
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));
-    grow(space_.gathered, plan.gathers.size() * tile_bytes());
+    grow(space_.gathered, 2 * plan.gathers.size() * tile_bytes());
     grow(space_.last_hidden, num_logits * hidden * sizeof(float));
     grow(space_.last_attended, num_logits * query * act);
     scratch_bytes_ = attention_scratch(heads_of_task(plan, spec_, pool_.size()),

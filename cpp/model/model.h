@@ -65,8 +65,8 @@ private:
     friend class Step;
 
     void make_room(const Plan& plan, std::size_t num_logits);
-    std::size_t tile_bytes() const;
-    std::size_t layer_bytes() const;
+    std::size_t tile_bytes() const;   // of the keys of all heads; the values take as much
+    std::size_t layer_bytes() const;  // of all keys, then all values
 
     const ModelSpec spec_;
     const Kernels& kernels_;

@@ -37,6 +37,8 @@ void check(const ModelSpec& spec) {
         check_size(spec.num_outputs, "num_outputs");
         need(!spec.tied_head, "num_outputs", "0 where the head is the embedding");
     }
+    // Of what is scaled, only the largest is looked for.
+    need(spec.attention_scale > 0, "attention_scale", "above 0");
     const std::int64_t columns = (static_cast<std::int64_t>(spec.num_heads) + 2 * spec.num_kv_heads) *
                                  round_up(spec.head_dim, kLanes);
     need(columns <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for head_dim");

@@ -97,9 +97,11 @@ std::byte* Step::normed(int row) const {
                                              model_.kernels_.activation_bytes;
 }
 
-std::byte* Step::layer_pool(int index) const {
+std::byte* Step::layer_keys(int index) const {
     return model_.kv_.data() + static_cast<std::size_t>(index) * model_.layer_bytes();
 }
+
+std::byte* Step::layer_values(int index) const { return layer_keys(index) + model_.layer_bytes() / 2; }
 
 void Step::layer(int index) {
     ThreadPool& pool = model_.pool_;
@@ -153,7 +155,9 @@ void Step::write_heads(int index, int row) {
     }
     task.query = model_.space_.query.data() +
                  static_cast<std::ptrdiff_t>(row) * spec_.query_size() * model_.kernels_.activation_bytes;
-    task.tile = layer_pool(index) + static_cast<std::size_t>(slot / kLanes) * model_.tile_bytes();
+    const std::size_t tile = static_cast<std::size_t>(slot / kLanes) * model_.tile_bytes();
+    task.keys = layer_keys(index) + tile;
+    task.values = layer_values(index) + tile;
     task.lane = slot % kLanes;
     model_.kernels_.heads(task);
 }
@@ -164,23 +168,25 @@ void Step::gather(int index, int tile) {
     const std::size_t bytes = model_.tile_bytes();
     const auto width = static_cast<std::size_t>(element_bytes(spec_.element));
     const std::size_t step = spec_.element == Element::kBfloat16 ? 2 : 1;  // elements in a pair
-    const std::size_t half = bytes / 2 / width;                            // elements of all keys
-    std::byte* to = model_.space_.gathered.data() + static_cast<std::size_t>(tile) * bytes;
+    const std::size_t size = bytes / width;                                // elements of all heads
+    std::byte* keys = model_.space_.gathered.data() + static_cast<std::size_t>(tile) * bytes;
+    std::byte* values = keys + plan_.gathers.size() * bytes;
     for (int token = 0; token < from.num_tokens; token++) {
         const auto slot = static_cast<std::size_t>(
             plan_.gather_slots[static_cast<std::size_t>(from.first_slot + token)]);
-        const std::byte* source = layer_pool(index) + slot / kLanes * bytes;
+        const std::byte* from_keys = layer_keys(index) + slot / kLanes * bytes;
+        const std::byte* from_values = layer_values(index) + slot / kLanes * bytes;
         const std::size_t there = slot % kLanes;
         const auto here = static_cast<std::size_t>(token);
-        for (std::size_t cell = 0; cell < half / step; cell += kLanes)  // keys: pairs of depth by token
-            std::memcpy(to + (cell + here) * step * width, source + (cell + there) * step * width,
+        for (std::size_t cell = 0; cell < size / step; cell += kLanes)  // keys: pairs of depth by token
+            std::memcpy(keys + (cell + here) * step * width, from_keys + (cell + there) * step * width,
                         step * width);
         constexpr std::size_t kPart = kLanes * kLanes;  // values: tokens in pairs, by 16 columns
-        for (std::size_t part = half; part < 2 * half; part += kPart)
+        for (std::size_t part = 0; part < size; part += kPart)
             for (std::size_t column = 0; column < kLanes; column++) {
                 const std::size_t into = part + here / step * step * kLanes + column * step + here % step;
                 const std::size_t out = part + there / step * step * kLanes + column * step + there % step;
-                std::memcpy(to + into * width, source + out * width, width);
+                std::memcpy(values + into * width, from_values + out * width, width);
             }
     }
 }
@@ -193,7 +199,10 @@ void Step::attend(int index, int thread, int number) {
     task.query = model_.space_.query.data();
     task.out = all_.attended;
     task.stride = spec_.query_size();
-    task.pool = plan_.gathers.empty() ? layer_pool(index) : model_.space_.gathered.data();
+    const bool is_gathered = !plan_.gathers.empty();
+    const std::byte* gathered = model_.space_.gathered.data();
+    task.keys = is_gathered ? gathered : layer_keys(index);
+    task.values = is_gathered ? gathered + plan_.gathers.size() * model_.tile_bytes() : layer_values(index);
     task.tiles = plan_.tiles.data() + piece.first_tile;
     task.positions = batch_.positions.data();
     task.first_row = piece.first_row;

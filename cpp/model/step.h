@@ -50,7 +50,8 @@ private:
     void head();
     void lap(Part part);
 
-    std::byte* layer_pool(int index) const;
+    std::byte* layer_keys(int index) const;
+    std::byte* layer_values(int index) const;
     std::byte* normed(int row) const;
 
     Model& model_;
