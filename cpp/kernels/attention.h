@@ -16,7 +16,7 @@ namespace {
 
 // Tiles taken of one head before the next head. Heads lie side by side, and hardware prefetches what
 // is read from one end to the other: so few tiles where several heads are done together.
-constexpr int kTilesPerTurn = 2;
+constexpr int kTilesPerTurn = 8;
 constexpr int kTilesPerTurnAlone = 8;
 // With so few rows the next tile does not come by itself while this one is multiplied.
 constexpr int kFewRows = 4;
@@ -155,7 +155,7 @@ private:
             columns.cells[j] = keys(index + j, head);
             columns.ahead[j] = ahead(index + j, head, turn);
         }
-        product<E, kRows, kColumns, true>(queries + at * task.padded_dim, task.padded_dim, columns,
+        product<E, kRows, kColumns, Ask::kSecondCache>(queries + at * task.padded_dim, task.padded_dim, columns,
                                           task.padded_dim / E::kStep,
                                           scores + at * width + (index - first_tile) * kLanes, width, false);
     }
@@ -262,7 +262,7 @@ private:
 #pragma GCC unroll 8
                 for (int j = 0; j < kColumns; j++) {
                     const Stored* p = v + j * kLanes * kLanes + s * kCell<E>;
-                    if (kRows <= kFewRows) prefetch(reinterpret_cast<const char*>(p) + later);
+                    if (kRows <= kFewRows) ask<Ask::kSecondCache>(p, later);
                     cell[j] = E::load_cell(p);
                 }
 #pragma GCC unroll 16

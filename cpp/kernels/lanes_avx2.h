@@ -118,6 +118,8 @@ inline void split_pairs(const std::uint16_t* p, Lanes& first, Lanes& second) {
 }
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+// Into the second cache only.
+inline void prefetch_near(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 }  // namespace
 }  // namespace weft

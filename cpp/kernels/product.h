@@ -19,7 +19,16 @@ struct Columns {
     std::ptrdiff_t step;          // from one cell of a column to the next, in elements
 };
 
-template <class E, int kRows, int kWide, bool kPrefetch>
+// Which cache is asked ahead for cells: none where they are in one already.
+enum class Ask { kNone, kFirstCache, kSecondCache };
+
+template <Ask kAsk>
+inline void ask(const void* p, std::ptrdiff_t ahead) {
+    if constexpr (kAsk == Ask::kFirstCache) prefetch(static_cast<const char*>(p) + ahead);
+    if constexpr (kAsk == Ask::kSecondCache) prefetch_near(static_cast<const char*>(p) + ahead);
+}
+
+template <class E, int kRows, int kWide, Ask kAsk>
 inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const Columns<E, kWide>& w,
                     int num_steps, typename E::Number* y, std::ptrdiff_t y_stride, bool accumulate) {
     typename E::Sum sum[kRows][kWide];
@@ -31,7 +40,7 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
 #pragma GCC unroll 8
         for (int j = 0; j < kWide; j++) {
             const typename E::Stored* p = w.cells[j] + s * w.step;
-            if (kPrefetch) prefetch(reinterpret_cast<const char*>(p) + w.ahead[j]);
+            ask<kAsk>(p, w.ahead[j]);
             cell[j] = E::load_cell(p);
         }
 #pragma GCC unroll 16

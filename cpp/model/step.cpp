@@ -110,8 +110,9 @@ void Step::layer(int index) {
     linear(weights.qkv, model_.space_.normed.data(), all_.count, Finish::kStore,
            model_.space_.wide.data(), weights.qkv.columns);
     lap(Part::kLinear);
-    // Every row is in the cache before any row reads: it may attend to others of this step.
-    pool.share(all_.count, 1, [&](int, int begin, int end) {
+    // Every row is in the cache before any row reads: it may attend to others of this step. Tokens of one
+    // tile share cache lines, so neighbours in a prompt are written by one thread.
+    pool.share(all_.count, plan_.max_tokens == 1 ? 1 : kLanes, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) write_heads(index, row);
     });
     if (is_last && last_.count == 0) return;
