@@ -66,8 +66,6 @@ inline void finish(const GemmTask& task, int panel, int first_row, int rows, flo
     if (task.finish == Finish::kLogits) finish_logits(task, panel, first_row, rows, y);
 }
 
-constexpr Ask kAskForRow = Ask::kSecondCache;
-
 // One row: several panels side by side, for enough independent sums and several streams from memory.
 template <class E, int kPanels>
 inline void add_steps(const GemmTask& task, int panel, int begin, int end, std::ptrdiff_t ahead,
@@ -79,8 +77,8 @@ inline void add_steps(const GemmTask& task, int panel, int begin, int end, std::
 #pragma GCC unroll 8
         for (int i = 0; i < kPanels; i++) {
             const typename E::Stored* p = w + i * size + 2 * s * kCell<E>;
-            ask<kAskForRow>(p, ahead);
-            ask<kAskForRow>(p, ahead + kCellBytes);
+            ask<Ask::kSecondCache>(p, ahead);
+            ask<Ask::kSecondCache>(p, ahead + kCellBytes);
             sum[i][0] = E::dot(sum[i][0], E::load_cell(p), x + s * E::kStep);
             sum[i][1] = E::dot(sum[i][1], E::load_cell(p + kCell<E>), x + s * E::kStep);
         }
@@ -134,7 +132,7 @@ inline void multiply_block(int rows, const typename E::Activation* x, std::ptrdi
         typename E::Number* ys = y + first * y_stride;
         // The first pass over the cells takes them from memory, later ones from the cache.
         if (is_first)
-            product<E, kRows, kWide, Ask::kFirstCache>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
+            product<E, kRows, kWide, Ask::kSecondCache>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
         else product<E, kRows, kWide, Ask::kNone>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
     });
 }
@@ -154,7 +152,7 @@ inline void multiply_panel(const GemmTask& task, int panel, int first_row, int r
             columns.step = 2 * kCell<E>;
             for (int i = 0; i < kWide; i++) {
                 columns.cells[i] = cells + (i + j) * kCell<E>;
-                columns.ahead[i] = kAhead;
+                columns.ahead[i] = kAheadAlone;
             }
             multiply_block<E>(rows, x + depth, task.x_stride, columns, steps, y + j * kLanes, y_stride,
                               depth > 0);

@@ -8,8 +8,10 @@
 namespace weft {
 namespace {
 
-// How far ahead of its use a cell is asked for while weights stream from memory.
+// How far ahead of its use, in bytes, a cell is asked for while weights stream from memory: from one of
+// several panels side by side, and from one alone.
 constexpr int kAhead = 2048;
+constexpr int kAheadAlone = 6144;
 
 // Columns of cells side by side: where each begins, and how far ahead of each to ask memory for more.
 template <class E, int kWide>
