@@ -136,7 +136,7 @@ private:
         const int turn = num_heads() == 1 ? kTilesPerTurnAlone : kTilesPerTurn;
         for (int index = first_tile; index < end_tile; index += turn)
             for (int head = 0; head < num_heads(); head++)
-                for_tiles<E>(rows, [&](int first, auto height, bool) {
+                for_tiles<E>(rows, [&](int first, auto height, int) {
                     constexpr int kRows = decltype(height)::value;
                     const int left = end_tile - index;
                     const int count = left < turn ? left : turn;
@@ -155,7 +155,7 @@ private:
             columns.cells[j] = keys(index + j, head);
             columns.ahead[j] = ahead(index + j, head, turn);
         }
-        product<E, kRows, kColumns, Ask::kSecondCache>(queries + at * task.padded_dim, task.padded_dim, columns,
+        product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, columns,
                                           task.padded_dim / E::kStep,
                                           scores + at * width + (index - first_tile) * kLanes, width, false);
     }
@@ -233,7 +233,7 @@ private:
         for (int index = first_tile; index < end_tile; index += turn)
             for (int head = 0; head < num_heads(); head++) {
                 const int end = index + turn < end_tile ? index + turn : end_tile;
-                for_tiles<E>(rows, [&](int first, auto height, bool) {
+                for_tiles<E>(rows, [&](int first, auto height, int) {
                     constexpr int kRows = decltype(height)::value;
                     for_columns<kColumnsBeside<E, kRows>>(
                         task.padded_dim / kLanes, [&](int column, auto width) {
@@ -262,7 +262,7 @@ private:
 #pragma GCC unroll 8
                 for (int j = 0; j < kColumns; j++) {
                     const Stored* p = v + j * kLanes * kLanes + s * kCell<E>;
-                    if (kRows <= kFewRows) ask<Ask::kSecondCache>(p, later);
+                    if (kRows <= kFewRows) ask(p, later);
                     cell[j] = E::load_cell(p);
                 }
 #pragma GCC unroll 16

@@ -77,8 +77,8 @@ inline void add_steps(const GemmTask& task, int panel, int begin, int end, std::
 #pragma GCC unroll 8
         for (int i = 0; i < kPanels; i++) {
             const typename E::Stored* p = w + i * size + 2 * s * kCell<E>;
-            ask<Ask::kSecondCache>(p, ahead);
-            ask<Ask::kSecondCache>(p, ahead + kCellBytes);
+            ask(p, ahead);
+            ask(p, ahead + kCellBytes);
             sum[i][0] = E::dot(sum[i][0], E::load_cell(p), x + s * E::kStep);
             sum[i][1] = E::dot(sum[i][1], E::load_cell(p + kCell<E>), x + s * E::kStep);
         }
@@ -122,19 +122,37 @@ inline void gemm_one_row(const GemmTask& task) {
     for (; panel < task.last_panel; panel++) product_of_row<E, 1>(task, panel);
 }
 
+// Cells of one panel, as deep as is handled at once; the next ones lie right behind.
+struct Cells {
+    bool is_asked;  // some tile of the cells before has asked for these
+    bool has_next;
+};
+
+// How far ahead a tile of rows asks. Every tile reads all cells, the first takes them from memory: alone
+// it would wait for them, so where there are several the others ask for what comes next, one cell of
+// each pair at a time.
+inline std::ptrdiff_t ahead_of_tile(const Cells& cells, int tile, int count, int column, int steps) {
+    if (tile == 0 && (count == 1 || !cells.is_asked)) return kAheadAlone;
+    const bool is_asking = tile == (count == 2 ? 1 : 1 + column);
+    return is_asking && cells.has_next ? steps * 2 * kCellBytes : 0;
+}
+
 template <class E>
-inline void multiply_block(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
-                           const Columns<E, kWide>& columns, int steps, typename E::Number* y,
-                           std::ptrdiff_t y_stride, bool accumulate) {
-    for_tiles<E>(rows, [&](int first, auto height, bool is_first) {
-        constexpr int kRows = decltype(height)::value;
-        const typename E::Activation* xs = x + first * x_stride;
-        typename E::Number* ys = y + first * y_stride;
-        // The first pass over the cells takes them from memory, later ones from the cache.
-        if (is_first)
-            product<E, kRows, kWide, Ask::kSecondCache>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
-        else product<E, kRows, kWide, Ask::kNone>(xs, x_stride, columns, steps, ys, y_stride, accumulate);
-    });
+inline void multiply_cells(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
+                           const typename E::Stored* w, int steps, const Cells& cells,
+                           typename E::Number* y, std::ptrdiff_t y_stride, bool accumulate) {
+    const int count = num_tiles<E>(rows);
+    for (int j = 0; j < 2; j += kWide)
+        for_tiles<E>(rows, [&](int first, auto height, int tile) {
+            Columns<E, kWide> columns;
+            columns.step = 2 * kCell<E>;
+            for (int i = 0; i < kWide; i++) {
+                columns.cells[i] = w + (i + j) * kCell<E>;
+                columns.ahead[i] = ahead_of_tile(cells, tile, count, i + j, steps);
+            }
+            product<E, decltype(height)::value, kWide>(x + first * x_stride, x_stride, columns, steps,
+                                                       y + first * y_stride + j * kLanes, y_stride, accumulate);
+        });
 }
 
 // Sums of some rows times one panel, block by block of depth.
@@ -145,18 +163,13 @@ inline void multiply_panel(const GemmTask& task, int panel, int first_row, int r
     const typename E::Stored* w = panel_of<E>(task, panel);
     for (int depth = 0; depth < task.depth; depth += kBlockDepth<E>) {
         const int left = task.depth - depth;
-        const int steps = (left < kBlockDepth<E> ? left : kBlockDepth<E>) / E::kStep;
-        const typename E::Stored* cells = w + static_cast<std::ptrdiff_t>(depth) * kPanelColumns;
-        for (int j = 0; j < 2; j += kWide) {
-            Columns<E, kWide> columns;
-            columns.step = 2 * kCell<E>;
-            for (int i = 0; i < kWide; i++) {
-                columns.cells[i] = cells + (i + j) * kCell<E>;
-                columns.ahead[i] = kAheadAlone;
-            }
-            multiply_block<E>(rows, x + depth, task.x_stride, columns, steps, y + j * kLanes, y_stride,
-                              depth > 0);
-        }
+        const bool is_last = left <= kBlockDepth<E>;
+        const int steps = (is_last ? left : kBlockDepth<E>) / E::kStep;
+        const bool is_first_pass = first_row == 0;
+        const Cells cells{!is_first_pass || depth > 0 || panel > task.first_panel,
+                          is_first_pass && !(is_last && panel + 1 == task.last_panel)};
+        multiply_cells<E>(rows, x + depth, task.x_stride, w + static_cast<std::ptrdiff_t>(depth) * kPanelColumns,
+                          steps, cells, y, y_stride, depth > 0);
     }
 }
 

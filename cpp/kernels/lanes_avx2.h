@@ -117,9 +117,8 @@ inline void split_pairs(const std::uint16_t* p, Lanes& first, Lanes& second) {
     second.high = _mm256_castsi256_ps(_mm256_and_si256(high, upper));
 }
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-// Into the second cache only.
-inline void prefetch_near(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+// Into the second cache: asked of the first, a stream comes at half the rate.
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 }  // namespace
 }  // namespace weft

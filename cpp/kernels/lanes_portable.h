@@ -105,9 +105,7 @@ inline void split_pairs(const std::uint16_t* p, Lanes& first, Lanes& second) {
     }
 }
 
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
-// Into the second cache only.
-inline void prefetch_near(const void* p) { __builtin_prefetch(p, 0, 2); }
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace
 }  // namespace weft

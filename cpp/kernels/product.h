@@ -13,7 +13,8 @@ namespace {
 constexpr int kAhead = 2048;
 constexpr int kAheadAlone = 6144;
 
-// Columns of cells side by side: where each begins, and how far ahead of each to ask memory for more.
+// Columns of cells side by side: where each begins, and how far ahead of each to ask memory for more (0:
+// there is nothing to ask for, and asking for what is at hand costs nothing that shows).
 template <class E, int kWide>
 struct Columns {
     const typename E::Stored* cells[kWide];
@@ -21,16 +22,9 @@ struct Columns {
     std::ptrdiff_t step;          // from one cell of a column to the next, in elements
 };
 
-// Which cache is asked ahead for cells: none where they are in one already.
-enum class Ask { kNone, kFirstCache, kSecondCache };
+inline void ask(const void* p, std::ptrdiff_t ahead) { prefetch(static_cast<const char*>(p) + ahead); }
 
-template <Ask kAsk>
-inline void ask(const void* p, std::ptrdiff_t ahead) {
-    if constexpr (kAsk == Ask::kFirstCache) prefetch(static_cast<const char*>(p) + ahead);
-    if constexpr (kAsk == Ask::kSecondCache) prefetch_near(static_cast<const char*>(p) + ahead);
-}
-
-template <class E, int kRows, int kWide, Ask kAsk>
+template <class E, int kRows, int kWide>
 inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const Columns<E, kWide>& w,
                     int num_steps, typename E::Number* y, std::ptrdiff_t y_stride, bool accumulate) {
     typename E::Sum sum[kRows][kWide];
@@ -42,7 +36,7 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
 #pragma GCC unroll 8
         for (int j = 0; j < kWide; j++) {
             const typename E::Stored* p = w.cells[j] + s * w.step;
-            ask<kAsk>(p, w.ahead[j]);
+            ask(p, w.ahead[j]);
             cell[j] = E::load_cell(p);
         }
 #pragma GCC unroll 16
@@ -69,14 +63,19 @@ inline void with_height(int height, const Body& body) {
     body(Constant<kMost>{});
 }
 
-// Any number of rows in tiles of nearly equal height: `body(first row, height, is first tile)`.
+template <class E>
+inline int num_tiles(int rows) {
+    return (rows + kMaxRows<E> - 1) / kMaxRows<E>;
+}
+
+// Any number of rows in tiles of nearly equal height: `body(first row, height, tile)`.
 template <class E, class Body>
 inline void for_tiles(int rows, const Body& body) {
-    const int num_tiles = (rows + kMaxRows<E> - 1) / kMaxRows<E>;
-    for (int tile = 0; tile < num_tiles; tile++) {
-        const int first = rows * tile / num_tiles;
-        const int height = rows * (tile + 1) / num_tiles - first;
-        with_height<kMaxRows<E>>(height, [&](auto kRows) { body(first, kRows, tile == 0); });
+    const int count = num_tiles<E>(rows);
+    for (int tile = 0; tile < count; tile++) {
+        const int first = rows * tile / count;
+        const int height = rows * (tile + 1) / count - first;
+        with_height<kMaxRows<E>>(height, [&](auto kRows) { body(first, kRows, tile); });
     }
 }
 
