@@ -188,6 +188,7 @@ void bind_spec(nb::module_& module) {
         .def(nb::init<>())
         .def_rw("vocab_size", &ModelSpec::vocab_size)
         .def_rw("num_outputs", &ModelSpec::num_outputs)
+        .def_rw("has_int8_cache", &ModelSpec::has_int8_cache)
         .def_rw("hidden_size", &ModelSpec::hidden_size)
         .def_rw("intermediate_size", &ModelSpec::intermediate_size)
         .def_rw("num_heads", &ModelSpec::num_heads)

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/int8_rounding.h"
 #include "kernels/kernels.h"
 
 namespace weft {
@@ -20,21 +21,6 @@ namespace weft {
 constexpr int kInt8WeightShift = 128;  // added to a weight as it is stored
 // Beyond this depth a sum might not fit int32.
 constexpr int kInt8MostDepth = 1 << 17;
-
-// How a row is rounded, by its largest magnitude: x becomes round(x * inverse), and that times `scale`
-// is about x again. A row of next to nothing becomes zeros, for its inverse would be infinite; one that
-// holds NaN or infinity, whose largest magnitude is given as NaN, becomes NaN.
-struct Int8Rounding {
-    float inverse;
-    float scale;
-};
-
-// Static: each kernel file is to keep the copy that is made for its own instructions.
-static inline Int8Rounding int8_rounding(float most) {
-    if (most != most) return {0.0F, most};
-    if (most < 1e-30F) return {0.0F, 0.0F};
-    return {127.0F / most, most / 127.0F};
-}
 
 // One row of activations.
 struct QuantizeTask {

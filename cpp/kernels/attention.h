@@ -34,6 +34,7 @@ template <class E>
 struct Attention {
     using Stored = typename E::Stored;
     using Act = typename E::Activation;
+    static constexpr bool kIsScaled = E::kScaleBytes > 0;
 
     explicit Attention(const AttentionTask& t) : task(t) {
         tokens = t.last_row - t.first_row;
@@ -107,13 +108,23 @@ private:
 
     // Where this head's part of a tile begins, in the layer's keys or values.
     std::ptrdiff_t place(int index, int head) const {
-        return (task.tiles[index] * static_cast<std::ptrdiff_t>(task.num_kv_heads) + task.first_head + head) *
-               head_size;
+        return task.tiles[index] * tile_size() + (task.first_head + head) * head_size;
+    }
+    std::ptrdiff_t tile_size() const { return task.num_kv_heads * (head_size + scale_size()); }
+    // Elements that the scales of a head of a tile take.
+    static constexpr std::ptrdiff_t scale_size() {
+        return E::kScaleBytes / static_cast<std::ptrdiff_t>(sizeof(Stored));
+    }
+    Lanes scales(const void* tiles, int index, int head) const {
+        const Stored* tile = static_cast<const Stored*>(tiles) + task.tiles[index] * tile_size();
+        const Stored* all = tile + task.num_kv_heads * head_size;
+        return load(reinterpret_cast<const float*>(all + (task.first_head + head) * scale_size()));
     }
     const Stored* keys(int index, int head) const {
         return static_cast<const Stored*>(task.keys) + place(index, head);
     }
     const Stored* values(int index, int head) const {
+        if constexpr (kIsScaled) return static_cast<const Stored*>(task.values) + place(index, head);
         if (index == first_tile && first_key % kLanes != 0) return edges[0] + head * head_size;
         if (index == end_tile - 1 && end_key % kLanes != 0) return edges[1] + head * head_size;
         return static_cast<const Stored*>(task.values) + place(index, head);
@@ -185,6 +196,9 @@ private:
         const auto seen = [&](Lanes value, int t, float fill) {
             return t < low || t + kLanes > high ? keep(value, low - t, high - t, fill) : value;
         };
+        if constexpr (kIsScaled)
+            for (int t = begin; t < end; t += kLanes)
+                store(s + t, mul(load(s + t), scales(task.keys, first_tile + t / kLanes, head)));
         if (task.cap != 0.0F)
             for (int t = begin; t < end; t += kLanes)
                 store(s + t, soft_cap(mul(load(s + t), splat(task.scale)), task.cap));
@@ -200,15 +214,21 @@ private:
         for (int t = begin; t < end; t += kLanes) {
             const Lanes weight = seen(exp2(fma(load(s + t), by, top)), t, 0.0F);
             total = add(total, weight);
-            E::store_activation(w + t, weight);
+            if constexpr (kIsScaled) {
+                const Lanes scale = scales(task.values, first_tile + t / kLanes, head);
+                E::store_activation(w + t, seen(mul(weight, scale), t, 0.0F));
+            } else {
+                E::store_activation(w + t, weight);
+            }
         }
         for (int t = end; t < width; t += kLanes) E::store_activation(w + t, none);
         inverse_totals[at] = 1.0F / sum_of(total);
     }
 
     // Where a tile holds tokens that no row sees, its values are copied without them: whatever was
-    // left there by another sequence may be NaN, and NaN times 0 is NaN.
+    // left there by another sequence may be NaN, and NaN times 0 is NaN. No int8 is.
     void clean_edges() {
+        if constexpr (kIsScaled) return;
         if (first_key % kLanes != 0) clean(0, first_tile);
         if (end_key % kLanes != 0) clean(1, end_tile - 1);
     }

@@ -20,6 +20,7 @@ struct Bfloat16 {
     using Sum = Lanes;
     static constexpr Element kElement = Element::kBfloat16;
     static constexpr int kStep = 2;
+    static constexpr int kScaleBytes = 0;
 
     struct Cell {
         __m512i pairs;
@@ -27,6 +28,9 @@ struct Bfloat16 {
 
     static Sum zero() { return splat(0.0F); }
     static Cell load_cell(const Stored* p) { return {_mm512_loadu_si512(p)}; }
+    static Cell widen_cell(const std::int8_t* p) {
+        return {(__m512i)_mm512_cvtne2ps_pbh(widen_int8(p + kLanes).v, widen_int8(p).v)};
+    }
     static Lanes dot(Lanes sum, const Cell& cell, const Activation* x) {
         int pair;
         std::memcpy(&pair, x, sizeof pair);

@@ -17,6 +17,7 @@ struct Float32 {
     using Sum = Lanes;
     static constexpr Element kElement = Element::kFloat32;
     static constexpr int kStep = 1;  // elements of depth in a cell
+    static constexpr int kScaleBytes = 0;  // of a head of a tile of the KV cache
 
     struct Cell {
         Lanes value;
@@ -24,6 +25,7 @@ struct Float32 {
 
     static Sum zero() { return splat(0.0F); }
     static Cell load_cell(const Stored* p) { return {load(p)}; }
+    static Cell widen_cell(const std::int8_t* p) { return {widen_int8(p)}; }
     static Lanes dot(Lanes sum, const Cell& cell, const Activation* x) {
         return fma(splat(x[0]), cell.value, sum);
     }
@@ -47,6 +49,7 @@ struct Bfloat16 {
     using Sum = Lanes;
     static constexpr Element kElement = Element::kBfloat16;
     static constexpr int kStep = 2;
+    static constexpr int kScaleBytes = 0;
 
     struct Cell {
         Lanes first;
@@ -57,6 +60,11 @@ struct Bfloat16 {
     static Cell load_cell(const Stored* p) {
         Cell cell;
         split_pairs(p, cell.first, cell.second);
+        return cell;
+    }
+    static Cell widen_cell(const std::int8_t* p) {
+        Cell cell;
+        split_int8_pairs(p, cell.first, cell.second);
         return cell;
     }
     static Lanes dot(Lanes sum, const Cell& cell, const Activation* x) {
@@ -80,7 +88,7 @@ struct Bfloat16 {
 constexpr int kCellBytes = 64;
 
 template <class E>
-constexpr std::ptrdiff_t kCell = kCellBytes / sizeof(typename E::Stored);
+constexpr std::ptrdiff_t kCell = kLanes * E::kStep;
 
 }  // namespace
 }  // namespace weft

@@ -28,6 +28,8 @@ enum class Activation { kSilu, kGeluTanh, kRelu };
 enum class Finish { kStore, kActivate, kLogits };
 enum class QkNorm { kNone, kHead, kFull };
 
+constexpr int kInt8ScaleBytes = kLanes * 4;  // a float for each token of a head of a tile
+
 // Rows [0, rows) times panels [first_panel, last_panel).
 struct GemmTask {
     const void* x;  // activations, [rows][x_stride]
@@ -123,6 +125,9 @@ struct Kernels {
     void (*residual)(const ResidualTask&);
     void (*heads)(const HeadsTask&);
     void (*attend)(const AttentionTask&);
+    // The same where the KV cache is int8.
+    void (*int8_heads)(const HeadsTask&);
+    void (*int8_attend)(const AttentionTask&);
     // False for a row that holds NaN, or whose largest logit is infinite.
     bool (*draw)(const DrawTask&, int& token);
     int (*draw_among)(const DrawTask&, const int* tokens, int count);

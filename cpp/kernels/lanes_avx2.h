@@ -117,6 +117,23 @@ inline void split_pairs(const std::uint16_t* p, Lanes& first, Lanes& second) {
     second.high = _mm256_castsi256_ps(_mm256_and_si256(high, upper));
 }
 
+inline __m256 widen_eight(__m128i words) { return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(words)); }
+
+inline Lanes widen_words(__m256i words) {
+    return {widen_eight(_mm256_castsi256_si128(words)), widen_eight(_mm256_extracti128_si256(words, 1))};
+}
+
+inline Lanes widen_int8(const std::int8_t* p) {
+    return widen_words(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+
+// 16 pairs of int8, split into their first and their second elements.
+inline void split_int8_pairs(const std::int8_t* p, Lanes& first, Lanes& second) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    first = widen_words(_mm256_srai_epi16(_mm256_slli_epi16(pairs, 8), 8));
+    second = widen_words(_mm256_srai_epi16(pairs, 8));
+}
+
 // Into the second cache: asked of the first, a stream comes at half the rate.
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 

@@ -75,6 +75,19 @@ inline void split_pairs(const std::uint16_t* p, Lanes& first, Lanes& second) {
     second.v = _mm512_castsi512_ps(_mm512_and_si512(pairs, upper));
 }
 
+inline Lanes widen_int8(const std::int8_t* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+}
+
+// 16 pairs of int8, split into their first and their second elements.
+inline void split_int8_pairs(const std::int8_t* p, Lanes& first, Lanes& second) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i low = _mm256_srai_epi16(_mm256_slli_epi16(pairs, 8), 8);
+    first.v = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(low));
+    second.v = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_srai_epi16(pairs, 8)));
+}
+
 // Into the second cache: asked of the first, a stream comes at half the rate.
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 

@@ -105,6 +105,20 @@ inline void split_pairs(const std::uint16_t* p, Lanes& first, Lanes& second) {
     }
 }
 
+inline Lanes widen_int8(const std::int8_t* p) {
+    Lanes r;
+    for (int i = 0; i < 16; i++) r.v[i] = p[i];
+    return r;
+}
+
+// 16 pairs of int8, split into their first and their second elements.
+inline void split_int8_pairs(const std::int8_t* p, Lanes& first, Lanes& second) {
+    for (int i = 0; i < 16; i++) {
+        first.v[i] = p[2 * i];
+        second.v[i] = p[2 * i + 1];
+    }
+}
+
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace

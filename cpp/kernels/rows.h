@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/elements.h"
+#include "kernels/int8_cache.h"
 
 namespace weft {
 namespace {
@@ -108,7 +109,8 @@ void heads(const HeadsTask& task) {
     auto* query = static_cast<typename E::Activation*>(task.query);
     for (int i = 0; i < task.num_heads * task.padded_dim; i += kLanes)
         E::store_activation(query + i, load(q + i));
-    write_cache<E>(task, k, v);
+    if constexpr (E::kScaleBytes > 0) write_int8_cache<E>(task, k, v);
+    else write_cache<E>(task, k, v);
 }
 
 }  // namespace

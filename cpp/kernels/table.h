@@ -15,7 +15,7 @@ template <class E>
 constexpr Kernels kTable = {
     E::kElement, static_cast<int>(sizeof(typename E::Activation)),
     gemm<E>,     residual<E>,
-    heads<E>,    attend<E>,   draw,
+    heads<E>,    attend<E>,   heads<Int8Cache<E>>, attend<Int8Cache<E>>, draw,
     draw_among,  find_maxima, sum_exp,
     sum_weights, log_softmax, count_from,
     probe_arithmetic<E>, probe_reading,

@@ -42,8 +42,9 @@ bool Model::load(const std::string& name, const Source& source) {
 }
 
 std::size_t Model::tile_bytes() const {
-    return static_cast<std::size_t>(spec_.num_kv_heads * spec_.padded_dim()) * kLanes *
-           static_cast<std::size_t>(element_bytes(spec_.element));
+    const int head = spec_.padded_dim() * kLanes * spec_.kv_element_bytes();
+    const int scales = spec_.has_int8_cache ? kInt8ScaleBytes : 0;
+    return static_cast<std::size_t>(spec_.num_kv_heads) * static_cast<std::size_t>(head + scales);
 }
 
 std::size_t Model::layer_bytes() const {

@@ -45,6 +45,7 @@ struct ModelSpec {
     int num_outputs = 0;  // columns of the head; 0: one for each token
     Element element = Element::kFloat32;  // of activations, of the KV pool and of the embedding
     Quantization quantization = Quantization::kNone;
+    bool has_int8_cache = false;  // keys and values are rounded to int8
 
     bool is_int8() const { return quantization == Quantization::kInt8; }
     // Not where it hands on hidden states: they would be rounded for nothing.
@@ -55,6 +56,7 @@ struct ModelSpec {
     int padded_inner() const { return round_up(intermediate_size, kLanes); }
     int padded_dim() const { return round_up(head_dim, kLanes); }
     int query_size() const { return num_heads * padded_dim(); }
+    int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }
     int qkv_size() const { return (num_heads + 2 * num_kv_heads) * padded_dim(); }
 };
 

@@ -162,16 +162,16 @@ void Step::write_heads(int index, int row) {
     task.keys = layer_keys(index) + tile;
     task.values = layer_values(index) + tile;
     task.lane = slot % kLanes;
-    model_.kernels_.heads(task);
+    (spec_.has_int8_cache ? model_.kernels_.int8_heads : model_.kernels_.heads)(task);
 }
 
 // Puts a tile of a sequence together from the tiles that its slots are in.
 void Step::gather(int index, int tile) {
     const Gather& from = plan_.gathers[static_cast<std::size_t>(tile)];
     const std::size_t bytes = model_.tile_bytes();
-    const auto width = static_cast<std::size_t>(element_bytes(spec_.element));
+    const auto width = static_cast<std::size_t>(spec_.kv_element_bytes());
     const std::size_t step = spec_.element == Element::kBfloat16 ? 2 : 1;  // elements in a pair
-    const std::size_t size = bytes / width;                                // elements of all heads
+    const auto size = static_cast<std::size_t>(spec_.num_kv_heads * spec_.padded_dim()) * kLanes;
     std::byte* keys = model_.space_.gathered.data() + static_cast<std::size_t>(tile) * bytes;
     std::byte* values = keys + plan_.gathers.size() * bytes;
     for (int token = 0; token < from.num_tokens; token++) {
@@ -191,6 +191,10 @@ void Step::gather(int index, int tile) {
                 const std::size_t out = part + there / step * step * kLanes + column * step + there % step;
                 std::memcpy(values + into * width, from_values + out * width, width);
             }
+        for (std::size_t scale = size * width; scale < bytes; scale += kInt8ScaleBytes) {
+            std::memcpy(keys + scale + here * 4, from_keys + scale + there * 4, 4);
+            std::memcpy(values + scale + here * 4, from_values + scale + there * 4, 4);
+        }
     }
 }
 
@@ -222,7 +226,7 @@ void Step::attend(int index, int thread, int number) {
     task.scale = spec_.attention_scale;
     task.cap = spec_.attention_soft_cap;
     task.scratch = model_.space_.scratch.data() + static_cast<std::size_t>(thread) * model_.scratch_bytes_;
-    model_.kernels_.attend(task);
+    (spec_.has_int8_cache ? model_.kernels_.int8_attend : model_.kernels_.attend)(task);
 }
 
 // In the last layer only the rows that give logits go on.

@@ -75,6 +75,13 @@ class ServeOptions:
             help="Round linear layers, weights and inputs, to this type: half the memory, near the answers.",
         ),
     ] = None
+    kv_cache_dtype: Annotated[
+        Literal["auto", "int8"],
+        Parameter(
+            group=MODEL,
+            help="Round keys and values to this type: twice the tokens in the same memory; auto leaves them.",
+        ),
+    ] = "auto"
     compute: Annotated[
         Literal["auto", "reference", "native"],
         Parameter(group=MODEL, help="What computes: C++, or the slow reference in numpy."),

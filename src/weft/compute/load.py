@@ -26,6 +26,7 @@ from weft.model.weights import Weights
 
 ComputeName = Literal["auto", "reference", "native"]
 Quantization = Literal["int8"]
+CacheType = Literal["auto", "int8"]
 
 
 def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
@@ -34,6 +35,8 @@ def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
         raise ConfigError(_unknown("compute", options.compute, get_args(ComputeName)))
     if options.quantization is not None and options.quantization not in get_args(Quantization):
         raise ConfigError(_unknown("quantization", options.quantization, get_args(Quantization)))
+    if options.kv_cache_dtype not in get_args(CacheType):
+        raise ConfigError(_unknown("kv-cache-dtype", options.kv_cache_dtype, get_args(CacheType)))
     threads = options.num_threads
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise ConfigError(f"--num-threads must be between 1 and {MAX_THREADS}, not {threads}")
@@ -51,7 +54,10 @@ def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
             "--num-threads is for the native runner; the reference leaves it to numpy"
         )
     return ComputeConfig(
-        compute=compute, num_threads=threads or available_cpus(), quantization=options.quantization
+        compute=compute,
+        num_threads=threads or available_cpus(),
+        quantization=options.quantization,
+        kv_cache_dtype=options.kv_cache_dtype,
     )
 
 
@@ -60,8 +66,9 @@ def _unknown(flag: str, value: str, allowed: tuple[str, ...]) -> str:
 
 
 def _check_echo(options: EngineOptions, card: ModelCard) -> None:
-    for name, default in (("compute", "auto"), ("num_threads", None), ("quantization", None)):
-        if getattr(options, name) != default:
+    unset = EngineOptions()
+    for name in ("compute", "num_threads", "quantization", "kv_cache_dtype"):
+        if getattr(options, name) != getattr(unset, name):
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} has no effect on {card.name}, which computes nothing")
 
@@ -83,6 +90,10 @@ def _check_encoder(options: EngineOptions, card: ModelCard) -> None:
         )
     if options.quantization is not None:
         raise ConfigError(_not_quantized(options.quantization, card))
+    if options.kv_cache_dtype != "auto":
+        raise ConfigError(
+            f"--kv-cache-dtype {options.kv_cache_dtype}: {card.name} is an encoder, which keeps no keys and values"
+        )
 
 
 def _not_quantized(quantization: str, card: ModelCard) -> str:
@@ -100,6 +111,7 @@ def load_configured(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
         compute=compute.compute,
         num_threads=compute.num_threads,
         quantization=compute.quantization,
+        kv_cache_dtype=compute.kv_cache_dtype,
     )
 
 
@@ -110,6 +122,7 @@ def load_runner(
     compute: ComputeName = "auto",
     num_threads: int | None = None,
     quantization: Quantization | None = None,
+    kv_cache_dtype: CacheType = "auto",
 ) -> Runner:
     """Load the weights and build the runner.
 
@@ -118,7 +131,7 @@ def load_runner(
     native runner wherever the CPU has vector instructions for it, else the reference. `num_threads`
     is of the native runner (None: the CPUs that this process may use) and of encoders (None: one,
     because numpy's own threads are not ours to count). `quantization` rounds linear layers to that
-    type; encoders and models without weights refuse it.
+    type; encoders and models without weights refuse it. `kv_cache_dtype` matters to decoders only.
     """
     spec, card = checkpoint.spec, checkpoint.card
     if quantization is not None and isinstance(spec, EchoSpec | EncoderSpec):
@@ -131,7 +144,11 @@ def load_runner(
     match _chosen(compute):
         case "reference":
             return ReferenceRunner(
-                spec, checkpoint.load(), max_model_len=length, quantization=quantization
+                spec,
+                checkpoint.load(),
+                max_model_len=length,
+                quantization=quantization,
+                kv_cache_dtype=kv_cache_dtype,
             )
         case "native":
             return NativeRunner(
@@ -140,6 +157,7 @@ def load_runner(
                 dtype=card.dtype,
                 max_model_len=length,
                 quantization=quantization,
+                kv_cache_dtype=kv_cache_dtype,
                 machine=Machine(num_threads=num_threads),
             )
         case never:
@@ -163,6 +181,8 @@ def describe_runner(checkpoint: Checkpoint, compute: ComputeConfig) -> str:
     if isinstance(checkpoint.spec, EncoderSpec):
         return f"computed with numpy ({threads})"
     weights = f", {compute.quantization} weights" if compute.quantization else ""
+    if compute.kv_cache_dtype != "auto":
+        weights += f", {compute.kv_cache_dtype} KV cache"
     match compute.compute:
         case "reference":
             return f"computed with numpy{weights}"
@@ -177,7 +197,7 @@ def with_resident_sizes(checkpoint: Checkpoint, compute: ComputeConfig) -> Check
     spec, card = checkpoint.spec, checkpoint.card
     if isinstance(spec, EchoSpec | EncoderSpec) or compute.compute == "reference":
         return checkpoint  # cards are made out for the reference
-    sizes = resident_bytes(spec, card.dtype, compute.quantization)
+    sizes = resident_bytes(spec, card.dtype, compute.quantization, compute.kv_cache_dtype)
     return replace(
         checkpoint,
         card=replace(

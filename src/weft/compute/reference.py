@@ -88,7 +88,10 @@ class _Step:
 
 
 class ReferenceRunner:
-    """Loaded weights and a float32 KV pool. `max_model_len` matters to two-range rope only."""
+    """Loaded weights and a float32 KV pool, of numbers that int8 has where `kv_cache_dtype` says so.
+
+    `max_model_len` matters to two-range rope only.
+    """
 
     def __init__(
         self,
@@ -97,6 +100,7 @@ class ReferenceRunner:
         *,
         max_model_len: int,
         quantization: Literal["int8"] | None = None,
+        kv_cache_dtype: Literal["auto", "int8"] = "auto",
     ) -> None:
         self.vocab_size = spec.vocab_size
         self.spec = spec
@@ -110,6 +114,7 @@ class ReferenceRunner:
             self._head = reader.linear("", "embed" if spec.tied_head else "head")
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
         self._frequencies = {rope: inverse_frequencies(rope, max_model_len) for rope in ropes}
+        self._has_int8_cache = kv_cache_dtype == "int8"
         self._block_size = 0
         self._pool = np.zeros(0, np.float32)
 
@@ -173,6 +178,8 @@ class ReferenceRunner:
             cosine, sine = step.rotations[layer.spec.rope]
             rotate(q, cosine, sine)
             rotate(k, cosine, sine)
+        if self._has_int8_cache:
+            k, v = _rounded(k), _rounded(v)
         # All rows are written before any reads: a row may attend to others of the same step.
         pool[0, step.slots], pool[1, step.slots] = k, v
         output = attend(spec, step.plans[layer.spec.window], q, pool[0], pool[1])
@@ -209,6 +216,12 @@ class ReferenceRunner:
 
 def _normed(norm: _RmsNorm | None, rows: FloatArray) -> FloatArray:
     return rows if norm is None else norm(rows)
+
+
+def _rounded(heads: FloatArray) -> FloatArray:
+    """Keys or values [rows, heads, head_dim] as int8 gives them, each head of each row by its own scale."""
+    whole = Int8Rows.round(np.ascontiguousarray(heads).reshape(-1, heads.shape[-1]))
+    return (whole.values * whole.scales[:, None]).reshape(heads.shape)
 
 
 def _activate(activation: Activation, x: FloatArray) -> FloatArray:

@@ -34,6 +34,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     runner: str = "auto"
     pooler_config: str | dict[str, Any] | PoolerOptions | None = None
     quantization: Literal["int8"] | None = None
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"
     compute: Literal["auto", "reference", "native"] = "auto"
     num_threads: int | None = None
     max_model_len: int | None = None
@@ -143,11 +144,13 @@ class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What computes: `compute` is "native" or "reference", with `num_threads` threads.
 
     `quantization` is "int8" where linear layers are to be computed in that, else None.
+    `kv_cache_dtype` is "int8" where keys and values are to be rounded to that; "auto" leaves them.
     """
 
     compute: Literal["native", "reference"]
     num_threads: int
     quantization: Literal["int8"] | None = None
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):

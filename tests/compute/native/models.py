@@ -28,9 +28,10 @@ def make_runner(
 ) -> NativeRunner:
     """Every other layer has the shape's window; soft caps are on where there is one.
 
-    `dtype` "int8" is bfloat16 with linear layers in int8. `nan_token` makes the embedding of token 0
-    NaN.
+    `dtype` "int8" is bfloat16 with linear layers in int8; after a "+" comes what the KV cache is rounded
+    to. `nan_token` makes the embedding of token 0 NaN.
     """
+    dtype, _, kv_cache_dtype = dtype.partition("+")
     quantization = "int8" if dtype == "int8" else None
     dtype = "bfloat16" if dtype == "int8" else dtype
     query, window = SHAPES[shape]
@@ -47,6 +48,7 @@ def make_runner(
         dtype=dtype,
         max_model_len=4096,
         quantization=quantization,
+        kv_cache_dtype="int8" if kv_cache_dtype == "int8" else "auto",
         machine=Machine(path, num_threads),
     )
 

@@ -10,7 +10,7 @@ from tests.compute.steps import Part, run_at_random, scattered_blocks, step
 from weft.compute.native import usable_paths
 
 PATHS = usable_paths()
-DTYPES = ("bfloat16", "float32", "int8")
+DTYPES = ("bfloat16", "float32", "int8", "bfloat16+int8", "float32+int8")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -51,6 +51,7 @@ class Rope:
 class ModelSpec:
     vocab_size: int
     num_outputs: int
+    has_int8_cache: bool
     hidden_size: int
     intermediate_size: int
     num_heads: int

@@ -44,14 +44,17 @@ class NativeRunner:
         *,
         dtype: str,
         quantization: Literal["int8"] | None = None,
+        kv_cache_dtype: Literal["auto", "int8"] = "auto",
         max_model_len: int,
         machine: Machine = Machine(),
     ) -> None:
         self.vocab_size = spec.vocab_size
         self._num_outputs = spec.vocab_size if spec.has_head else spec.hidden_size
         self.path = usable_paths()[0] if machine.path is None else machine.path
+        native = _model_spec(spec, dtype, max_model_len, quantization)
+        native.has_int8_cache = kv_cache_dtype == "int8"
         self._model = _core.Model(
-            _model_spec(spec, dtype, max_model_len, quantization),
+            native,
             self.path,
             available_cpus() if machine.num_threads is None else machine.num_threads,
         )

@@ -8,7 +8,7 @@ from weft.model.weights import BYTES_PER_ELEMENT
 
 _LANES = 16  # elements of depth, of a head
 _PANEL = 32  # output rows of a matrix
-_SCALE_BYTES = 4  # of an output row, as int8
+_SCALE_BYTES = 4  # of an output row as int8, and of a token's keys or values of a head
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,17 @@ class ResidentBytes:
 
 
 def resident_bytes(
-    spec: DecoderSpec, dtype: str, quantization: Literal["int8"] | None = None
+    spec: DecoderSpec,
+    dtype: str,
+    quantization: Literal["int8"] | None = None,
+    kv_cache_dtype: Literal["auto", "int8"] = "auto",
 ) -> ResidentBytes:
     """Sizes for a checkpoint that is served as `dtype`; float16 is widened.
 
     As int8, only the embedding keeps that type: it is looked up and not multiplied with.
     """
-    kv_dtype = "bfloat16" if dtype == "bfloat16" else "float32"
-    width = BYTES_PER_ELEMENT[kv_dtype]
+    element = "bfloat16" if dtype == "bfloat16" else "float32"
+    width = BYTES_PER_ELEMENT[element]
     hidden = _padded(spec.hidden_size, _PANEL)
     inner = _padded(spec.intermediate_size, _LANES)
     head = _padded(spec.head_dim, _LANES)
@@ -47,7 +50,10 @@ def resident_bytes(
             scales += outputs
             head = hidden * outputs
         total = layers + head + scales * _SCALE_BYTES + embedding
-    return ResidentBytes(total, len(spec.layers) * 2 * kv * width, kv_dtype)
+    kv_bytes = kv * width
+    if kv_cache_dtype == "int8":
+        kv_bytes, element = kv + spec.num_kv_heads * _SCALE_BYTES, "int8"
+    return ResidentBytes(total, len(spec.layers) * 2 * kv_bytes, element)
 
 
 def _padded(size: int, multiple: int) -> int:

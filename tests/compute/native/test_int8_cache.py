@@ -1,0 +1,94 @@
+"""A KV cache of int8: near the answers of a whole one, as numpy rounds it, in half the memory."""
+
+import numpy as np
+import pytest
+
+from tests.compute.native.models import SHAPES, make_runner
+from tests.compute.steps import run_at_random
+from weft.compute.load import choose, load_runner, with_resident_sizes
+from weft.compute.native import Machine, NativeRunner, resident_bytes, usable_paths
+from weft.core.config import EngineOptions
+from weft.core.errors import ConfigError
+from weft.engine.configure import resolve
+from weft.model.open import open_model
+
+LENGTHS = (70, 5, 33)
+
+
+@pytest.mark.parametrize("path", usable_paths())
+@pytest.mark.parametrize("shape", SHAPES)
+def test_keys_and_values_are_rounded_as_numpy_rounds_them(shape, path):
+    """In float32 around the cache; a value on the edge between two roundings may fall elsewhere."""
+    checkpoint = open_model(f"embedded:random?{SHAPES[shape][0]}")
+    sequences = random_sequences()
+    reference = load_runner(checkpoint, compute="reference", kv_cache_dtype="int8")
+    native = NativeRunner(
+        checkpoint.spec,
+        checkpoint.load(),
+        dtype="float32",
+        max_model_len=100,
+        kv_cache_dtype="int8",
+        machine=Machine(path),
+    )
+    expected = run_at_random(reference, sequences, np.random.default_rng(2), max_chunk=20)
+    logits = run_at_random(native, sequences, np.random.default_rng(2), max_chunk=20)
+    for ours, theirs in zip(logits, expected, strict=True):
+        assert np.linalg.norm(ours - theirs) <= 0.002 * np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_answers_stay_near_those_of_a_whole_cache(shape, dtype):
+    """A relative error of at most 0.03, and not 0: it is rounded."""
+    sequences = random_sequences()
+    whole, rounded = (
+        run_at_random(make_runner(shape, name), sequences, np.random.default_rng(2), max_chunk=20)
+        for name in (dtype, f"{dtype}+int8")
+    )
+    for ours, theirs in zip(rounded, whole, strict=True):
+        assert 0 < np.linalg.norm(ours - theirs) <= 0.03 * np.linalg.norm(theirs)
+
+
+def random_sequences():
+    random = np.random.default_rng(1)
+    return [random.integers(0, 300, length).tolist() for length in LENGTHS]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_token_takes_a_byte_an_element_and_a_scale_a_head(dtype):
+    """So many more tokens fit the same memory, and the card says it."""
+    spec = open_model("embedded:random?hidden=64&heads=4&kv_heads=2&head_dim=64&layers=3").spec
+    sizes = resident_bytes(spec, dtype, None, "int8")
+    assert sizes.kv_dtype == "int8"
+    assert sizes.kv_per_token == 3 * 2 * 2 * (64 + 4)
+    assert sizes.weights == resident_bytes(spec, dtype).weights
+
+
+def configured(**flags):
+    options = EngineOptions(**flags)
+    checkpoint = open_model(options.model)
+    checkpoint = with_resident_sizes(checkpoint, choose(options, checkpoint.card))
+    return resolve(options, checkpoint.card, free_bytes=1 << 30)
+
+
+def test_the_configuration_says_what_the_cache_is():
+    """The engine makes blocks of that size, and tells the type to whoever asks."""
+    whole = configured(compute="native").cache_config
+    rounded = configured(compute="native", kv_cache_dtype="int8").cache_config
+    assert rounded.kv_cache_dtype == "int8"
+    assert rounded.block_bytes < 0.6 * whole.block_bytes
+
+
+@pytest.mark.parametrize("value", ["fp8", "bfloat16", ""])
+def test_another_type_is_refused(value):
+    """With what is allowed."""
+    with pytest.raises(
+        ConfigError, match=r'--kv-cache-dtype ".*" is unknown; choose from auto, int8'
+    ):
+        configured(kv_cache_dtype=value)
+
+
+def test_a_model_that_keeps_nothing_refuses_it():
+    """Nothing would be rounded."""
+    with pytest.raises(ConfigError, match="--kv-cache-dtype has no effect on embedded:echo"):
+        configured(model="embedded:echo", kv_cache_dtype="int8")
