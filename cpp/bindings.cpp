@@ -77,17 +77,34 @@ weft::Source source_of(const std::string& name, const std::string& dtype, const 
 }
 
 void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const Ints& slots,
-             const Ints& query_starts, const Table& block_tables, const Ints& logit_rows, Logits& logits) {
+             const Ints& query_starts, const Table& block_tables, const Ints& logit_rows,
+             const std::optional<Ints>& adapter_ids, Logits& logits) {
     const weft::Batch batch{span_of(token_ids),
                             span_of(positions),
                             span_of(slots),
                             span_of(query_starts),
                             {block_tables.data(), block_tables.size()},
                             static_cast<std::int64_t>(block_tables.shape(1)),
-                            span_of(logit_rows)};
+                            span_of(logit_rows),
+                            adapter_ids ? span_of(*adapter_ids) : std::span<const std::int32_t>()};
     const std::span<float> out(logits.data(), logits.size());
     const nb::gil_scoped_release release;
     model.forward(batch, out);
+}
+
+weft::Source source_of(const Rows& matrix) {
+    return {matrix.data(), weft::Stored::kFloat32, static_cast<std::int64_t>(matrix.shape(0)),
+            static_cast<std::int64_t>(matrix.shape(1))};
+}
+
+void add_adapter(weft::Model& model, int id, const std::map<std::string, std::pair<Rows, Rows>>& low_rank,
+                 const std::map<std::string, Rows>& whole) {
+    weft::AdapterParts parts;
+    for (const auto& [name, both] : low_rank)
+        parts.low_rank.push_back({name, source_of(both.first), source_of(both.second)});
+    for (const auto& [name, matrix] : whole) parts.whole.push_back({name, source_of(matrix)});
+    const nb::gil_scoped_release release;
+    model.add_adapter(id, parts);
 }
 
 std::map<std::string, double> seconds(const weft::Model& model) {
@@ -242,11 +259,16 @@ void bind_model(nb::module_& module) {
              },
              nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert(),
              nb::arg("scales").noconvert().none())
+        .def("add_adapter", &add_adapter, nb::arg("adapter_id"), nb::arg("low_rank").noconvert(),
+             nb::arg("whole").noconvert())
+        .def("remove_adapter", &weft::Model::remove_adapter, nb::arg("adapter_id"),
+             nb::call_guard<nb::gil_scoped_release>())
         .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),
              nb::call_guard<nb::gil_scoped_release>())
         // Not converted: a copy made on the way would be read, or written, in place of the array given.
         .def("forward", &forward, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(), nb::arg("slots").noconvert(),
-             nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("logit_rows").noconvert(), nb::arg("logits").noconvert())
+             nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("logit_rows").noconvert(),
+             nb::arg("adapter_ids").noconvert().none(), nb::arg("logits").noconvert())
         .def("fill_kv",
              [](weft::Model& model, int byte) {
                  for (std::byte& at : model.kv_bytes()) at = static_cast<std::byte>(byte);

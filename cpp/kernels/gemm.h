@@ -30,6 +30,20 @@ inline void add_bias(const GemmTask& task, int panel, int rows, float* y, std::p
     }
 }
 
+// A row without an adapter keeps its bits.
+inline void add_adapters(const GemmTask& task, int panel, int first_row, int rows, float* y,
+                         std::ptrdiff_t y_stride) {
+    if (task.added == nullptr) return;
+    for (int m = 0; m < rows; m++) {
+        const std::int32_t place = task.added_places[first_row + m];
+        if (place == 0) continue;
+        const float* added =
+            task.added + (place - 1) * task.added_stride + (panel - task.first_panel) * kPanelColumns;
+        float* p = y + m * y_stride;
+        for (int j = 0; j < kPanelColumns; j += kLanes) store(p + j, add(load(p + j), load(added + j)));
+    }
+}
+
 template <class E>
 inline void finish_gate(const GemmTask& task, int panel, int first_row, int rows, const float* y) {
     auto* out = static_cast<typename E::Activation*>(task.out) + panel * kLanes;
@@ -62,6 +76,7 @@ template <class E>
 inline void finish(const GemmTask& task, int panel, int first_row, int rows, float* y,
                    std::ptrdiff_t y_stride) {
     add_bias(task, panel, rows, y, y_stride);
+    add_adapters(task, panel, first_row, rows, y, y_stride);
     if (task.finish == Finish::kActivate) finish_gate<E>(task, panel, first_row, rows, y);
     if (task.finish == Finish::kLogits) finish_logits(task, panel, first_row, rows, y);
 }

@@ -40,6 +40,11 @@ struct GemmTask {
     int first_panel;
     int last_panel;
     const float* bias;  // by packed column, or null
+    // What adapters add, before anything else is done to a sum; null: nothing. A row of it holds the columns
+    // from `first_panel` on. By row of the task: which one, from 1; 0: none.
+    const float* added;
+    std::ptrdiff_t added_stride;
+    const std::int32_t* added_places;
     Finish finish;
     // kStore: float [rows][out_stride]. kActivate: activations, 16 for each panel, whose first 16
     // columns are gates. kLogits: float, divided and capped, no column from `columns` on.

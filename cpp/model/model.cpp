@@ -22,11 +22,6 @@ int checked_threads(int num_threads) {
     return num_threads;
 }
 
-void grow(Region& region, std::size_t bytes) {
-    // By half again, so that steps of slowly rising size do not map anew each time.
-    if (region.size() < bytes) region = Region(bytes + bytes / 2);
-}
-
 }  // namespace
 
 Model::Model(const ModelSpec& spec, const std::string& path, int num_threads)
@@ -39,6 +34,37 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads)
 bool Model::load(const std::string& name, const Source& source) {
     const std::lock_guard lock(mutex_);
     return weights_.load(name, source, pool_);
+}
+
+void Model::add_adapter(int id, const AdapterParts& parts) {
+    const std::lock_guard lock(mutex_);
+    if (id < 1) throw std::invalid_argument("adapter_id must be at least 1");
+    if (adapters_.contains(id)) throw std::invalid_argument("adapter_id " + std::to_string(id) + " is taken");
+    adapters_.try_emplace(id, spec_, weights_, parts, pool_);
+}
+
+void Model::remove_adapter(int id) {
+    const std::lock_guard lock(mutex_);
+    if (adapters_.erase(id) == 0)
+        throw std::invalid_argument("adapter_id " + std::to_string(id) + " is that of no adapter");
+}
+
+// By row of the step; empty if no sequence has one.
+std::vector<const Adapter*> Model::adapters_of(const Batch& batch) const {
+    std::vector<const Adapter*> by_row;
+    bool is_any = false;
+    for (std::size_t i = 0; i < batch.adapter_ids.size(); i++) {
+        const int id = batch.adapter_ids[i];
+        const auto found = adapters_.find(id);
+        if (id != 0 && found == adapters_.end())
+            throw std::invalid_argument("adapter_ids[" + std::to_string(i) + "] is " + std::to_string(id) +
+                                        "; it must be 0 or that of an adapter");
+        is_any = is_any || id != 0;
+        const auto rows = static_cast<std::size_t>(batch.query_starts[i + 1] - batch.query_starts[i]);
+        by_row.insert(by_row.end(), rows, id == 0 ? nullptr : &found->second);
+    }
+    if (!is_any) by_row.clear();
+    return by_row;
 }
 
 std::size_t Model::tile_bytes() const {
@@ -104,8 +130,9 @@ void Model::forward(const Batch& batch, std::span<float> logits) {
     const Plan plan = make_plan(spec_, kv_shape_, batch);
     if (logits.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.head_columns()))
         throw std::invalid_argument("logits must have a row of the head's columns for each of logit_rows");
+    std::vector<const Adapter*> adapters = adapters_of(batch);
     make_room(plan, batch.logit_rows.size());
-    Step step(*this, batch, plan, logits);
+    Step step(*this, batch, plan, logits, std::move(adapters));
     step.run();
     for (int part = 0; part < kNumParts; part++)
         seconds_[static_cast<std::size_t>(part)] += step.seconds()[static_cast<std::size_t>(part)];

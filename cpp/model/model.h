@@ -8,6 +8,8 @@
 
 #include "int8/int8.h"
 #include "kernels/kernels.h"
+#include "model/adapter_step.h"
+#include "model/adapters.h"
 #include "model/plan.h"
 #include "model/spec.h"
 #include "model/thread_pool.h"
@@ -36,6 +38,7 @@ struct Workspace {
     Region row_sums;    // int32 [rows], of `rounded`
     Region last_hidden;    // rows of the last layer that go on to the head
     Region last_attended;
+    AdapterSpace adapters;
 };
 
 class Model {
@@ -45,6 +48,11 @@ public:
 
     // False if the tensor holds NaN or infinity. See `Weights::load`.
     bool load(const std::string& name, const Source& source);
+
+    // Has an adapter more, under an id of at least 1 that none has, or one less. Throws
+    // std::invalid_argument for another id, and for parts that fit no matrix of the model.
+    void add_adapter(int id, const AdapterParts& parts);
+    void remove_adapter(int id);
 
     // Replaces the pool. Throws std::invalid_argument for sizes that no pool can have.
     void allocate_kv(std::int64_t num_blocks, std::int64_t block_size);
@@ -65,6 +73,7 @@ private:
     friend class Step;
 
     void make_room(const Plan& plan, std::size_t num_logits);
+    std::vector<const Adapter*> adapters_of(const Batch& batch) const;
     std::size_t tile_bytes() const;   // of the keys of all heads; the values take as much
     std::size_t layer_bytes() const;  // of all keys, then all values
 
@@ -73,6 +82,7 @@ private:
     const Int8Kernels& int8_kernels_;
     ThreadPool pool_;
     Weights weights_;
+    std::map<int, Adapter> adapters_;
     KvShape kv_shape_;
     Region kv_;
     Workspace space_;

@@ -27,6 +27,8 @@ void check_sizes(const Batch& batch) {
     const std::size_t sequences = batch.query_starts.size() - 1;
     if (batch.block_tables.size() != sequences * static_cast<std::size_t>(batch.table_width))
         refuse("block_tables must have as many rows as there are sequences");
+    if (!batch.adapter_ids.empty() && batch.adapter_ids.size() != sequences)
+        refuse("adapter_ids must have as many entries as there are sequences");
     if (batch.query_starts.front() != 0) refuse("query_starts must begin with 0");
     if (batch.query_starts.back() != static_cast<std::int64_t>(rows))
         refuse("query_starts must end with the number of rows");

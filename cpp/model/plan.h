@@ -18,6 +18,7 @@ struct Batch {
     std::span<const std::int32_t> block_tables;  // [sequences][table_width]
     std::int64_t table_width = 0;
     std::span<const std::int32_t> logit_rows;
+    std::span<const std::int32_t> adapter_ids;  // by sequence, 0: none; empty: no sequence has one
 };
 
 // Slots of the KV pool. Tiles hold 16 slots; blocks of whole tiles can be read where they lie.

@@ -57,4 +57,8 @@ Region& Region::operator=(Region&& other) noexcept {
     return *this;
 }
 
+void grow(Region& region, std::size_t bytes) {
+    if (region.size() < bytes) region = Region(bytes + bytes / 2);
+}
+
 }  // namespace weft

@@ -27,4 +27,8 @@ private:
     std::size_t size_ = 0;
 };
 
+// Makes a region that is too small larger, by half again: so that steps of slowly rising size do not map
+// anew each time. What it held is lost.
+void grow(Region& region, std::size_t bytes);
+
 }  // namespace weft

@@ -27,13 +27,16 @@ int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads) {
     return is_decode && is_plenty ? spec.num_kv_heads : 1;
 }
 
-Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits)
+Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits,
+           std::vector<const Adapter*> adapters)
     : model_(model),
       spec_(model.spec_),
       batch_(batch),
       plan_(plan),
       logits_(logits),
       heads_of_task_(heads_of_task(plan, model.spec_, model.pool_.size())),
+      adapter_by_row_(std::move(adapters)),
+      adapters_(spec_, model.kernels_, model.pool_, model.space_.adapters),
       all_{plan.rows, floats(model.space_.hidden), model.space_.attended.data()},
       last_{static_cast<int>(batch.logit_rows.size()), floats(model.space_.last_hidden),
             model.space_.last_attended.data()},
@@ -47,6 +50,10 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
 
 void Step::run() {
     ThreadPool& pool = model_.pool_;
+    if (!adapter_by_row_.empty()) {
+        adapters_.take(adapter_by_row_);
+        adapters_.begin_embedding(batch_.token_ids);
+    }
     pool.share(plan_.rows, 1, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) prepare(row);
     });
@@ -63,6 +70,7 @@ void Step::prepare(int row) {
     const auto at = static_cast<std::size_t>(row);
     float* hidden = all_.hidden + static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden();
     model_.weights_.embed(batch_.token_ids[at], hidden);
+    if (!adapters_.is_idle()) adapters_.embed(row, batch_.token_ids[at], hidden);
     for (int i = 0; i < spec_.hidden_size; i++) hidden[i] *= spec_.embedding_multiplier;
     std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
     for (std::size_t rope = 0; rope < spec_.ropes.size(); rope++) {
@@ -128,10 +136,12 @@ void Step::layer(int index) {
         for (int task = begin; task < end; task++) attend(index, thread, task);
     });
     lap(Part::kAttention);
-    if (is_last)
+    if (is_last) {
         pool.share(last_.count, 1, [&](int, int begin, int end) {
             for (int wanted = begin; wanted < end; wanted++) pick(wanted);
         });
+        if (!adapters_.is_idle()) pick_adapters();
+    }
     finish_layer(index, is_last ? last_ : all_);
     lap(Part::kLinear);
 }
@@ -240,6 +250,13 @@ void Step::pick(int wanted) {
     std::memcpy(last_.attended + to * attended, all_.attended + from * attended, attended);
 }
 
+void Step::pick_adapters() {
+    std::vector<const Adapter*> picked;
+    for (const std::int32_t row : batch_.logit_rows)
+        picked.push_back(adapter_by_row_[static_cast<std::size_t>(row)]);
+    adapters_.take(std::move(picked));
+}
+
 // What follows attention: o, the MLP, and the norm that the next layer or the head begins with.
 void Step::finish_layer(int index, const Rows& rows) {
     ThreadPool& pool = model_.pool_;
@@ -294,13 +311,24 @@ void Step::linear(const Matrix& matrix, const void* x, int rows, Finish finish, 
     task.columns = spec_.head_columns();
     task.divisor = spec_.logits_divisor;
     task.cap = spec_.final_soft_cap;
+    if (adapters_.is_idle()) return multiply(matrix, task);
+    adapters_.begin(matrix, x, is_float(x));
+    multiply(matrix, task);
+    adapters_.end();
+}
+
+void Step::multiply(const Matrix& matrix, const GemmTask& task) {
     if (matrix.is_int8()) int8_linear(matrix, task);
     else share_panels(matrix, task, model_.kernels_.gemm);
 }
 
-// Rounds the rows to int8, then multiplies. What the MLP makes between its two products is float.
+// Whether rows are floats where activations are something else: what the MLP of an int8 model makes
+// between its two products.
+bool Step::is_float(const void* x) const { return spec_.is_int8() && x == model_.space_.inner.data(); }
+
+// Rounds the rows to int8, then multiplies.
 void Step::int8_linear(const Matrix& matrix, const GemmTask& task) {
-    const bool is_inner = task.x == model_.space_.inner.data();
+    const bool is_inner = is_float(task.x);
     const bool is_bfloat16 = model_.kernels_.activation_bytes == 2 && !is_inner;
     auto* rounded = reinterpret_cast<std::int8_t*>(model_.space_.rounded.data());
     auto* sums = reinterpret_cast<std::int32_t*>(model_.space_.row_sums.data());
@@ -326,17 +354,28 @@ void Step::share_panels(const Matrix& matrix, const Task& task, Gemm gemm) {
     const int chunks = model_.pool_.size() * (task.rows > 1 && task.rows <= kFewRows ? 3 : 8);
     const int chunk = matrix.num_panels() / chunks;
     const int size = task.rows == 1 ? round_up(std::max(chunk, 4), 4) : std::max(chunk, 1);
-    model_.pool_.share(matrix.num_panels(), size, [&](int, int begin, int end) {
+    model_.pool_.share(matrix.num_panels(), size, [&](int thread, int begin, int end) {
         Task part = task;
         part.first_panel = begin;
         part.last_panel = end;
-        gemm(part);
+        if (adapters_.has_begun()) adapters_.multiply(thread, part, gemm);
+        else gemm(part);
     });
 }
 
 void Step::head() {
-    linear(model_.weights_.head, model_.space_.normed.data(), last_.count, Finish::kLogits,
-           logits_.data(), spec_.head_columns());
+    const std::ptrdiff_t columns = spec_.head_columns();
+    const std::vector<AdapterStep::HeadRun> runs = adapters_.head_runs();
+    int num_others = last_.count;
+    for (const AdapterStep::HeadRun& run : runs) num_others -= run.num_rows;
+    if (num_others > 0)
+        linear(model_.weights_.head, normed(0), last_.count, Finish::kLogits, logits_.data(), columns);
+    // Rows whose adapter has a head of its own are multiplied again, with that.
+    for (const AdapterStep::HeadRun& run : runs) {
+        adapters_.take(std::vector<const Adapter*>(static_cast<std::size_t>(run.num_rows), run.adapter));
+        linear(*run.adapter->head(), normed(run.first_row), run.num_rows, Finish::kLogits,
+               logits_.data() + run.first_row * columns, columns);
+    }
 }
 
 void Step::lap(Part part) {

@@ -15,7 +15,9 @@ int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads);
 
 class Step {
 public:
-    Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits);
+    // `adapters` by row, null for none; empty if no row has one.
+    Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits,
+         std::vector<const Adapter*> adapters);
 
     void run();
 
@@ -39,9 +41,12 @@ private:
     void gather(int index, int tile);
     void attend(int index, int thread, int task);
     void pick(int wanted);
+    void pick_adapters();
     void finish_layer(int index, const Rows& rows);
     void linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
                 std::ptrdiff_t out_stride);
+    void multiply(const Matrix& matrix, const GemmTask& task);
+    bool is_float(const void* x) const;
     void int8_linear(const Matrix& matrix, const GemmTask& task);
     template <class Task, class Gemm>
     void share_panels(const Matrix& matrix, const Task& task, Gemm gemm);
@@ -61,6 +66,8 @@ private:
     const std::span<float> logits_;
     const int heads_of_task_;
     std::vector<std::ptrdiff_t> rope_starts_;  // floats, in the workspace
+    const std::vector<const Adapter*> adapter_by_row_;
+    AdapterStep adapters_;
     Rows all_;
     Rows last_;
     std::array<double, kNumParts> seconds_{};

@@ -142,6 +142,15 @@ bool Weights::find_matrix(const std::string& local, LayerWeights& layer, Place& 
     return true;
 }
 
+Place Weights::place_of(const std::string& name) {
+    if (name == "head") return {&head, 0, spec_.head_columns(), spec_.hidden_size, Order::kPlain, false};
+    std::string local;
+    LayerWeights& layer = layer_of(name, local);
+    Place place;
+    if (name == "embed" || !find_matrix(local, layer, place)) refuse(name, "is not part of this model");
+    return place;
+}
+
 bool Weights::find_vector(const std::string& local, LayerWeights& layer, Span& span) {
     const ModelSpec& s = spec_;
     const int hidden = s.hidden_size;

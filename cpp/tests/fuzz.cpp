@@ -1,12 +1,13 @@
 // Runs random models through random plans, good and bad, under the sanitizers (`make sanitize`).
 //
-// Every path of this CPU, both element types, int8 and every switch of the spec are drawn; a schedule in
-// random chunks must give the bits of one token at a time, and a broken plan must be refused.
+// Every path of this CPU, both element types, int8, adapters and every switch of the spec are drawn; a
+// schedule in random chunks must give the bits of one token at a time, and a broken plan must be refused.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <list>
 #include <random>
 #include <stdexcept>
 
@@ -100,13 +101,87 @@ void load_all(weft::Model& model, unsigned seed) {
     }
 }
 
+// An adapter of some of the model's matrices, and what its parts are read from.
+class RandomAdapter {
+public:
+    RandomAdapter(const weft::ModelSpec& s, unsigned seed) : random_(seed) {
+        const int q = s.num_heads * s.head_dim;
+        const int kv = s.num_kv_heads * s.head_dim;
+        for (std::size_t i = 0; i < s.layers.size(); i++) {
+            const std::string prefix = "layers." + std::to_string(i) + ".";
+            maybe(prefix + "q", q, s.hidden_size);
+            maybe(prefix + "k", kv, s.hidden_size);
+            maybe(prefix + "v", kv, s.hidden_size);
+            maybe(prefix + "o", s.hidden_size, q);
+            maybe(prefix + "gate", s.intermediate_size, s.hidden_size);
+            maybe(prefix + "up", s.intermediate_size, s.hidden_size);
+            maybe(prefix + "down", s.hidden_size, s.intermediate_size);
+        }
+        maybe("head", s.head_columns(), s.hidden_size);
+        maybe("embed", s.hidden_size, s.vocab_size);
+        if (draw(random_, 0, 3) == 0) parts_.whole.push_back({"head", tensor(s.head_columns(), s.hidden_size)});
+        if (draw(random_, 0, 3) == 0) parts_.whole.push_back({"embed", tensor(s.vocab_size, s.hidden_size)});
+    }
+
+    const weft::AdapterParts& parts() const { return parts_; }
+
+    // The same with one part that fits nothing.
+    weft::AdapterParts broken() {
+        weft::AdapterParts parts = parts_;
+        if (parts.low_rank.empty()) parts.low_rank.push_back({"head", {}, {}});
+        weft::LowRank& part = parts.low_rank.back();
+        switch (draw(random_, 0, 4)) {
+            case 0: part.name = "layers.7.q"; break;
+            case 1: part.name = "norm"; break;
+            case 2: part.a.rows++; break;
+            case 3: part.b.columns = part.a.rows = 0; break;
+            default: part.b.rows--; break;
+        }
+        return parts;
+    }
+
+private:
+    void maybe(const std::string& name, int rows, int columns) {
+        if (draw(random_, 0, 2) == 0) return;
+        const int rank = draw(random_, 1, 40);
+        parts_.low_rank.push_back({name, tensor(rank, columns), tensor(rows, rank)});
+    }
+
+    weft::Source tensor(int rows, int columns) {
+        std::vector<float>& values = tensors_.emplace_back();
+        values.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
+        for (float& value : values) value = static_cast<float>(draw(random_, -100, 100)) / 900.0F;
+        return {values.data(), weft::Stored::kFloat32, rows, columns};
+    }
+
+    Random random_;
+    std::list<std::vector<float>> tensors_;
+    weft::AdapterParts parts_;
+};
+
+// Adapters 1 and 2; 3 was there and is gone.
+void add_adapters(weft::Model& model, unsigned seed) {
+    for (int id = 1; id <= 3; id++) {
+        RandomAdapter adapter(model.spec(), seed * 4 + static_cast<unsigned>(id));
+        model.add_adapter(id, adapter.parts());
+        bool is_refused = false;
+        try {
+            model.add_adapter(9, adapter.broken());
+        } catch (const std::invalid_argument&) {
+            is_refused = true;
+        }
+        need(is_refused, "a broken adapter was taken", seed);
+    }
+    model.remove_adapter(3);
+}
+
 // A batch that owns its arrays.
 struct Arrays {
-    Ints token_ids, positions, slots, query_starts{0}, block_tables, logit_rows;
+    Ints token_ids, positions, slots, query_starts{0}, block_tables, logit_rows, adapter_ids;
     std::int64_t table_width = 0;
 
     weft::Batch batch() const {
-        return {token_ids, positions, slots, query_starts, block_tables, table_width, logit_rows};
+        return {token_ids, positions, slots, query_starts, block_tables, table_width, logit_rows, adapter_ids};
     }
 };
 
@@ -130,6 +205,7 @@ Pool draw_pool(Random& random, const std::vector<Ints>& sequences) {
 
 void add_rows(Arrays& to, const Pool& pool, std::size_t sequence, const Ints& tokens, int from, int until) {
     const Ints& table = pool.tables[sequence];
+    to.adapter_ids.push_back(static_cast<std::int32_t>(sequence % 3));
     to.table_width = static_cast<std::int64_t>(table.size());
     to.block_tables.insert(to.block_tables.end(), table.begin(), table.end());
     for (int p = from; p < until; p++) {
@@ -180,8 +256,9 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
 // Puts a wrong number somewhere. The plan may still be a good one; it must then be computed.
 void damage(Arrays& arrays, Random& random) {
     Ints* fields[] = {&arrays.token_ids,    &arrays.positions,    &arrays.slots,
-                      &arrays.query_starts, &arrays.block_tables, &arrays.logit_rows};
-    Ints& field = *fields[draw(random, 0, 5)];
+                      &arrays.query_starts, &arrays.block_tables, &arrays.logit_rows,
+                      &arrays.adapter_ids};
+    Ints& field = *fields[draw(random, 0, 6)];
     const int values[] = {-1, 0, 1, 7, 64, 1 << 20, 2147483647, -2147483647 - 1};
     const int what = draw(random, 0, 3);
     if (what == 0 && !field.empty()) field.pop_back();
@@ -224,6 +301,7 @@ void check_seed(unsigned seed, const std::string& path) {
     weft::Model several(spec, path, draw(random, 2, 3));
     load_all(single, seed);
     load_all(several, seed);
+    for (weft::Model* model : {&single, &several}) add_adapters(*model, seed);
     const std::vector<float> expected = run(single, random, sequences, 1);
     for (float value : expected) need(value == value, "a logit is NaN", seed);
     for (int max_chunk : {4, 40}) {

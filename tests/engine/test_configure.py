@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
 from weft.core.errors import ConfigError
 from weft.engine.configure import DEFAULT_POOL_BYTES, resolve
-from weft.model.card import ModelCard
+from weft.model.card import AdapterBytes, ModelCard
 
 GIB = 1 << 30
 
@@ -36,6 +36,7 @@ def card(
         weight_bytes=weight_bytes,
         kv_bytes_per_token=kv_bytes_per_token,
         notice=None,
+        adapter=AdapterBytes((1 << 20, 1 << 10, 1), 32),
     )
 
 
@@ -160,6 +161,21 @@ def test_a_pool_beyond_the_memory_is_refused_with_two_ways_out():
     advice = [parsed(flags) for flags in re.findall(r'"(--.*?)"', message)]
     pools = [resolved(free=4 * GIB, **flags).cache_config.num_blocks for flags in advice]
     assert pools[0] < pools[1] == 3 * GIB // (16 << 16)
+
+
+@pytest.mark.parametrize(
+    ("rank", "ranks"), [(8, (32, 32, 32)), (16, (32, 32, 64)), (33, (64, 96, 128))]
+)
+def test_memory_is_kept_free_for_adapters(rank, ranks):
+    """For as many as may be loaded, on every matrix; ranks side by side are padded together."""
+    size = sum(a * b for a, b in zip(ranks, (1 << 20, 1 << 10, 1), strict=True))
+    model = card(weight_bytes=GIB)
+    flags = {"enable_lora": True, "max_loras": 3, "max_lora_rank": rank}
+    least = GIB + 3 * size + 256 * (1 << 20)  # one sequence of full length
+    assert resolved(model, free=least, num_gpu_blocks_override=256, **flags).lora_config
+    text = refusal(model, free=least - 1, num_gpu_blocks_override=256, **flags)
+    assert "weights and 3 LoRA adapters" in text
+    assert resolved(model, free=GIB + 256 * (1 << 20), num_gpu_blocks_override=256)
 
 
 def test_weights_beyond_the_memory_are_refused_with_the_numbers():

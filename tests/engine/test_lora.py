@@ -75,6 +75,19 @@ async def test_several_adapters_answer_beside_the_model_as_alone(tmp_path, clien
     assert len({tuple(one) for one in alone}) == 3
 
 
+@pytest.mark.parametrize("compute", ["native", "reference"])
+@pytest.mark.parametrize("quantization", [None, "int8"])
+async def test_every_runner_of_decoders_has_adapters(tmp_path, compute, quantization):
+    """In C++ and in numpy, on weights as they are and on int8."""
+    a = adapter(tmp_path, "a", targets=("q_proj", "down_proj", "lm_head"))
+    wanted = [None, a, None]
+    async with engine(compute=compute, quantization=quantization) as client:
+        alone = [await tokens(client, one) for one in wanted]
+        together = await asyncio.gather(*(tokens(client, one) for one in wanted))
+    assert together == alone
+    assert alone[0] != alone[1]
+
+
 async def test_an_adapter_has_blocks_of_its_own(tmp_path):
     """Its own are found again; the model's are not, nor another adapter's."""
     a, b = adapter(tmp_path, "a"), adapter(tmp_path, "b")
@@ -234,6 +247,17 @@ async def test_what_cannot_be_loaded_is_refused_and_the_engine_goes_on(tmp_path,
             with pytest.raises(kind, match=message):
                 await answer(client, request)
         assert not client.lora_requests
+        assert len(await tokens(client)) == 8
+
+
+async def test_an_adapter_larger_than_the_memory_is_refused_unread(tmp_path):
+    """By the size of its file; the engine is not brought down by it."""
+    a = adapter(tmp_path, "a")
+    with open(tmp_path / "a" / "adapter_model.safetensors", "r+b") as file:
+        file.truncate(1 << 42)
+    async with engine() as client:
+        with pytest.raises(BadRequest, match="bytes of memory, and .* are free"):
+            await client.add_lora(a)
         assert len(await tokens(client)) == 8
 
 

@@ -99,9 +99,7 @@ class ServeOptions:
     ] = None
     enable_lora: Annotated[
         bool,
-        Parameter(
-            group=MODEL, help="Serve LoRA adapters too. Everything is then computed with numpy."
-        ),
+        Parameter(group=MODEL, help="Serve LoRA adapters too. Memory is kept free for them."),
     ] = False
     max_loras: Annotated[
         MaybeCount,

@@ -44,8 +44,7 @@ def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
         _check_echo(options, card)
     compute = _chosen(options.compute)
     if options.enable_lora:
-        _check_adapters(options, card)
-        compute = "reference"
+        _check_adapters(card)
     if not card.is_causal:
         compute = "reference"
         _check_encoder(options, card)
@@ -73,14 +72,9 @@ def _check_echo(options: EngineOptions, card: ModelCard) -> None:
             raise ConfigError(f"--{flag} has no effect on {card.name}, which computes nothing")
 
 
-def _check_adapters(options: EngineOptions, card: ModelCard) -> None:
+def _check_adapters(card: ModelCard) -> None:
     if not card.is_causal or card.pooling is not None or not card.num_parameters:
         raise ConfigError(f"--enable-lora: {card.name} is served without LoRA adapters")
-    if options.compute == "native":
-        raise ConfigError(
-            "--compute native has no LoRA adapters: leave --compute to choose the reference, or drop "
-            "--enable-lora"
-        )
 
 
 def _check_encoder(options: EngineOptions, card: ModelCard) -> None:
@@ -205,6 +199,7 @@ def with_resident_sizes(checkpoint: Checkpoint, compute: ComputeConfig) -> Check
             weight_bytes=sizes.weights,
             kv_bytes_per_token=sizes.kv_per_token,
             kv_dtype=sizes.kv_dtype,
+            adapter=sizes.adapter,
         ),
     )
 

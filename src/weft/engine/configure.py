@@ -47,12 +47,14 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
     """Decide everything that was left open, and refuse what cannot work."""
     max_model_len = _max_model_len(options, card)
     scheduler = _scheduler_config(options, card, max_model_len)
+    lora = _lora_config(options)
     demand = _Demand(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
         block_size=_bounded("block_size", options.block_size, DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE),
         kv_bytes_per_token=card.kv_bytes_per_token,
-        weight_bytes=card.weight_bytes,
+        weight_bytes=card.weight_bytes + _adapter_bytes(lora, card),
+        weights="weights" if lora is None else f"weights and {lora.max_loras} LoRA adapters",
         free_bytes=free_bytes,
         is_sized_in_bytes=options.kv_cache_bytes is not None,
     )
@@ -69,7 +71,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
         pooler_config=resolve_pooler(options, card),
         compute_config=choose(options, card),
-        lora_config=_lora_config(options),
+        lora_config=lora,
     )
 
 
@@ -82,6 +84,7 @@ class _Demand:
     block_size: int
     kv_bytes_per_token: int
     weight_bytes: int
+    weights: str  # what these are, for messages
     free_bytes: int
     is_sized_in_bytes: bool  # by --kv-cache-bytes, so that advice names the same flag
 
@@ -108,8 +111,8 @@ class _Demand:
 def _num_blocks(options: EngineOptions, demand: _Demand) -> int:
     if demand.limit_bytes < demand.block_bytes:
         raise ConfigError(
-            f"the model does not fit: its weights take {_bytes(demand.weight_bytes)} and a KV block "
-            f"{_bytes(demand.block_bytes)}, but {_bytes(demand.free_bytes)} of memory are free; "
+            f"the model does not fit: its {demand.weights} take {_bytes(demand.weight_bytes)} and a "
+            f"KV block {_bytes(demand.block_bytes)}, but {_bytes(demand.free_bytes)} of memory are free; "
             "free some, or serve a smaller model"
         )
     asked = _asked_blocks(options, demand)
@@ -169,7 +172,7 @@ def _too_large(demand: _Demand, num_blocks: int) -> str:
         remedies = [_flags(demand, demand.max_model_len, size) for size in (usual, most)]
     return (
         f"the KV pool asked for takes {_bytes(num_blocks * demand.block_bytes)}, but beside the "
-        f"weights ({_bytes(demand.weight_bytes)}) only {_bytes(demand.limit_bytes)} of memory are "
+        f"{demand.weights} ({_bytes(demand.weight_bytes)}) only {_bytes(demand.limit_bytes)} of memory are "
         f"free; try {' or '.join(remedies)}"
     )
 
@@ -181,7 +184,7 @@ def _too_small(demand: _Demand, num_blocks: int) -> str:
         f"the KV pool is too small for one sequence: --max-model-len {demand.max_model_len} needs "
         f"{demand.blocks_per_sequence} blocks ({_bytes(needed)}), the pool has {num_blocks} "
         f"({_bytes(num_blocks * demand.block_bytes)}; free memory {_bytes(demand.free_bytes)}, "
-        f"weights {_bytes(demand.weight_bytes)})"
+        f"{demand.weights} {_bytes(demand.weight_bytes)})"
     )
     remedies = _remedies(demand, num_blocks, needed)
     return f"{message}; try {' or '.join(remedies)}" if remedies else message
@@ -311,6 +314,13 @@ def _lora_config(options: EngineOptions) -> LoraConfig | None:
         if value is not None:
             raise ConfigError(f"{flag} needs --enable-lora")
     return None
+
+
+def _adapter_bytes(lora: LoraConfig | None, card: ModelCard) -> int:
+    """Kept free for as many as may be loaded, each of the highest rank on every matrix."""
+    if lora is None or card.adapter is None:
+        return 0
+    return lora.max_loras * card.adapter.of(lora.max_lora_rank)
 
 
 def _bounded(name: str, value: int | None, default: int, most: int = _INT32_MAX) -> int:

@@ -5,8 +5,12 @@ from pathlib import Path
 from weft.compute.runner import AdapterRunner, Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, NotFound
+from weft.engine.memory import free_memory_bytes
 from weft.engine.messages import AddLora, Reply
-from weft.model.lora import AdapterTargets, read_adapter
+from weft.model.lora import WEIGHTS_FILE, AdapterTargets, read_adapter
+
+# Bytes taken for a byte of the file, at most: bfloat16 is widened, and packed from that.
+_BYTES_PER_BYTE = 4
 
 
 class LoraLoader:
@@ -23,8 +27,11 @@ class LoraLoader:
         assert self._limits is not None
         assert self._runner is not None
         try:
+            path = Path(command.path)
+            _check_room(path)
             targets = AdapterTargets.of(self._runner.spec, self._model_type)
-            adapter = read_adapter(Path(command.path), targets, max_rank=self._limits.max_lora_rank)
+            adapter = read_adapter(path, targets, max_rank=self._limits.max_lora_rank)
+            self._runner.add_adapter(command.lora_id, adapter)
         except (ConfigError, NotFound) as error:
             is_missing = isinstance(error, NotFound)
             return Reply(command.call_id, False, refusal=str(error), is_missing=is_missing)
@@ -32,10 +39,20 @@ class LoraLoader:
             return Reply(
                 command.call_id, False, refusal=f"{command.path}: the memory does not suffice"
             )
-        self._runner.add_adapter(command.lora_id, adapter)
         return Reply(command.call_id)
 
     def remove(self, lora_id: int) -> None:
         """Forget a loaded adapter."""
         assert self._runner is not None
         self._runner.remove_adapter(lora_id)
+
+
+def _check_room(path: Path) -> None:
+    """An adapter with an embedding and a head of its own is larger than what is kept free for it."""
+    file = path / WEIGHTS_FILE
+    needed = _BYTES_PER_BYTE * file.stat().st_size if file.is_file() else 0
+    free = free_memory_bytes()
+    if needed > free:
+        raise ConfigError(
+            f"{path}: loading it takes up to {needed:,} bytes of memory, and {free:,} are free"
+        )

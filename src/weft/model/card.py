@@ -7,6 +7,25 @@ from weft.model.pooling import PoolingSpec
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterBytes:
+    """Memory of a LoRA adapter that is on every matrix of a model, in the runner that will serve it.
+
+    By rank, of matrices with an adapter by themselves, in pairs and in threes: the ranks of those that
+    are computed together lie side by side, and are padded together to a multiple of `padded_to`.
+    """
+
+    per_rank: tuple[int, int, int]
+    padded_to: int
+
+    def of(self, rank: int) -> int:
+        """With each matrix of that rank."""
+        step = self.padded_to
+        return sum(
+            -(-count * rank // step) * step * size for count, size in enumerate(self.per_rank, 1)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCard:
     """`eos_token_ids[0]` is the primary end-of-sequence id; `dtype` is that of the weights as served."""
 
@@ -25,5 +44,6 @@ class ModelCard:
     kv_bytes_per_token: int  # of the runner that will serve it
     notice: str | None  # one sentence that the start banner shows
     kv_dtype: str = "float32"  # of the runner that will serve it
+    adapter: AdapterBytes | None = None  # None: the model is served without adapters
     pooling: PoolingSpec | None = None  # None: the model generates text
     is_causal: bool = True  # tokens see those before them only, so a prompt may be run in chunks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
-from weft.model.card import ModelCard
+from weft.model.card import AdapterBytes, ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.encoders.directory import open_encoder
 from weft.model.encoders.families import ENCODER_FAMILIES
@@ -125,7 +125,17 @@ def describe(
         weight_bytes=num_parameters * BYTES_PER_ELEMENT["float32"],
         kv_bytes_per_token=len(spec.layers) * 2 * spec.kv_size * BYTES_PER_ELEMENT["float32"],
         notice=None,
+        adapter=_adapter_bytes(spec),
     )
+
+
+def _adapter_bytes(spec: DecoderSpec) -> AdapterBytes:
+    """In the reference each matrix's adapter is by itself."""
+    plans = [plan for plan in decoder_layout(spec) if len(plan.shape) == 2]
+    size = sum(sum(plan.shape) for plan in plans)
+    if spec.tied_head:
+        size += spec.vocab_size + spec.hidden_size  # of the head
+    return AdapterBytes((size * BYTES_PER_ELEMENT["float32"], 0, 0), 16)
 
 
 def _match(

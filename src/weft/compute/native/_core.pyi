@@ -79,6 +79,13 @@ class Model:
     def load(
         self, name: str, dtype: str, tensor: NDArray[Any], scales: FloatArray | None
     ) -> bool: ...
+    def add_adapter(
+        self,
+        adapter_id: int,
+        low_rank: dict[str, tuple[FloatArray, FloatArray]],
+        whole: dict[str, FloatArray],
+    ) -> None: ...
+    def remove_adapter(self, adapter_id: int) -> None: ...
     def allocate_kv(self, num_blocks: int, block_size: int) -> None: ...
     def forward(
         self,
@@ -88,6 +95,7 @@ class Model:
         query_starts: IntArray,
         block_tables: IntArray,
         logit_rows: IntArray,
+        adapter_ids: IntArray | None,
         logits: FloatArray,
     ) -> None: ...
     def fill_kv(self, byte: int) -> None: ...

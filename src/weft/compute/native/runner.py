@@ -9,6 +9,7 @@ import numpy as np
 from weft.compute.native import _core
 from weft.compute.rope import inverse_frequencies
 from weft.compute.runner import Batch, FloatArray
+from weft.model.lora import Adapter
 from weft.model.spec import DecoderSpec, RopeSpec
 from weft.model.weights import Tensor, Weights, refuse_values
 
@@ -49,6 +50,7 @@ class NativeRunner:
         machine: Machine = Machine(),
     ) -> None:
         self.vocab_size = spec.vocab_size
+        self.spec = spec
         self._num_outputs = spec.vocab_size if spec.has_head else spec.hidden_size
         self.path = usable_paths()[0] if machine.path is None else machine.path
         native = _model_spec(spec, dtype, max_model_len, quantization)
@@ -75,13 +77,20 @@ class NativeRunner:
         """
         self._model.allocate_kv(num_blocks, block_size)
 
+    def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
+        """See `AdapterRunner`. An adapter that does not fit the model is a `ValueError`."""
+        low_rank = {name: (delta.a, delta.b) for name, delta in adapter.low_rank.items()}
+        self._model.add_adapter(adapter_id, low_rank, dict(adapter.whole))
+
+    def remove_adapter(self, adapter_id: int) -> None:
+        """See `AdapterRunner`."""
+        self._model.remove_adapter(adapter_id)
+
     def forward(self, batch: Batch) -> FloatArray:
         """Logits of the wanted rows, [wanted, vocab]; without a head, their hidden states.
 
-        A batch that fits no model is a `ValueError`, and so is one with adapters.
+        A batch that fits no model is a `ValueError`, and so is one that names an unknown adapter.
         """
-        if batch.adapter_ids is not None:
-            raise ValueError("adapter_ids must be None: there are no adapters here")
         logits = np.empty((len(batch.logit_rows), self._num_outputs), np.float32)
         self._model.forward(
             batch.token_ids,
@@ -90,6 +99,7 @@ class NativeRunner:
             batch.query_starts,
             batch.block_tables,
             batch.logit_rows,
+            batch.adapter_ids,
             logits,
         )
         return logits

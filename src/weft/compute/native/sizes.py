@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from weft.model.card import AdapterBytes
 from weft.model.spec import DecoderSpec
 from weft.model.weights import BYTES_PER_ELEMENT
 
@@ -18,6 +19,7 @@ class ResidentBytes:
     weights: int
     kv_per_token: int
     kv_dtype: str
+    adapter: AdapterBytes
 
 
 def resident_bytes(
@@ -53,7 +55,23 @@ def resident_bytes(
     kv_bytes = kv * width
     if kv_cache_dtype == "int8":
         kv_bytes, element = kv + spec.num_kv_heads * _SCALE_BYTES, "int8"
-    return ResidentBytes(total, len(spec.layers) * 2 * kv_bytes, element)
+    adapter = _adapter_bytes(spec, width)
+    return ResidentBytes(total, len(spec.layers) * 2 * kv_bytes, element, adapter)
+
+
+def _adapter_bytes(spec: DecoderSpec, width: int) -> AdapterBytes:
+    """As cpp/model/adapters.cpp packs them: each `a` and each `b` as wide as its packed matrix."""
+    hidden = _padded(spec.hidden_size, _PANEL)
+    inner = _padded(spec.intermediate_size, _LANES)
+    head = _padded(spec.head_dim, _LANES)
+    query = spec.num_heads * head
+    qkv = _padded(query + 2 * spec.num_kv_heads * head, _PANEL)
+    layers = len(spec.layers)
+    alone = layers * (query + 2 * hidden + inner)  # o and down
+    alone += hidden + _padded(spec.vocab_size, _PANEL)  # the head
+    alone += spec.vocab_size + hidden  # the embedding
+    pairs, threes = layers * (hidden + 2 * inner), layers * (hidden + qkv)
+    return AdapterBytes((alone * width, pairs * width, threes * width), _PANEL)
 
 
 def _padded(size: int, multiple: int) -> int:

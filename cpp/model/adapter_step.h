@@ -1,0 +1,112 @@
+// What the adapters of a step's rows add to its products. Rows with the same adapter are multiplied with
+// it together; a row's result is its own, whoever else is in its group.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "model/adapters.h"
+#include "model/region.h"
+#include "model/thread_pool.h"
+
+namespace weft {
+
+// Memory of one step's adapters; kept, and made larger when a step needs more.
+struct AdapterSpace {
+    Region taken;     // activations [rows][depth], of rows that do not lie side by side
+    Region sums;      // float [rows][rank]
+    Region low;       // activations [rows][rank], rounded from `sums`
+    Region added;     // float [threads][rows][columns of a few panels]
+    Region embedded;  // float [rows][padded_hidden]
+};
+
+class AdapterStep {
+public:
+    AdapterStep(const ModelSpec& spec, const Kernels& kernels, ThreadPool& pool, AdapterSpace& space);
+
+    // From now on the rows are these, by the adapter of each: null for none.
+    void take(std::vector<const Adapter*> by_row);
+    bool is_idle() const { return groups_.empty(); }
+
+    // What is added to the embeddings of the rows; then, for each row, its embedding if that changes.
+    void begin_embedding(std::span<const std::int32_t> token_ids);
+    void embed(int row, int token, float* hidden) const;
+
+    // The first half of what is added to `x` times `matrix`; `x` is [rows][matrix.depth] of activations, or
+    // of floats. The second half is `multiply`'s.
+    void begin(const Matrix& matrix, const void* x, bool are_floats);
+    bool has_begun() const { return !products_.empty(); }
+    void end() { products_.clear(); }
+    // `gemm` of the task, with what is added. Threads do it for panels of their own.
+    template <class Task, class Gemm>
+    void multiply(int thread, Task task, Gemm gemm) const {
+        const int end = task.last_panel;
+        task.added = added(thread);
+        task.added_stride = panels_at_once_ * kPanelColumns;
+        task.added_places = places_.data();
+        for (int panel = task.first_panel; panel < end; panel += panels_at_once_) {
+            task.first_panel = panel;
+            task.last_panel = std::min(end, panel + panels_at_once_);
+            add_panels(panel, task.last_panel, added(thread), task.added_stride);
+            gemm(task);
+        }
+    }
+
+    // Rows side by side whose adapter has a head of its own.
+    struct HeadRun {
+        const Adapter* adapter;
+        int first_row;
+        int num_rows;
+    };
+    std::vector<HeadRun> head_runs() const;
+
+private:
+    struct Group {
+        const Adapter* adapter;
+        std::vector<int> rows;
+    };
+    // A group's rows on their way through one delta.
+    struct Product {
+        const Group* group;
+        const Matrix* a;
+        const Matrix* b;
+        int first_place;          // of its first row, among the rows of all products
+        std::ptrdiff_t low_start;  // of its rows, in `low`
+    };
+    // Some rows of a product, which one thread does.
+    struct Piece {
+        const Product* product;
+        int first_row;  // in the group
+        int last_row;
+    };
+
+    void add_product(const Group& group, const Matrix* a, const Matrix* b);
+    void make_room(int depth);
+    template <class Work>
+    void for_pieces(const Work& work);
+    void take_low(const Piece& piece, const Matrix& matrix, const std::byte* x, bool are_floats) const;
+    void look_up(const Piece& piece, std::span<const std::int32_t> token_ids) const;
+    const std::byte* rows_of(const Piece& piece, const std::byte* x, int depth, bool are_floats) const;
+    void add_panels(int first_panel, int last_panel, float* out, std::ptrdiff_t stride) const;
+    void to_activations(const float* from, std::byte* to, int count) const;
+    float* sums(const Piece& piece) const;
+    std::byte* low(const Product& product, int row) const;
+    float* added(int thread) const;
+
+    const ModelSpec& spec_;
+    const Kernels& kernels_;
+    ThreadPool& pool_;
+    AdapterSpace& space_;
+    std::vector<const Adapter*> by_row_;
+    std::vector<Group> groups_;
+    std::vector<Product> products_;
+    std::vector<std::int32_t> places_;  // by row, from 1; 0: nothing is added
+    int num_places_ = 0;
+    std::ptrdiff_t low_size_ = 0;
+    int panels_at_once_ = 1;
+};
+
+}  // namespace weft
