@@ -14,6 +14,7 @@ from weft.model.open import open_model
 SPEC = open_model("embedded:random?layers=2&hidden=32&vocab=300").spec
 TARGETS = AdapterTargets.of(SPEC, "llama")
 TIED = open_model("embedded:tiny")
+TIED_TARGETS = AdapterTargets.of(TIED.spec, TIED.card.model_type)
 Q = "model.layers.0.self_attn.q_proj"
 
 
@@ -189,12 +190,36 @@ def test_numbers_that_are_none_are_refused(tmp_path):
         read(path)
 
 
-@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
-def test_one_matrix_in_two_places_is_not_adapted(tmp_path, target):
-    """Where head and embedding are tied, training one and merging both do not agree."""
-    path = write_adapter(tmp_path / "a", TIED.spec, targets=("q_proj", target))
-    with pytest.raises(ConfigError, match="one matrix"):
-        read(path, targets=AdapterTargets.of(TIED.spec, TIED.card.model_type))
+@pytest.mark.parametrize(
+    ("target", "name"), [("embed_tokens", "embed"), ("lm_head", "head")], ids="-".join
+)
+def test_one_matrix_in_two_places_is_adapted_in_one(tmp_path, target, name):
+    """Where head and embedding are tied, what was trained of one leaves the other as it is."""
+    path = write_adapter(tmp_path / "a", TIED.spec, targets=(target,))
+    assert set(read(path, targets=TIED_TARGETS).low_rank) == {name}
+
+
+def test_what_was_trained_together_is_on_both(tmp_path):
+    """With `ensure_weight_tying` PEFT names one of the two and saves both."""
+    both = ("embed_tokens", "lm_head")
+    flags = {"ensure_weight_tying": True, "target_modules": ["embed_tokens"]}
+    path = write_adapter(tmp_path / "a", TIED.spec, targets=both, **flags)
+    assert set(read(path, targets=TIED_TARGETS).low_rank) == {"embed", "head"}
+    path = write_adapter(tmp_path / "b", TIED.spec, targets=both[:1], **flags)
+    with pytest.raises(
+        ConfigError, match="ensure_weight_tying is set, but embed_tokens and lm_head"
+    ):
+        read(path, targets=TIED_TARGETS)
+
+
+def test_tying_means_nothing_where_nothing_is_tied(tmp_path):
+    """PEFT says so and goes on; a head that was not named is still refused."""
+    flags = {"ensure_weight_tying": True, "target_modules": ["embed_tokens"]}
+    path = write_adapter(tmp_path / "a", SPEC, targets=("embed_tokens",), **flags)
+    assert set(read(path).low_rank) == {"embed"}
+    path = write_adapter(tmp_path / "b", SPEC, targets=("embed_tokens", "lm_head"), **flags)
+    with pytest.raises(ConfigError, match="lm_head is not among target_modules"):
+        read(path)
 
 
 def test_a_file_that_is_replaced_does_not_change_what_was_read(tmp_path):

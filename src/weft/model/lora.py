@@ -6,7 +6,7 @@ another model: one whose tensors were passed over would answer as the model does
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -70,26 +70,29 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class AdapterTargets:
-    """The matrices of a model, by the names of the modules that an adapter may know."""
+    """The matrices of a model, by the names of the modules that an adapter may know.
+
+    A head that is the embedding is a module by itself all the same, as in PEFT: what is trained of one of
+    the two leaves the other as it is.
+    """
 
     prefixes: tuple[str, ...]
     plans: Mapping[str, tuple[TensorPlan, ...]]  # by module, without prefix
+    is_tied: bool
 
     @classmethod
     def of(cls, spec: DecoderSpec, model_type: str) -> "AdapterTargets":
         """Those of a decoder of a family."""
         family = FAMILIES[model_type]
         plans: dict[str, tuple[TensorPlan, ...]] = {}
-        for plan in decoder_layout(spec, prefix="", fused_projections=family.fused_projections):
+        layout = decoder_layout(
+            replace(spec, tied_head=False), prefix="", fused_projections=family.fused_projections
+        )
+        for plan in layout:
             if len(plan.shape) == 2:
                 module = plan.source.removesuffix(".weight")
                 plans[module] = (*plans.get(module, ()), plan)
-        return cls(family.prefixes, plans)
-
-    @property
-    def is_tied(self) -> bool:
-        """Whether the head is the embedding."""
-        return _HEAD not in self.plans
+        return cls(family.prefixes, plans, spec.tied_head)
 
     @property
     def leaves(self) -> str:
@@ -101,8 +104,7 @@ class AdapterTargets:
         for prefix in self.prefixes:
             if path.startswith(prefix) and path.removeprefix(prefix) in self.plans:
                 return path.removeprefix(prefix)
-        module = path.rpartition(".")[2]
-        return _HEAD if module == _HEAD and not self.is_tied else None
+        return _HEAD if path.rpartition(".")[2] == _HEAD and _HEAD in self.plans else None
 
     def matching(self, target: str) -> set[str]:
         """The modules that `target`, a path or the end of one, names."""
@@ -122,6 +124,11 @@ class _Config:
     fields: Fields
     targets: tuple[str, ...] | None  # None: a pattern, which the tensors stand for
     saved: tuple[str, ...]
+
+    @property
+    def ties(self) -> bool:
+        """Whether head and embedding were trained together, where they are one matrix."""
+        return self.fields.flag_or("ensure_weight_tying", False)
 
     def rank(self, module: str) -> int:
         """The rank of one module's adapter."""
@@ -202,11 +209,6 @@ def _read_targets(
     given = None if isinstance(named, str) else fields.texts("target_modules")
     for key, names in (("target_modules", given or ()), ("modules_to_save", saved)):
         for name in names:
-            if name.rpartition(".")[2] in (_EMBED, _HEAD) and targets.is_tied:
-                raise ConfigError(
-                    f"{fields.where}: {key} names {shown(name)}, but this model's head and embedding "
-                    "are one matrix: to change one of them is to change both, or to untie them"
-                )
             if not targets.matching(name):
                 raise ConfigError(
                     f"{fields.where}: {key} names {shown(name)}, which the model does not have; "
@@ -274,9 +276,20 @@ def _check_complete(
         if not any(part in found.get(module, {}) for module in modules):
             raise ConfigError(f"{where}: there are no tensors for {shown(target)}")
         named |= modules
+    if config.ties and targets.is_tied:
+        _check_tied(where, found)
+        named |= {_HEAD, _EMBED} if named & {_HEAD, _EMBED} else set()
     strangers = [] if config.targets is None else sorted(found.keys() - named)
     if strangers:
         raise ConfigError(f"{where}: module {strangers[0]} is not among target_modules")
+
+
+def _check_tied(where: Path, found: Mapping[str, Mapping[str, str]]) -> None:
+    """PEFT trains what is tied together, and saves it twice."""
+    if set(found.get(_EMBED, ())) != set(found.get(_HEAD, ())):
+        raise ConfigError(
+            f"{where}: ensure_weight_tying is set, but {_EMBED} and {_HEAD} do not have the same tensors"
+        )
 
 
 def _named(config: _Config) -> Iterator[tuple[str, str]]:
