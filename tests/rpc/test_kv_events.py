@@ -130,6 +130,19 @@ async def test_idle_stream_carries_load_records(stub: VllmEngineStub, engine: Fa
     call.cancel()
 
 
+async def test_load_records_count_adapters(stub: VllmEngineStub, engine: FakeEngine):
+    """Where there can be any; batches and heartbeats alike."""
+    await engine.publish(batch(0))
+    call = stub.SubscribeKvEvents(SubscribeKvEventsRequest())
+    assert not (await read(call)).load.HasField("lora")
+    engine.load = EngineLoad(num_loras=1, max_loras=4)
+    expected = common_pb2.EngineLora(slots_used=1, slots_total=4, utilization=0.25)
+    assert (await read(call)).load.lora == expected
+    await engine.publish(batch(1))
+    assert (await read(call)).load.lora == expected
+    call.cancel()
+
+
 async def test_load_records_before_the_first_batch_need_asking(
     stub: VllmEngineStub, engine: FakeEngine
 ):

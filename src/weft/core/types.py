@@ -332,7 +332,8 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     `gen_throughput` is generated tokens per second and `cache_hit_rate` the share of queried prompt
     tokens found in the prefix cache, both over a recent window; `age_s` is the time since the engine
-    last finished a step or answered a ping.
+    last finished a step or answered a ping. `num_loras` adapters are loaded; `max_loras` is 0 without
+    `--enable-lora`.
     """
 
     data_parallel_rank: int = 0
@@ -350,6 +351,8 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
     num_preemptions: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_loras: int = 0
+    max_loras: int = 0
 
     @property
     def token_usage(self) -> float:

@@ -15,8 +15,14 @@ _WINDOW_S = 5.0
 class LoadMeter:
     """Counts generated tokens over the last few seconds. `clock` is monotonic, in seconds."""
 
-    def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        num_loras: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
+        self._num_loras = num_loras
         self._clock = clock
         self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
         self._num_recent_tokens = 0
@@ -36,6 +42,7 @@ class LoadMeter:
         self._forget_old()
         queried = scheduler.num_queried_tokens
         pool = scheduler.cache.pool
+        loras = self._config.lora_config
         return EngineLoad(
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
@@ -51,6 +58,8 @@ class LoadMeter:
             num_preemptions=scheduler.num_preemptions,
             num_draft_tokens=scheduler.drafts.num_tokens,
             num_accepted_tokens=scheduler.drafts.num_accepted,
+            num_loras=self._num_loras(),
+            max_loras=0 if loras is None else loras.max_loras,
         )
 
     def has_news(self, scheduler: Scheduler) -> bool:

@@ -81,13 +81,13 @@ class EngineLoop:
             config.model_config.max_model_len,
             max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
         )
-        self._meter = LoadMeter(config)
+        self._loras = LoraLoader(runner, config)
+        self._meter = LoadMeter(config, lambda: self._loras.num_loaded)
         model = config.model_config
         self._grammars = GrammarCompiler(
             lambda: Vocabulary.read(read_tokenizer(), model.vocab_size, model.eos_token_ids),
             mailbox.wake,
         )
-        self._loras = LoraLoader(runner, config)
         self._pending_pause: Pause | None = None
         self._stop_at: float | None = None
         self._num_kv_batches = 0

@@ -21,6 +21,7 @@ class LoraLoader:
         self._model_type = config.model_config.model_type
         self._runner = runner if isinstance(runner, AdapterRunner) else None
         assert self._limits is None or self._runner is not None, "refused when it was chosen"
+        self.num_loaded = 0
 
     def load(self, command: AddLora) -> Reply:
         """Load an adapter, whole or not at all; what is wrong with it is in the answer."""
@@ -32,6 +33,7 @@ class LoraLoader:
             targets = AdapterTargets.of(self._runner.spec, self._model_type)
             adapter = read_adapter(path, targets, max_rank=self._limits.max_lora_rank)
             self._runner.add_adapter(command.lora_id, adapter)
+            self.num_loaded += 1
         except (ConfigError, NotFound) as error:
             is_missing = isinstance(error, NotFound)
             return Reply(command.call_id, False, refusal=str(error), is_missing=is_missing)
@@ -45,6 +47,7 @@ class LoraLoader:
         """Forget a loaded adapter."""
         assert self._runner is not None
         self._runner.remove_adapter(lora_id)
+        self.num_loaded -= 1
 
 
 def _check_room(path: Path) -> None:

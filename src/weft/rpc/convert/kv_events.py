@@ -63,7 +63,16 @@ class KvEventWriter:
             max_running_requests=load.max_running,
             age_ms=int(age_s * 1000),
             sample=self._num_samples,
+            lora=_to_lora(load) if load.max_loras else None,
         )
+
+
+def _to_lora(load: EngineLoad) -> pb.EngineLora:
+    return pb.EngineLora(
+        slots_used=load.num_loras,
+        slots_total=load.max_loras,
+        utilization=load.num_loras / load.max_loras,
+    )
 
 
 def to_event(event: KvEvent, event_id: int) -> pb.KvCacheEvent:

@@ -18,7 +18,8 @@ _REQUEST_COUNTS = ("num_running_reqs", "num_waiting_reqs", "num_total_reqs", "ma
 _TOKEN_COUNTS = ("num_used_tokens", "max_total_num_tokens", "token_usage")
 
 # The sections a caller may ask for, and the fields of a load that each one fills. Those without any
-# name what this engine does not have.
+# name what the message has no field for, such as adapters (the load records of SubscribeKvEvents have),
+# or what this engine does not have.
 _FIELDS_BY_SECTION = MappingProxyType(
     {
         "core": frozenset(field.name for field in pb.SchedulerLoad.DESCRIPTOR.fields),
