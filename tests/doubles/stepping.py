@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tests.doubles.fake_runner import FakeRunner
+from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from weft.core.types import FinishReason, Request, SamplingParams
+from weft.core.types import FinishReason, PoolingKind, PoolingParams, Request, SamplingParams
 from weft.engine.constraints.grammar import Grammar, GrammarFailed, Vocabulary, build
 from weft.engine.messages import LogprobRow, SequenceOutput
+from weft.engine.sampling.pooling import pool
 from weft.engine.sampling.verify import settle
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
@@ -29,6 +31,7 @@ class Answer:
     num_cached_tokens: int = 0
     error: str | None = None
     num_endings: int = 0
+    pooled: bytes | None = None
 
     def take(self, output: SequenceOutput) -> None:
         """Add one step's news."""
@@ -38,6 +41,7 @@ class Answer:
             assert self.prompt_logprobs is None, "prompt log-probabilities came twice"
             self.prompt_logprobs = output.prompt_logprobs
         self.num_cached_tokens = output.num_cached_tokens
+        self.pooled = output.pooled
         if output.finish_reason is not None:
             self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
             self.error = output.error
@@ -55,6 +59,7 @@ class SteppingEngine:
         )
         self.answers: dict[str, list[Answer]] = {}
         self.vocabulary: Vocabulary | None = None  # set by tests that use grammars
+        self.pooler: Pooler | None = None  # set by tests that pool
         cache = config.cache_config
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
 
@@ -97,6 +102,29 @@ class SteppingEngine:
         if (grammar or thought) and not is_grammar_late:
             self.settle(request_id, self.made(grammar))
 
+    def submit_pooling(
+        self,
+        request_id: str,
+        prompt: list[int],
+        kind: PoolingKind,
+        *,
+        salt=None,
+        priority=0,
+        **params,
+    ) -> None:
+        """Queue a request whose hidden states are wanted."""
+        request = make_request(request_id, prompt, SamplingParams(max_tokens=1))
+        self.scheduler.add(
+            msgspec.structs.replace(
+                request,
+                cache_salt=salt,
+                priority=priority,
+                pooling=PoolingParams(**params),
+                pooling_kind=kind,
+            )
+        )
+        self.answers[request_id] = [Answer()]
+
     def settle(self, request_id: str, made: Grammar | str) -> None:
         """Give a request its grammar, or the reason why there is none."""
         self._take(self.scheduler.settle_grammar(request_id, made))
@@ -119,7 +147,11 @@ class SteppingEngine:
         if plan is not None:
             logits = self.runner.forward(plan.to_batch(self.config.cache_config.block_size))
             mode = self.config.model_config.logprobs_mode
-            self._take(settle(logits, plan, self.scheduler, mode))
+            self._take(
+                settle(logits, plan, self.scheduler, mode)
+                if self.pooler is None
+                else self.scheduler.commit(plan, pool(logits, plan, self.pooler))
+            )
         return plan
 
     def run(self, max_steps: int = 10_000) -> None:
