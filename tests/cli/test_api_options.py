@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from weft.cli.loading import check_parsers, to_api_options
+from weft.cli.loading import check_parsers, to_api_options, to_rpc_options
 from weft.cli.options import ServeOptions
 from weft.core.errors import ConfigError
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
@@ -48,3 +48,11 @@ def test_an_unknown_parser_is_refused(name: str):
     """With those that there are."""
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} 'x' is not known.*auto"):
         check_parsers(ServeOptions(**{name: "x"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("auto", None), ("none", None), ("qwen3", "qwen3")]
+)
+def test_a_reasoning_parser_that_is_named_holds_for_grpc(given, expected):
+    """Not one that was read off a template: callers there render prompts by themselves."""
+    assert to_rpc_options(ServeOptions(reasoning_parser=given)).reasoning_parser == expected

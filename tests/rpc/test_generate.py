@@ -2,10 +2,14 @@ import asyncio
 
 import grpc
 
+from tests.contract.engines import MODEL, start, stop
 from tests.doubles.fake_engine import FakeEngine, FakeRenderer, overloaded, reference_tokens
 from tests.rpc.calls import PROMPT, check_canary, completes, refusal, request, responses
+from weft.engine.front.local_client import LocalClient
+from weft.model.open import open_model
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.server import RpcOptions, RpcServer
 
 
 async def test_whole_answer_comes_in_one_complete(stub: VllmEngineStub, engine: FakeEngine):
@@ -259,3 +263,35 @@ async def test_rank_is_passed_through(stub: VllmEngineStub, engine: FakeEngine):
     await completes(stub)
 
     assert [call["data_parallel_rank"] for call in engine.calls] == [0, None]
+
+
+async def test_a_constraint_begins_behind_the_thought():
+    """With a reasoning parser; at once where the prompt ended the thought, or the caller says so."""
+    engine = await start(LocalClient)
+    options = RpcOptions(port=0, reasoning_parser="deepseek_r1")
+    server = RpcServer(engine, open_model(MODEL).tokenizer_files, options)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+            stub = VllmEngineStub(channel)
+            asked = {"regex": "[a-c]{8}", "max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
+            answers = [
+                await completes(stub, **asked, **how)
+                for how in (
+                    {},
+                    {"grammar_from_first_token": True},
+                    {"tokenized": pb.TokenizedInput(input_ids=b"no.</think>\n")},
+                )
+            ]
+    finally:
+        await server.stop()
+        await stop(engine)
+    ruled = [set(answer.output_ids) <= set(b"abc") for [answer] in answers]
+    assert ruled == [False, True, True]
+
+
+async def test_without_a_reasoning_parser_a_constraint_begins_at_once(
+    stub: VllmEngineStub, engine: FakeEngine
+):
+    """The engine is told nothing of thoughts."""
+    await completes(stub, regex="a")
+    assert engine.calls[0].get("reasoning_parser_kwargs") is None

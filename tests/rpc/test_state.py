@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import check_canary, completes, refusal, request
@@ -14,7 +15,7 @@ from weft.core.types import EngineLoad
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.convert.state import to_model_info
+from weft.rpc.convert.state import to_model_info, to_server_info
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 LOAD = EngineLoad(
@@ -78,6 +79,19 @@ async def test_server_info_is_real(stub: VllmEngineStub, engine: FakeEngine):
     assert (info.kv_cache_dtype, info.model_dtype) == ("float32", "float32")
     assert (info.kv_connector, info.kv_role, info.kv_engine_id) == ("", "", "")
     call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("rules_thoughts", "start"), [(False, "after_reasoning"), (True, "first_token")]
+)
+def test_server_info_tells_where_constraints_begin(rules_thoughts: bool, start: str):
+    """With a reasoning parser only: gateways that find thoughts themselves go by it."""
+    config = replace(make_config(), structured_outputs_in_reasoning=rules_thoughts)
+    facts = {"num_active_requests": 0, "is_paused": False, "last_receive_time": 1, "uptime_s": 1}
+    info = to_server_info(config, **facts, reasoning_parser="deepseek_r1")
+    assert (info.engine_reasoning_parser, info.constrained_decoding_start) == ("deepseek_r1", start)
+    silent = to_server_info(config, **facts)
+    assert (silent.engine_reasoning_parser, silent.constrained_decoding_start) == ("", "")
 
 
 async def test_loads_are_the_engine_s(stub: VllmEngineStub, engine: FakeEngine):

@@ -169,6 +169,10 @@ def to_rpc_options(options: ServeOptions) -> RpcOptions:
         tls_key=options.grpc_tls_key,
         tls_client_ca=options.grpc_tls_client_ca,
         reflection=options.grpc_reflection,
+        # Gateways render prompts by themselves: what "auto" reads off the template may not hold for them.
+        reasoning_parser=None
+        if options.reasoning_parser in ("auto", "none")
+        else options.reasoning_parser,
     )
 
 

@@ -228,7 +228,11 @@ class ServeOptions:
     ] = "auto"
     reasoning_parser: Annotated[
         str,
-        Parameter(group=API, help="How the model writes thoughts; auto goes by the chat template."),
+        Parameter(
+            group=API,
+            help="How the model writes thoughts; auto goes by the chat template. One that is named holds for "
+            "gRPC too: constraints begin behind the thought.",
+        ),
     ] = "auto"
     enable_auto_tool_choice: Annotated[
         bool, Parameter(group=API, help="Let the model choose whether to call a tool.")

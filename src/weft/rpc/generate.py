@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from weft.core.client import EngineClient
 from weft.core.errors import DeadlineExceeded, Unavailable
-from weft.core.types import RequestOutput
+from weft.core.types import RequestOutput, SamplingParams
 from weft.core.validate import Limits
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.adapters import lora_request_of
@@ -24,8 +24,11 @@ _TRACE_HEADERS = ("traceparent", "tracestate")
 class GenerateCall:
     """Serves Generate. One event loop owns it."""
 
-    def __init__(self, client: EngineClient, *, write_timeout_s: float) -> None:
+    def __init__(
+        self, client: EngineClient, *, write_timeout_s: float, thought_end: str | None = None
+    ) -> None:
         self._client = client
+        self._thought_end = thought_end
         self._limits = Limits.of(client.vllm_config)
         self._write_timeout_s = write_timeout_s
         self._is_closed = False
@@ -75,7 +78,13 @@ class GenerateCall:
             lora_request=generation.lora_request,
             trace_headers=trace_headers(context) if is_traced else None,
             data_parallel_rank=generation.data_parallel_rank,
+            reasoning_parser_kwargs=self._thought(generation.params),
         )
+
+    def _thought(self, params: SamplingParams) -> Mapping[str, str] | None:
+        """What the engine has to know of thoughts: where a constraint begins, and what a budget ends."""
+        is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
+        return {"end": self._thought_end} if self._thought_end is not None and is_ruled else None
 
     async def _reply_as_stream(
         self, outputs: AsyncGenerator[RequestOutput, None], generation: Generation, context: Context

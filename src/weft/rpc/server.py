@@ -31,6 +31,7 @@ class RpcOptions:
     """Settings of one gRPC server. `port` 0 lets the system choose; no `api_keys` means no check.
 
     `max_message_bytes` bounds what is received; a prompt token takes at most five bytes.
+    `reasoning_parser` names how the model writes thoughts: a constraint begins behind them.
     """
 
     host: str = "127.0.0.1"
@@ -47,6 +48,7 @@ class RpcOptions:
     write_timeout_s: float = 60.0
     heartbeat_s: float = 1.0
     health_interval_s: float = 0.5
+    reasoning_parser: str | None = None
 
     @property
     def address(self) -> str:
@@ -70,6 +72,7 @@ class RpcServer:
             self._health,
             write_timeout_s=options.write_timeout_s,
             heartbeat_s=options.heartbeat_s,
+            reasoning_parser=options.reasoning_parser,
         )
         self._server: grpc.aio.Server | None = None
         self._watch: asyncio.Task[None] | None = None

@@ -22,6 +22,7 @@ from weft.rpc.health import Health
 from weft.rpc.kv_events import KvEventsCall
 from weft.rpc.methods import METHODS, SERVICE
 from weft.rpc.tokenizer_archive import TokenizerArchive, to_chunks
+from weft.text.parsers.table import REASONING_PARSERS
 
 MAX_ABORT_IDS = 10_000
 _FLUSH_RETRY_S = 0.05
@@ -38,6 +39,7 @@ class Service:
         *,
         write_timeout_s: float,
         heartbeat_s: float,
+        reasoning_parser: str | None = None,
     ) -> None:
         self._client = client
         self._archive = TokenizerArchive(tokenizer_files)
@@ -47,7 +49,14 @@ class Service:
         )
         self._started = time.monotonic()
         self._last_receive_time = time.time()
-        self.generate = GenerateCall(client, write_timeout_s=write_timeout_s)
+        self._reasoning_parser = reasoning_parser
+        self.generate = GenerateCall(
+            client,
+            write_timeout_s=write_timeout_s,
+            thought_end=None
+            if reasoning_parser is None
+            else REASONING_PARSERS[reasoning_parser].reasoning_end,
+        )
         self.embed = EmbedCall(client, self.generate)
 
     def handler(self) -> "GenericRpcHandler[Any, Any]":
@@ -122,6 +131,7 @@ class Service:
             is_paused=await self._client.is_paused(),
             last_receive_time=self._last_receive_time,
             uptime_s=time.monotonic() - self._started,
+            reasoning_parser=self._reasoning_parser,
         )
 
     async def _get_loads(

@@ -63,8 +63,12 @@ def to_server_info(
     is_paused: bool,
     last_receive_time: float,
     uptime_s: float,
+    reasoning_parser: str | None = None,
 ) -> pb.GetServerInfoResponse:
-    """Facts of the server. What belongs to KV transfer and media stays empty: there is none."""
+    """Facts of the server. What belongs to KV transfer and media stays empty: there is none.
+
+    So does what is said of thoughts where no `reasoning_parser` finds their end.
+    """
     return pb.GetServerInfoResponse(
         active_requests=num_active_requests,
         is_paused=is_paused,
@@ -76,7 +80,15 @@ def to_server_info(
         block_size=config.cache_config.block_size,
         model_dtype=config.model_config.dtype,
         max_num_seqs=config.scheduler_config.max_num_seqs,
+        engine_reasoning_parser=reasoning_parser or "",
+        constrained_decoding_start=_constraint_start(config, reasoning_parser),
     )
+
+
+def _constraint_start(config: EngineConfig, reasoning_parser: str | None) -> str:
+    if reasoning_parser is None:
+        return ""
+    return "first_token" if config.structured_outputs_in_reasoning else "after_reasoning"
 
 
 def to_loads_response(
