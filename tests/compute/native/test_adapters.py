@@ -202,6 +202,23 @@ def test_only_wanted_rows_get_the_head(tmp_path, dtype):
         assert run(runner, parts, [1, 2, 0], rows).tobytes() == every[rows].tobytes()
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", ERRORS)
+def test_what_is_no_number_stays_in_rows_of_its_adapter(tmp_path, dtype, path):
+    """Beside rows of another adapter and of none, between which its own lie."""
+    good, bad = make_adapter(tmp_path / "a"), make_adapter(tmp_path / "b", seed=2)
+    broken = {n: LowRank(d.a, d.b * np.float32(np.nan)) for n, d in bad.low_rank.items()}
+    runner = make_runner(dtype, path, 2)
+    runner.add_adapter(1, good)
+    runner.add_adapter(2, Adapter(broken, {}))
+    parts = [part(prompt(seed, 12), place) for place, seed in enumerate((1, 2, 3, 4))]
+    expected = run(runner, parts, [1, 0, 0, 1])
+    logits = run(runner, parts, [1, 2, 0, 1])
+    assert np.isnan(logits[12:24]).all()
+    logits[12:24] = expected[12:24]
+    assert logits.tobytes() == expected.tobytes()
+
+
 def test_matrices_of_a_fused_module_share_what_leads_to_their_rank(tmp_path):
     """Phi's q, k and v have one `a`: the same logits as with three copies of it."""
     adapter = make_adapter(tmp_path / "a", ("q_proj",))
