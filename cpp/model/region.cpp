@@ -1,6 +1,11 @@
 #include "model/region.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <cstdint>
 #include <limits>
@@ -55,6 +60,21 @@ Region& Region::operator=(Region&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     return *this;
+}
+
+void forget_pages(const void* first, std::size_t bytes) {
+    if (bytes == 0) return;
+    // Whole pages, with what lies beside on the first and the last: to forget too much costs a fault.
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(first) / page * page;
+    const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(first) + bytes + page - 1) / page * page;
+    (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+void trim_heap() {
+#if defined(__GLIBC__)
+    (void)malloc_trim(0);
+#endif
 }
 
 }  // namespace weft

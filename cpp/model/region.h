@@ -27,4 +27,11 @@ private:
     std::size_t size_ = 0;
 };
 
+// Forgets the pages of a file's read-only map that [first, first + bytes) lies on. They no longer count
+// as this process's memory, and whoever reads them again has them mapped again.
+void forget_pages(const void* first, std::size_t bytes);
+
+// Gives what the C library's heap holds and does not use back to the operating system.
+void trim_heap();
+
 }  // namespace weft

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -120,8 +120,12 @@ def main() -> int:
 
 def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
     try:
-        runner, pooler, tokenizer_json = _load(config)
-        EngineLoop(config, runner, mailbox, emit, tokenizer_json.decode, pooler=pooler).run()
+        runner, pooler, files = _load(config)
+
+        def read_tokenizer() -> str:
+            return files[TOKENIZER_FILE].decode()
+
+        EngineLoop(config, runner, mailbox, emit, read_tokenizer, pooler=pooler).run()
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
@@ -132,11 +136,15 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
     return 0
 
 
-def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, bytes]:
+def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, Mapping[str, bytes]]:
     model, cache = config.model_config, config.cache_config
     try:
         checkpoint = open_model(
-            model.model, revision=model.revision, dtype=model.dtype, runner=model.runner_type
+            model.model,
+            revision=model.revision,
+            dtype=model.dtype,
+            runner=model.runner_type,
+            has_tokenizer=False,
         )
         pooler = load_pooler(checkpoint, config.pooler_config)
         runner = load_configured(checkpoint, config)
@@ -147,7 +155,7 @@ def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, bytes]:
             "this process may use: raise that limit (ulimit -v), or take a smaller model or pool "
             "(--num-gpu-blocks-override)"
         ) from error
-    return runner, pooler, checkpoint.tokenizer_files[TOKENIZER_FILE]
+    return runner, pooler, checkpoint.tokenizer_files
 
 
 def _end_with_parent(directory: str) -> None:

@@ -10,6 +10,7 @@ from weft.compute.native.runner import (
     Machine,
     NativeRunner,
     available_cpus,
+    trim_heap,
     usable_paths,
 )
 from weft.compute.native.sizes import ResidentBytes, resident_bytes
@@ -30,6 +31,7 @@ __all__ = [
     "measure_limits",
     "resident_bytes",
     "score_tokens",
+    "trim_heap",
     "usable_paths",
 ]
 

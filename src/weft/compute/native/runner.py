@@ -56,7 +56,9 @@ class NativeRunner:
             available_cpus() if machine.num_threads is None else machine.num_threads,
         )
         for name, tensor in _prepared(spec, weights):
-            is_finite = self._model.load(name, tensor.dtype, tensor.data, tensor.scales)
+            is_finite = self._model.load(
+                name, tensor.dtype, tensor.data, tensor.scales, tensor.is_mapped
+            )
             if tensor.unchecked is not None and not is_finite:
                 refuse_values(tensor.unchecked)
 
@@ -105,6 +107,11 @@ def usable_paths() -> list[str]:
     return _core.usable_paths()
 
 
+def trim_heap() -> None:
+    """Give back what the C library's heap holds and nothing uses: after a start, tens of MB."""
+    _core.trim_heap()
+
+
 def available_cpus() -> int:
     """CPUs that this process may use."""
     return min(_core.available_cpus(), MAX_THREADS)
@@ -124,7 +131,9 @@ def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor
             values = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", values, unchecked=tensor.unchecked)
         else:
-            yield name, replace(tensor, data=np.ascontiguousarray(tensor.data))
+            data = np.ascontiguousarray(tensor.data)
+            is_mapped = tensor.is_mapped and data is tensor.data  # and no copy of it
+            yield name, replace(tensor, data=data, is_mapped=is_mapped)
 
 
 def _model_spec(

@@ -75,7 +75,7 @@ class ProcessClient(FrontClient):
         directory = Path(tempfile.mkdtemp(prefix="weft-"))
         try:
             process = await _spawn(_launch(directory, config))
-            tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
+            tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, checkpoint.library)
             client = cls(config, tokenizer, directory, metrics)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
