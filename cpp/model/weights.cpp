@@ -11,9 +11,6 @@ namespace {
 
 constexpr int kPackDepth = 256;  // depth packed at once: 32 columns of it stay in the first cache
 
-// Linux maps what lies around a page that is asked for, also what was forgotten just before.
-constexpr std::size_t kFaultAround = std::size_t{64} << 10;
-
 void refuse(const std::string& name, const std::string& what) {
     throw std::invalid_argument("tensor " + name + " " + what);
 }
@@ -29,17 +26,20 @@ template <class Work>
 void for_rows(ThreadPool& pool, const Source& source, int rows, const Work& work) {
     constexpr int kChunk = 4 * kPanelColumns;
     const std::size_t row_bytes = static_cast<std::size_t>(source.columns) * stored_bytes(source.stored);
-    const auto* data = static_cast<const std::byte*>(source.data);
+    const auto forget = [&](int first, int last) {
+        if (source.is_mapped)
+            forget_pages(static_cast<const std::byte*>(source.data) + static_cast<std::size_t>(first) * row_bytes,
+                         static_cast<std::size_t>(last - first) * row_bytes);
+    };
     pool.share(rows, kChunk, [&](int, int begin, int end) {
         for (int row = begin; row < end; row += kPanelColumns) {
             const int last = std::min(end, row + kPanelColumns);
             work(row, last);
-            if (!source.is_mapped || (last % kChunk != 0 && last != end)) continue;
-            const std::size_t first = static_cast<std::size_t>((last - 1) / kChunk * kChunk) * row_bytes;
-            const std::size_t begin = first - std::min(first, kFaultAround);
-            forget_pages(data + begin, static_cast<std::size_t>(last) * row_bytes - begin);
+            if (last % kChunk == 0 || last == end) forget((last - 1) / kChunk * kChunk, last);
         }
     });
+    // Linux maps what lies around a page that is asked for, also what was forgotten already.
+    forget(0, rows);
 }
 
 }  // namespace
