@@ -60,7 +60,12 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
     const std::lock_guard lock(mutex_);
     kv_ = Region();  // first, so that two pools are never held at once
     kv_shape_ = {};
-    kv_ = Region(static_cast<std::size_t>(shape.num_tiles()) * tile_bytes() * spec_.layers.size());
+    const std::size_t layer = static_cast<std::size_t>(shape.num_tiles()) * tile_bytes();
+    kv_ = Region(layer * spec_.layers.size(), false);
+    // Not for the first blocks of a layer: the first token would take, and clear, a huge page in each,
+    // 60 MB of 30 layers, whatever the model's size.
+    for (std::size_t begin = 0; begin < kv_.size(); begin += layer)
+        kv_.use_huge_pages(begin + kHugePage, begin + layer);
     kv_shape_ = shape;
 }
 

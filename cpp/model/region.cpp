@@ -13,13 +13,8 @@
 #include <utility>
 
 namespace weft {
-namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-}  // namespace
-
-Region::Region(std::size_t bytes) : size_(bytes) {
+Region::Region(std::size_t bytes, bool is_huge) : size_(bytes) {
     if (bytes == 0) return;
     if (bytes > std::numeric_limits<std::size_t>::max() / 2) throw std::bad_alloc();
     // A huge page must begin at a multiple of its size: map more, and use from such an address on.
@@ -38,9 +33,15 @@ Region::Region(std::size_t bytes) : size_(bytes) {
     if (!is_large) return;
     const std::size_t past = reinterpret_cast<std::uintptr_t>(mapping_) % kHugePage;
     data_ += past == 0 ? 0 : kHugePage - past;
+    if (is_huge) use_huge_pages(0, bytes);
+}
+
+void Region::use_huge_pages(std::size_t begin, std::size_t end) {
+    begin = (begin + kHugePage - 1) / kHugePage * kHugePage;
+    if (begin >= end) return;
 #if defined(MADV_HUGEPAGE)
     // A wish: streaming weights is 1.10 to 1.15 times as fast with it; refused is not an error.
-    (void)madvise(data_, size_, MADV_HUGEPAGE);
+    (void)madvise(data_ + begin, end - begin, MADV_HUGEPAGE);
 #endif
 }
 

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import BinaryIO
 
 import msgspec
 import zmq
@@ -24,34 +23,17 @@ from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
 from weft.engine.loop import EngineLoop
-from weft.engine.messages import Command, Event, Failed
+from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch
 from weft.model.open import open_model
 from weft.text.tokenizer import TOKENIZER_FILE
 
 log = logging.getLogger("weft.engine")
 
-MAX_FRAME_BYTES = 256 << 20
 _WAKE_ADDRESS = "inproc://weft-wake"
-_LINGER_MS = 2000  # last events may still be on their way when the engine leaves
-
-
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the child needs to know; one length-prefixed msgpack frame."""
-
-    directory: str
-    config: EngineConfig
-    log_level: int = logging.INFO
-
-    def to_frame(self) -> bytes:
-        """Length in 8 bytes, then the value."""
-        body = msgspec.msgpack.encode(self)
-        return len(body).to_bytes(8, "big") + body
-
-    @classmethod
-    def read(cls, stream: BinaryIO) -> "Launch":
-        """The frame at the start of `stream`."""
-        size = int.from_bytes(stream.read(8), "big")
-        return msgspec.msgpack.decode(stream.read(size), type=cls)
+# Last events may still be on their way when the engine leaves; and when it fails early, the front may
+# not listen yet. A front that is gone takes the engine with it.
+_LINGER_MS = 20_000
+_RECONNECT_MS = 5
 
 
 class SocketMailbox:
@@ -93,6 +75,8 @@ def main() -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     launch = Launch.read(sys.stdin.buffer)
+    if launch is None:  # the front found no model to serve
+        return 0
     configure_logging(launch.log_level)
     threading.Thread(
         target=_end_with_parent, args=(launch.directory,), name="weft-parent", daemon=True
@@ -101,6 +85,7 @@ def main() -> int:
     commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket in (commands, events):
         socket.set_hwm(0)
+        socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
     commands.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     events.set(zmq.LINGER, _LINGER_MS)
     commands.connect(f"ipc://{launch.directory}/commands")

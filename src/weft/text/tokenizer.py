@@ -291,8 +291,8 @@ def _measure(library: tokenizers.Tokenizer) -> tuple[int, int]:
     """One more than the largest id, and the characters of the longest name."""
     num_tokens = library.get_vocab_size(with_added_tokens=True)
     # Names by ids that leave no gap: to fetch all of a large vocabulary at once takes 0.2 s and 20 MB.
-    names = list(map(library.id_to_token, range(num_tokens)))
-    if all(name is not None for name in names):
+    names = [name for i in range(num_tokens) if (name := library.id_to_token(i)) is not None]
+    if len(names) == num_tokens:
         return num_tokens, max(map(len, names), default=1)
     vocab: dict[str, int] = library.get_vocab(with_added_tokens=True)
     return max(vocab.values(), default=-1) + 1, max(map(len, vocab), default=1)
