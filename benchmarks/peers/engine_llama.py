@@ -108,6 +108,7 @@ async def main() -> None:
 
 @llama_cpp.llama_log_callback
 def silent(level: int, text: bytes, data: object) -> None:
+    """What llama.cpp is to log with: nothing."""
     del level, text, data
 
 

@@ -79,7 +79,7 @@ def test_a_checkpoint_is_never_in_memory_twice(large, dtype, quantization):
     weights = resident_bytes(checkpoint.spec, checkpoint.card.dtype, quantization).weights
     peak, loaded, _ = measure(large, dtype, quantization)
     assert weights < loaded < weights + 16 * MIB
-    assert peak < 1.05 * weights + 16 * MIB
+    assert peak < 1.05 * weights + 24 * MIB  # else 112 MB more
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -39,7 +39,6 @@ class Child:
             "weft.engine.process",
             stdin=asyncio.subprocess.PIPE,
             env=_ONE_BLAS_THREAD | os.environ,
-            start_new_session=True,  # the terminal's signals are for us: we drain, and then say `Stop`
         )
         return cls(process)
 
