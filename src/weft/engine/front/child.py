@@ -49,8 +49,10 @@ class Child:
             directory=str(self._directory), config=config, log_level=log.getEffectiveLevel()
         )
         assert self.process.stdin is not None
+        if self.process.stdin.is_closing():  # it died already: whoever awaits its exit will say so
+            return
         self.process.stdin.write(launch.to_frame())
-        with suppress(ConnectionError):  # it died already: whoever awaits its exit will say so
+        with suppress(ConnectionError):
             await self.process.stdin.drain()
 
     @property
