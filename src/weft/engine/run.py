@@ -28,10 +28,9 @@ from weft.text.tokenizer import TOKENIZER_FILE
 log = logging.getLogger("weft.engine")
 
 _WAKE_ADDRESS = "inproc://weft-wake"
-# Last events may still be on their way when the engine leaves; and when it fails early, the front may
-# not listen yet. A front that is gone takes the engine with it.
+# Last events may still be on their way when the engine leaves; when it fails early, the front may be busy
+# importing. A front that is gone takes the engine with it.
 _LINGER_MS = 20_000
-_RECONNECT_MS = 5
 
 
 class SocketMailbox:
@@ -81,7 +80,6 @@ def run() -> int:
     commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket in (commands, events):
         socket.set_hwm(0)
-        socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
     commands.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     events.set(zmq.LINGER, _LINGER_MS)
     commands.connect(f"ipc://{launch.directory}/commands")

@@ -12,8 +12,11 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import zmq
+import zmq.asyncio
+
 from weft.core.config import EngineConfig
-from weft.engine.messages import Launch
+from weft.engine.messages import MAX_FRAME_BYTES, Launch
 
 log = logging.getLogger("weft.engine")
 
@@ -28,6 +31,14 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self._directory: Path | None = None
+        self._context = zmq.asyncio.Context()
+        self.commands: zmq.Socket[bytes] = zmq.Context.shadow(self._context).socket(zmq.PUSH)
+        self.events = self._context.socket(zmq.PULL)
+        for socket in (self.commands, self.events):
+            socket.set(zmq.LINGER, 0)
+            # Bounded by admission: every command and event belongs to an admitted request.
+            socket.set_hwm(0)
+        self.events.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
 
     @classmethod
     async def spawn(cls) -> "Child":
@@ -45,6 +56,9 @@ class Child:
     async def launch(self, config: EngineConfig) -> None:
         """Tell it what to load. It begins at once, and says how that went when somebody listens."""
         self._directory = Path(tempfile.mkdtemp(prefix="weft-"))
+        # Before the child knows of them: what is sent when it is ready finds it connected.
+        self.commands.bind(f"ipc://{self._directory}/commands")
+        self.events.bind(f"ipc://{self._directory}/events")
         launch = Launch(
             directory=str(self._directory), config=config, log_level=log.getEffectiveLevel()
         )
@@ -55,23 +69,20 @@ class Child:
         with suppress(ConnectionError):
             await self.process.stdin.drain()
 
-    @property
-    def directory(self) -> Path:
-        """Where its sockets are, once it was launched."""
-        assert self._directory is not None
-        return self._directory
-
     async def discard(self) -> None:
         """End it, and leave nothing behind; idempotent."""
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 self.process.kill()
         await self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of our ends; idempotent."""
         if self.process.stdin is not None:
             self.process.stdin.close()
-        self.remove_directory()
-
-    def remove_directory(self) -> None:
-        """For when both ends are closed."""
+        self.commands.close()
+        self.events.close()
+        self._context.term()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -9,14 +9,13 @@ import logging
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead, WeftError
 from weft.core.metrics import Metrics
 from weft.engine.front.child import Child
 from weft.engine.front.client import FrontClient
-from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed
+from weft.engine.messages import Command, Event, Failed
 from weft.model.open import Checkpoint
 from weft.text.tokenizer import Tokenizer
 
@@ -38,16 +37,7 @@ class ProcessClient(FrontClient):
     ) -> None:
         super().__init__(config, tokenizer, metrics)
         self._child = child
-        self._context = zmq.asyncio.Context()
-        self._commands: zmq.Socket[bytes] = zmq.Context.shadow(self._context).socket(zmq.PUSH)
-        self._events = self._context.socket(zmq.PULL)
-        for socket in (self._commands, self._events):
-            socket.set(zmq.LINGER, 0)
-            # Bounded by admission: every command and event belongs to an admitted request.
-            socket.set_hwm(0)
-        self._events.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        self._commands.bind(f"ipc://{child.directory}/commands")
-        self._events.bind(f"ipc://{child.directory}/events")
+        self._commands, self._events = child.commands, child.events
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
         self._failure: Failed | None = None
@@ -155,9 +145,4 @@ class ProcessClient(FrontClient):
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        if self._child.process.stdin is not None:
-            self._child.process.stdin.close()
-        self._commands.close()
-        self._events.close()
-        self._context.term()
-        self._child.remove_directory()
+        self._child.close()
