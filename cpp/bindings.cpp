@@ -61,19 +61,19 @@ weft::Quantization quantization_named(const std::string& name) {
 }
 
 weft::Source source_of(const std::string& name, const std::string& dtype, const Tensor& tensor,
-                       const std::optional<Row>& scales) {
+                       const std::optional<Row>& scales, bool is_mapped) {
     const auto stored = choice<weft::Stored>(name + ": dtype", dtype,
                                              {{"float32", weft::Stored::kFloat32},
                                               {"bfloat16", weft::Stored::kBfloat16},
                                               {"float16", weft::Stored::kFloat16},
                                               {"int8", weft::Stored::kInt8}});
-    const std::size_t bytes = stored == weft::Stored::kFloat32 ? 4 : stored == weft::Stored::kInt8 ? 1 : 2;
-    if (tensor.itemsize() != bytes) throw std::invalid_argument(name + ": elements must have the size of " + dtype);
+    if (tensor.itemsize() != weft::stored_bytes(stored)) throw std::invalid_argument(name + ": elements must have the size of " + dtype);
     if (tensor.ndim() < 1 || tensor.ndim() > 2) throw std::invalid_argument(name + ": must have 1 or 2 dimensions");
     if ((stored == weft::Stored::kInt8) != scales.has_value() || (scales && scales->size() != tensor.shape(0)))
         throw std::invalid_argument(name + ": int8, and nothing else, must have a scale for each row");
     return {tensor.data(), stored, static_cast<std::int64_t>(tensor.shape(0)),
-            tensor.ndim() == 2 ? static_cast<std::int64_t>(tensor.shape(1)) : 1, scales ? scales->data() : nullptr};
+            tensor.ndim() == 2 ? static_cast<std::int64_t>(tensor.shape(1)) : 1, scales ? scales->data() : nullptr,
+            is_mapped};
 }
 
 void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const Ints& slots,
@@ -252,13 +252,13 @@ void bind_model(nb::module_& module) {
              nb::arg("num_threads"))
         .def("load",
              [](weft::Model& model, const std::string& name, const std::string& dtype, const Tensor& tensor,
-                const std::optional<Row>& scales) {
-                 const weft::Source source = source_of(name, dtype, tensor, scales);
+                const std::optional<Row>& scales, bool is_mapped) {
+                 const weft::Source source = source_of(name, dtype, tensor, scales, is_mapped);
                  const nb::gil_scoped_release release;
                  return model.load(name, source);
              },
              nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert(),
-             nb::arg("scales").noconvert().none())
+             nb::arg("scales").noconvert().none(), nb::arg("is_mapped"))
         .def("add_adapter", &add_adapter, nb::arg("adapter_id"), nb::arg("low_rank").noconvert(),
              nb::arg("whole").noconvert())
         .def("remove_adapter", &weft::Model::remove_adapter, nb::arg("adapter_id"),
@@ -285,6 +285,7 @@ NB_MODULE(_core, module) {
     module.def("cpu_features", &weft::cpu_features);
     module.def("available_cpus", &weft::available_cpus);
     module.def("usable_paths", &weft::usable_paths);
+    module.def("trim_heap", &weft::trim_heap, nb::call_guard<nb::gil_scoped_release>());
     module.def("measure_limits",
                [](const std::string& path, const std::string& element, const std::string& quantization,
                   int num_threads) {

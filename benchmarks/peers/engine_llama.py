@@ -97,7 +97,7 @@ def _num_shared(prompts: list[list[int]]) -> int:
 async def main() -> None:
     """Load, then answer."""
     pipe = claim_stdout()
-    llama_cpp.llama_log_set(_silent, ctypes.c_void_p(0))
+    llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
     engine = Llama(sys.argv[1])
 
     async def run(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
@@ -107,7 +107,8 @@ async def main() -> None:
 
 
 @llama_cpp.llama_log_callback
-def _silent(level: int, text: bytes, data: object) -> None:
+def silent(level: int, text: bytes, data: object) -> None:
+    """What llama.cpp is to log with: nothing."""
     del level, text, data
 
 

@@ -87,7 +87,12 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
     const std::lock_guard lock(mutex_);
     kv_ = Region();  // first, so that two pools are never held at once
     kv_shape_ = {};
-    kv_ = Region(2 * static_cast<std::size_t>(shape.num_tiles()) * tile_bytes() * spec_.layers.size());
+    const std::size_t half = static_cast<std::size_t>(shape.num_tiles()) * tile_bytes();
+    kv_ = Region(2 * half * spec_.layers.size(), false);
+    // Not for the first keys and values of a layer: the first token would take, and clear, huge pages in
+    // each, 120 MB of 30 layers, whatever the model's size.
+    for (std::size_t begin = 0; begin < kv_.size(); begin += half)
+        kv_.use_huge_pages(begin + kHugePage, begin + half);
     kv_shape_ = shape;
 }
 

@@ -11,6 +11,10 @@ namespace weft {
 
 enum class Stored { kFloat32, kBfloat16, kFloat16, kInt8 };
 
+constexpr std::size_t stored_bytes(Stored stored) {
+    return stored == Stored::kFloat32 ? 4 : stored == Stored::kInt8 ? 1 : 2;
+}
+
 // A tensor of the checkpoint, row by row; a vector has one column.
 struct Source {
     const void* data = nullptr;
@@ -18,6 +22,8 @@ struct Source {
     std::int64_t rows = 0;
     std::int64_t columns = 0;
     const float* scales = nullptr;  // by row, of int8: an element is its whole number times that
+    // The data is a file's read-only map, which may be forgotten page by page: it comes again when read.
+    bool is_mapped = false;
 };
 
 // A packed matrix: `columns` output rows in panels of 32, each `depth` deep. Both are padded.

@@ -1,6 +1,11 @@
 #include "model/region.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <cstdint>
 #include <limits>
@@ -8,13 +13,8 @@
 #include <utility>
 
 namespace weft {
-namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-}  // namespace
-
-Region::Region(std::size_t bytes) : size_(bytes) {
+Region::Region(std::size_t bytes, bool is_huge) : size_(bytes) {
     if (bytes == 0) return;
     if (bytes > std::numeric_limits<std::size_t>::max() / 2) throw std::bad_alloc();
     // A huge page must begin at a multiple of its size: map more, and use from such an address on.
@@ -33,9 +33,15 @@ Region::Region(std::size_t bytes) : size_(bytes) {
     if (!is_large) return;
     const std::size_t past = reinterpret_cast<std::uintptr_t>(mapping_) % kHugePage;
     data_ += past == 0 ? 0 : kHugePage - past;
+    if (is_huge) use_huge_pages(0, bytes);
+}
+
+void Region::use_huge_pages(std::size_t begin, std::size_t end) {
+    begin = (begin + kHugePage - 1) / kHugePage * kHugePage;
+    if (begin >= end) return;
 #if defined(MADV_HUGEPAGE)
     // A wish: streaming weights is 1.10 to 1.15 times as fast with it; refused is not an error.
-    (void)madvise(data_, size_, MADV_HUGEPAGE);
+    (void)madvise(data_ + begin, end - begin, MADV_HUGEPAGE);
 #endif
 }
 
@@ -59,6 +65,21 @@ Region& Region::operator=(Region&& other) noexcept {
 
 void grow(Region& region, std::size_t bytes) {
     if (region.size() < bytes) region = Region(bytes + bytes / 2);
+}
+
+void forget_pages(const void* first, std::size_t bytes) {
+    if (bytes == 0) return;
+    // Whole pages, with what lies beside on the first and the last: to forget too much costs a fault.
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(first) / page * page;
+    const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(first) + bytes + page - 1) / page * page;
+    (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+void trim_heap() {
+#if defined(__GLIBC__)
+    (void)malloc_trim(0);
+#endif
 }
 
 }  // namespace weft

@@ -20,12 +20,26 @@ void check_shape(const std::string& name, const Source& source, int rows, int co
     refuse(name, "must have shape [" + std::to_string(rows) + ", " + std::to_string(columns) + "]");
 }
 
-// Packs or copies rows in parallel, a panel's worth at a time.
+// Packs or copies rows in parallel, a panel's worth at a time. Of a file's map no more is kept than is
+// being read: else a checkpoint would be in memory twice when the last of it is packed.
 template <class Work>
-void for_rows(ThreadPool& pool, int rows, const Work& work) {
-    pool.share(rows, 4 * kPanelColumns, [&](int, int begin, int end) {
-        for (int row = begin; row < end; row += kPanelColumns) work(row, std::min(end, row + kPanelColumns));
+void for_rows(ThreadPool& pool, const Source& source, int rows, const Work& work) {
+    constexpr int kChunk = 4 * kPanelColumns;
+    const std::size_t row_bytes = static_cast<std::size_t>(source.columns) * stored_bytes(source.stored);
+    const auto forget = [&](int first, int last) {
+        if (source.is_mapped)
+            forget_pages(static_cast<const std::byte*>(source.data) + static_cast<std::size_t>(first) * row_bytes,
+                         static_cast<std::size_t>(last - first) * row_bytes);
+    };
+    pool.share(rows, kChunk, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row += kPanelColumns) {
+            const int last = std::min(end, row + kPanelColumns);
+            work(row, last);
+            if (last % kChunk == 0 || last == end) forget((last - 1) / kChunk * kChunk, last);
+        }
     });
+    // Linux maps what lies around a page that is asked for, also what was forgotten already.
+    forget(0, rows);
 }
 
 }  // namespace
@@ -185,7 +199,7 @@ int Weights::column_of(const Place& place, int row) const {
 
 void Weights::load_matrix(const Place& place, const Source& source, ThreadPool& pool,
                           std::atomic<bool>& is_finite) const {
-    for_rows(pool, place.rows, [&](int first, int last) {
+    for_rows(pool, source, place.rows, [&](int first, int last) {
         if (!pack_rows(place, source, first, last)) is_finite = false;
     });
 }
@@ -240,7 +254,7 @@ void Weights::load_vector(const Span& span, const Source& source) const {
 
 void Weights::load_embedding(const Source& source, ThreadPool& pool, std::atomic<bool>& is_finite) const {
     const std::int64_t hidden = spec_.hidden_size;
-    for_rows(pool, spec_.vocab_size, [&](int first, int last) {
+    for_rows(pool, source, spec_.vocab_size, [&](int first, int last) {
         copy_elements(source, first * hidden, last * hidden, spec_.element, embedding_);
         if (!weft::is_finite(source, first * hidden, last * hidden)) is_finite = false;
     });

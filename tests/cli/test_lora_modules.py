@@ -8,6 +8,7 @@ from tests.cli.running import SMALL, running, weft
 from tests.cli.test_serve_http import get
 from tests.model.adapters import write_adapter
 from weft.cli.adapters import read_lora_modules
+from weft.cli.finding import find
 from weft.cli.loading import load
 from weft.cli.options import ServeOptions
 from weft.cli.serve import check
@@ -74,7 +75,7 @@ def test_flags_that_do_not_go_together_are_refused(options, message):
 def refuse_or_load(options):
     """What a start does before the engine is."""
     check(options)
-    load(SMALL, options)
+    load(find(SMALL, options), options)
 
 
 @pytest.mark.parametrize(

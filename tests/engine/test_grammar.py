@@ -167,6 +167,19 @@ def test_masks_made_ahead_are_the_same():
     compiler.close()
 
 
+def test_no_vocabulary_is_read_before_a_grammar_is_ordered():
+    """It takes a second and 100 MB where there are 150,000 tokens, and most engines follow no grammar."""
+    rung, num_reads = threading.Semaphore(0), []
+    compiler = GrammarCompiler(lambda: num_reads.append(1) or VOCABULARY, rung.release)
+    assert compiler.take_ready() == []
+    compiler.order("a", None)
+    assert rung.acquire(timeout=10)
+    compiler.order("b", None)
+    assert rung.acquire(timeout=10)
+    compiler.close()
+    assert num_reads == [1]
+
+
 class Compiled:
     """A compiler, and the bell that rings when a grammar is ready."""
 

@@ -1,4 +1,4 @@
-"""The slow part of a start: what serves a model is imported here, and the model found and checked."""
+"""The second part of a start: what serves a model is imported here, while its engine reads the weights."""
 
 import time
 from collections.abc import Sequence
@@ -7,18 +7,16 @@ from pathlib import Path
 
 from weft.cli.adapters import load_lora_modules, read_lora_modules
 from weft.cli.banner import Address, Ready, ready_block
+from weft.cli.finding import Found
 from weft.cli.options import ServeOptions
-from weft.compute.load import choose, describe_runner, with_resident_sizes
-from weft.compute.native import cpu
+from weft.compute.load import describe_runner
+from weft.compute.native import cpu, trim_heap
 from weft.core.client import EngineClient
-from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
 from weft.core.types import LoRARequest
-from weft.engine.configure import resolve
+from weft.engine.front.child import Child
 from weft.engine.front.process_client import ProcessClient
-from weft.engine.memory import free_memory_bytes
-from weft.model.open import Checkpoint, open_model
 from weft.rpc.server import RpcOptions, RpcServer
 from weft.rpc.tls import server_credentials
 from weft.text.chat import ChatTemplate
@@ -40,44 +38,49 @@ _WANTS_PARTS = {"auto": None, "string": False, "openai": True}
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that was found, checked and fits; its weights are not read yet."""
+    """A model, and how it is to be served."""
 
+    found: Found
     api_options: ApiOptions
     rpc_options: RpcOptions
-    checkpoint: Checkpoint
     chat_template: str | None
-    config: EngineConfig
-    free_bytes: int
     lora_modules: tuple[LoRARequest, ...] = ()
 
-    async def start_engine(self, metrics: Metrics) -> ProcessClient:
-        """Load the weights, in a process of their own, and the adapters to begin with."""
-        client = await ProcessClient.start(self.checkpoint, self.config, metrics)
+    async def start_engine(self, metrics: Metrics, child: Child | None = None) -> ProcessClient:
+        """Load the weights, in a process of their own, and the adapters to begin with.
+
+        `child` is that process, if it was launched with the model's configuration already.
+        """
+        found = self.found
+        client = await ProcessClient.start(found.checkpoint, found.config, metrics, child)
+        trim_heap()  # to read a tokenizer of 150,000 tokens takes 80 MB for a moment
         await load_lora_modules(client, self.lora_modules)
         return client
 
     def make_rpc_server(self, client: EngineClient) -> RpcServer:
         """The gRPC server of `client`, not started."""
-        return RpcServer(client, self.checkpoint.tokenizer_files, self.rpc_options)
+        return RpcServer(client, self.found.checkpoint.tokenizer_files, self.rpc_options)
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
         """What the HTTP server serves of `client`, and at which endpoints."""
-        tokenizer = Tokenizer.from_files(self.checkpoint.tokenizer_files)
+        tokenizer = client.renderer
+        assert isinstance(tokenizer, Tokenizer)
         served = make_served(client, tokenizer, self.chat_template, self.api_options)
         return served, all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
         """The last words of a start."""
-        compute = self.config.compute_config
+        found = self.found
+        compute = found.config.compute_config
         assert compute is not None
         ready = Ready(
-            card=self.checkpoint.card,
-            config=self.config,
+            card=found.checkpoint.card,
+            config=found.config,
             cpu=cpu(),
-            computed=describe_runner(self.checkpoint, compute),
-            free_bytes=self.free_bytes,
+            computed=describe_runner(found.checkpoint, compute),
+            free_bytes=found.free_bytes,
             http=http,
             grpc=None if grpc_port is None else self._grpc_address(grpc_port),
             has_keys=bool(self.rpc_options.api_keys),
@@ -90,28 +93,20 @@ class Loaded:
         return Address(host_port=f"{host}:{port}", has_tls=self.rpc_options.tls_cert is not None)
 
 
-def load(model: str, options: ServeOptions) -> Loaded:
-    """Find and check the model; `ConfigError` says what of it, or of the options, cannot be served."""
+def load(found: Found, options: ServeOptions) -> Loaded:
+    """Check how the model is to be served; `ConfigError` says what of the options cannot be followed."""
     rpc_options = to_rpc_options(options)
     # The server reads these again: a bad file is to be told now, not after the model has loaded.
     server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
     template = read_template(options.chat_template)
     check_parsers(options)
     lora_modules = read_lora_modules(options.lora_modules or ())
-    engine_options = options.engine_options(model)
-    checkpoint = open_model(
-        model, revision=options.revision, dtype=options.dtype, runner=options.runner
-    )
-    checkpoint = with_resident_sizes(checkpoint, choose(engine_options, checkpoint.card))
-    free_bytes = free_memory_bytes()
-    template = checkpoint.chat_template if template is None else template
+    template = found.checkpoint.chat_template if template is None else template
     return Loaded(
+        found=found,
         api_options=to_api_options(options, template),
         rpc_options=rpc_options,
-        checkpoint=checkpoint,
         chat_template=template,
-        config=resolve(engine_options, checkpoint.card, free_bytes),
-        free_bytes=free_bytes,
         lora_modules=lora_modules,
     )
 

@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 
 from weft.cli.sizes import count_converter, size_converter
 from weft.core.config import EngineOptions
-from weft.engine.configure import (
+from weft.engine.defaults import (
     DEFAULT_BLOCK_SIZE,
     DEFAULT_MAX_LORA_RANK,
     DEFAULT_MAX_LORAS,

@@ -19,12 +19,14 @@ from weft.cli.options import ServeOptions
 from weft.core.client import EngineClient
 from weft.core.errors import EngineDead
 from weft.core.metrics import Metrics
+from weft.engine.front.child import Child
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
 from weft.web.http.state import ServerState
 
 if TYPE_CHECKING:
+    from weft.cli.finding import Found
     from weft.cli.loading import Loaded
     from weft.cli.remote import Remote
 
@@ -90,11 +92,15 @@ class Serving:
             await self._http.stop()
 
     async def _serve(self, http_port: int | None) -> int:
-        is_remote = self._options.remote is not None
-        self._state.set_phase("importing" if is_remote else "reading the model's files", 0.1)
-        loaded = await self._unless_signalled(self._on_thread(self._load))
-        self._state.set_phase("reaching the servers" if is_remote else "loading the weights", 0.3)
-        client = await self._unless_signalled(loaded.start_engine(self._metrics))
+        loaded: Loaded | Remote
+        client: EngineClient
+        if self._options.remote is not None:
+            self._state.set_phase("importing", 0.1)
+            loaded = await self._unless_signalled(self._on_thread(self._reach))
+            self._state.set_phase("reaching the servers", 0.3)
+            client = await self._unless_signalled(loaded.start_engine(self._metrics))
+        else:
+            loaded, client = await self._start_engine()
         stat_log = asyncio.create_task(self._log_stats(client))
         try:
             grpc_port = None
@@ -122,18 +128,37 @@ class Serving:
             await client.wait_closed()
         return 0
 
+    async def _start_engine(self) -> "tuple[Loaded, EngineClient]":
+        """The engine's process loads the weights while we import what stands before it."""
+        child = await Child.spawn()
+        try:
+            self._state.set_phase("reading the model's files", 0.1)
+            found = await self._unless_signalled(self._on_thread(self._find))
+            await child.launch(found.config)
+            self._state.set_phase("loading the weights", 0.3)
+            loaded = await self._unless_signalled(self._on_thread(lambda: self._load(found)))
+            client = await self._unless_signalled(loaded.start_engine(self._metrics, child))
+        except BaseException:
+            await child.discard()
+            raise
+        return loaded, client
+
     async def _log_stats(self, client: EngineClient) -> None:
         while not self._options.disable_log_stats:
             await asyncio.sleep(LOG_STATS_PERIOD_S)
             await client.do_log_stats()
 
-    def _load(self) -> "Loaded | Remote":
-        loaded: Loaded | Remote
-        if self._options.remote is not None:
-            loaded = import_module("weft.cli.remote").reach(self._model, self._options)
-        else:
-            loading = import_module("weft.cli.loading")
-            loaded = loading.load(self._model or DEFAULT_MODEL, self._options)
+    def _reach(self) -> "Remote":
+        remote: Remote = import_module("weft.cli.remote").reach(self._model, self._options)
+        return remote
+
+    def _find(self) -> "Found":
+        finding = import_module("weft.cli.finding")
+        found: Found = finding.find(self._model or DEFAULT_MODEL, self._options)
+        return found
+
+    def _load(self, found: "Found") -> "Loaded":
+        loaded: Loaded = import_module("weft.cli.loading").load(found, self._options)
         return loaded
 
     def _address(self, port: int) -> Address:

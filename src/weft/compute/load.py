@@ -9,6 +9,7 @@ from weft.compute.native import (
     MAX_THREADS,
     Machine,
     NativeRunner,
+    Rounding,
     available_cpus,
     resident_bytes,
     usable_paths,
@@ -150,8 +151,7 @@ def load_runner(
                 checkpoint.map(),
                 dtype=card.dtype,
                 max_model_len=length,
-                quantization=quantization,
-                kv_cache_dtype=kv_cache_dtype,
+                rounding=Rounding(quantization, kv_cache_dtype),
                 machine=Machine(num_threads=num_threads),
             )
         case never:

@@ -18,6 +18,15 @@ from weft.core.config import (
 from weft.core.errors import ConfigError
 from weft.core.types import LogprobsMode
 from weft.engine.configure_pooler import resolve_pooler
+from weft.engine.defaults import (
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_MAX_LORA_RANK,
+    DEFAULT_MAX_LORAS,
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    DEFAULT_MAX_NUM_QUEUED_REQS,
+    DEFAULT_MAX_NUM_QUEUED_TOKENS,
+    DEFAULT_MAX_NUM_SEQS,
+)
 from weft.engine.speculation import read_speculation
 from weft.model.card import ModelCard
 
@@ -26,14 +35,6 @@ from weft.model.card import ModelCard
 MEMORY_SHARE = 0.8
 # The pool is no larger than this by default, unless one sequence of full length needs more.
 DEFAULT_POOL_BYTES = 4 << 30
-
-DEFAULT_BLOCK_SIZE = 16
-DEFAULT_MAX_NUM_SEQS = 128
-DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
-DEFAULT_MAX_NUM_QUEUED_REQS = 2048
-DEFAULT_MAX_NUM_QUEUED_TOKENS = 4_000_000
-DEFAULT_MAX_LORAS = 8
-DEFAULT_MAX_LORA_RANK = 16
 
 MAX_BLOCK_SIZE = 1024
 MAX_LORAS = 1024

@@ -4,13 +4,40 @@ One fixed schema for both: `LocalClient` passes these values by reference, `Proc
 msgpack. Nothing here is ever pickled.
 """
 
+import logging
+from typing import BinaryIO
+
 import msgspec
 
+from weft.core.config import EngineConfig
 from weft.core.stats import StepStats
 from weft.core.types import EngineLoad, FinishReason, KvEventBatch, Request
 
+MAX_FRAME_BYTES = 256 << 20
+
 # (token id, log-probability, rank): the sampled token first, then the best by rank.
 LogprobRow = list[tuple[int, float, int]]
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """All that an engine in a process of its own needs to know; one length-prefixed msgpack frame."""
+
+    directory: str
+    config: EngineConfig
+    log_level: int = logging.INFO
+
+    def to_frame(self) -> bytes:
+        """Length in 8 bytes, then the value."""
+        body = msgspec.msgpack.encode(self)
+        return len(body).to_bytes(8, "big") + body
+
+    @classmethod
+    def read(cls, stream: BinaryIO) -> "Launch | None":
+        """The frame at the start of `stream`; None where it ends without one."""
+        size = int.from_bytes(stream.read(8), "big")
+        if size == 0:
+            return None
+        return msgspec.msgpack.decode(stream.read(size), type=cls)
 
 
 class Add(msgspec.Struct, frozen=True, tag=True):

@@ -29,7 +29,7 @@ from weft.engine.memory import free_memory_bytes
 from weft.engine.progress import progress_bar
 from weft.model.open import Checkpoint, open_model
 from weft.text.chat import ChatTemplate, Message
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer import read_special_tokens
 
 T = TypeVar("T")
 
@@ -248,8 +248,7 @@ class LLM:
 def _template(checkpoint: Checkpoint) -> ChatTemplate | None:
     if checkpoint.chat_template is None:
         return None
-    tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
-    return ChatTemplate(checkpoint.chat_template, tokenizer.special_tokens)
+    return ChatTemplate(checkpoint.chat_template, read_special_tokens(checkpoint.tokenizer_files))
 
 
 def _as_chats(

@@ -1,160 +1,20 @@
 """The engine's child process: `python -m weft.engine.process`, configuration on stdin.
 
-Started by `ProcessClient` only. It ends with the pipe on its stdin, so a front that is killed leaves
-no orphan; it leaves the terminal's signals to the front, which drains and then says `Stop`.
+Started by `Child` only. It leaves the terminal's signals to the front, which drains and then says
+`Stop`: from the first moment on, so that what it runs is imported after that.
 """
 
-import logging
-import os
-import shutil
 import signal
 import sys
-import threading
-from collections.abc import Callable
-from contextlib import suppress
-from typing import BinaryIO
-
-import msgspec
-import zmq
-
-from weft.compute.load import load_configured, load_pooler
-from weft.compute.pooler import Pooler
-from weft.compute.runner import Runner
-from weft.core.config import EngineConfig
-from weft.core.errors import ConfigError
-from weft.core.log import configure_logging
-from weft.engine.loop import EngineLoop
-from weft.engine.messages import Command, Event, Failed
-from weft.model.open import open_model
-from weft.text.tokenizer import TOKENIZER_FILE
-
-log = logging.getLogger("weft.engine")
-
-MAX_FRAME_BYTES = 256 << 20
-_WAKE_ADDRESS = "inproc://weft-wake"
-_LINGER_MS = 2000  # last events may still be on their way when the engine leaves
-
-
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the child needs to know; one length-prefixed msgpack frame."""
-
-    directory: str
-    config: EngineConfig
-    log_level: int = logging.INFO
-
-    def to_frame(self) -> bytes:
-        """Length in 8 bytes, then the value."""
-        body = msgspec.msgpack.encode(self)
-        return len(body).to_bytes(8, "big") + body
-
-    @classmethod
-    def read(cls, stream: BinaryIO) -> "Launch":
-        """The frame at the start of `stream`."""
-        size = int.from_bytes(stream.read(8), "big")
-        return msgspec.msgpack.decode(stream.read(size), type=cls)
-
-
-class SocketMailbox:
-    """Commands from the front's process."""
-
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
-        socket.bind(_WAKE_ADDRESS)
-        self._waker = socket.context.socket(zmq.PUSH)
-        self._waker.connect(_WAKE_ADDRESS)
-        self._decoder = msgspec.msgpack.Decoder(Command)
-
-    def receive(self, timeout_s: float | None) -> list[Command]:
-        """See `Mailbox`."""
-        commands: list[Command] = []
-        if timeout_s != 0.0:
-            self._socket.poll(None if timeout_s is None else int(timeout_s * 1000) + 1)
-        while True:
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return commands
-            if frame:
-                commands.append(self._decoder.decode(frame))
-
-    def wake(self) -> None:
-        """See `Mailbox`. Only ever called from one thread: a socket is no more patient than that."""
-        with suppress(zmq.Again):  # a thousand are there already: `receive` will not wait
-            self._waker.send(b"", zmq.NOBLOCK)
-
-    def close(self) -> None:
-        """Close the sockets."""
-        self._waker.close(0)
-        self._socket.close(0)
+from importlib import import_module
 
 
 def main() -> int:
     """Run one engine until it is told to stop. The exit status is 0 only then."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
-    launch = Launch.read(sys.stdin.buffer)
-    configure_logging(launch.log_level)
-    threading.Thread(
-        target=_end_with_parent, args=(launch.directory,), name="weft-parent", daemon=True
-    ).start()
-    context = zmq.Context()
-    commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-    for socket in (commands, events):
-        socket.set_hwm(0)
-    commands.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-    events.set(zmq.LINGER, _LINGER_MS)
-    commands.connect(f"ipc://{launch.directory}/commands")
-    events.connect(f"ipc://{launch.directory}/events")
-    encoder = msgspec.msgpack.Encoder()
-
-    def emit(event: Event) -> None:
-        events.send(encoder.encode(event))
-
-    mailbox = SocketMailbox(commands)
-    status = _run(launch.config, mailbox, emit)
-    mailbox.close()
-    events.close()
-    context.term()
+    status: int = import_module("weft.engine.run").run()
     return status
-
-
-def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
-    try:
-        runner, pooler, tokenizer_json = _load(config)
-        EngineLoop(config, runner, mailbox, emit, tokenizer_json.decode, pooler=pooler).run()
-    except ConfigError as error:
-        emit(Failed(str(error), is_config=True))
-        return 2
-    except Exception as error:
-        log.exception("the engine has stopped")
-        emit(Failed(f"{type(error).__name__} in the engine; its log has the details"))
-        return 1
-    return 0
-
-
-def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, bytes]:
-    model, cache = config.model_config, config.cache_config
-    try:
-        checkpoint = open_model(
-            model.model, revision=model.revision, dtype=model.dtype, runner=model.runner_type
-        )
-        pooler = load_pooler(checkpoint, config.pooler_config)
-        runner = load_configured(checkpoint, config)
-        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
-    except MemoryError as error:  # a limit of this process, which free memory does not show
-        raise ConfigError(
-            f"{model.model} and its KV pool of {cache.num_blocks} blocks do not fit the memory that "
-            "this process may use: raise that limit (ulimit -v), or take a smaller model or pool "
-            "(--num-gpu-blocks-override)"
-        ) from error
-    return runner, pooler, checkpoint.tokenizer_files[TOKENIZER_FILE]
-
-
-def _end_with_parent(directory: str) -> None:
-    while os.read(sys.stdin.fileno(), 1):  # empty when the front is gone: it writes nothing more
-        pass
-    shutil.rmtree(directory, ignore_errors=True)  # a front that was killed could not
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tokenizers import Tokenizer
+
 from weft.model.card import ModelCard
 from weft.model.encoders.spec import EncoderSpec
 from weft.model.spec import DecoderSpec, EchoSpec
@@ -11,13 +13,17 @@ from weft.model.weights import LoadWeights, Weights, refuse_values
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`tokenizer_files` holds, by file name, all that is needed to rebuild the tokenizer elsewhere."""
+    """`tokenizer_files` holds, by file name, all that is needed to rebuild the tokenizer elsewhere.
+
+    `library` is what was built from them to check them: to build it again would take most of a start.
+    """
 
     card: ModelCard
     spec: DecoderSpec | EncoderSpec | EchoSpec
     chat_template: str | None
     tokenizer_files: Mapping[str, bytes]
     load_weights: LoadWeights = field(repr=False)
+    library: Tokenizer | None = field(default=None, repr=False)
 
     def load(self, prefix: str = "") -> Weights:
         """Map and check every tensor whose name begins so; a `ConfigError` names one that is no numbers."""

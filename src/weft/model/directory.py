@@ -26,7 +26,7 @@ from weft.model.pooling import (
 from weft.model.quantized import has_int8_weights
 from weft.model.safetensors_files import find_tensors
 from weft.model.spec import DecoderSpec
-from weft.model.tokenizer import TokenizerFacts, read_tokenizer, read_tokenizer_files
+from weft.model.tokenizer import TokenizerFacts, open_tokenizer
 from weft.model.weights import BYTES_PER_ELEMENT
 
 # Saved by old versions of transformers; computed from the config instead.
@@ -38,7 +38,12 @@ _INT8_NOTICE = (
 
 
 def open_directory(
-    path: Path, *, name: str, dtype: str = "auto", runner: str = "auto"
+    path: Path,
+    *,
+    name: str,
+    dtype: str = "auto",
+    runner: str = "auto",
+    has_tokenizer: bool = True,
 ) -> Checkpoint:
     """Read and check everything of the checkpoint at `path` but the weights themselves.
 
@@ -47,13 +52,13 @@ def open_directory(
     where = str(path / "config.json")
     values = parse_object(read_bytes(path / "config.json"), where)
     if values.get("model_type") in ENCODER_FAMILIES:
-        return open_encoder(path, values, name=name, dtype=dtype, runner=runner)
+        return open_encoder(path, values, name, dtype, runner, has_tokenizer=has_tokenizer)
     config = read_config(values, where)
     spec = read_spec(config)
     pooling = _pooling(path, config, spec.hidden_size, runner)
     spec = replace(spec, has_head=pooling is None)
-    files = read_tokenizer_files(path)
-    facts = read_tokenizer(files, str(path), spec.vocab_size, config.family.ignored_tokens)
+    ignored = config.family.ignored_tokens
+    files, facts = open_tokenizer(path, spec.vocab_size, ignored, is_wanted=has_tokenizer)
     generation_path = f"{path}/generation_config.json"
     data = files.get("generation_config.json")
     generation = Fields(parse_object(data, generation_path) if data else {}, generation_path)
@@ -67,6 +72,7 @@ def open_directory(
         facts.chat_template,
         files,
         lambda: matched.load(None if dtype == "auto" else dtype),
+        facts.library,
     )
 
 

@@ -56,6 +56,7 @@ class Matched:
                     whole[plan.source].data[plan.start : plan.start + plan.shape[0]],
                     _scales_of(whole[plan.source], plan),
                     whole[plan.source].unchecked,
+                    whole[plan.source].is_mapped,
                 )
                 for plan in self.layout
             }

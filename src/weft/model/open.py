@@ -27,12 +27,19 @@ _TOY_NOTICE = (
 
 
 def open_model(
-    name: str, *, revision: str | None = None, dtype: str = "auto", runner: str = "auto"
+    name: str,
+    *,
+    revision: str | None = None,
+    dtype: str = "auto",
+    runner: str = "auto",
+    has_tokenizer: bool = True,
 ) -> Checkpoint:
     """Find a model by directory, Hub id or `embedded:…`; a `ConfigError` says why it cannot be served.
 
     `dtype` other than "auto" rounds the weights to that type. `revision` is for Hub ids only.
     `runner` is what the model is for: "generate", "pooling" or, as its files say, "auto".
+    Without `has_tokenizer` that of a directory is not built, and the card lacks what it would say: for
+    a process that is told so by the one that built it.
     """
     if runner not in RUNNERS:
         raise ConfigError(f"runner is {shown(runner)}; it must be one of {', '.join(RUNNERS)}")
@@ -44,7 +51,9 @@ def open_model(
     path = _local_directory(name)
     if path is not None:
         _refuse_revision(name, revision)
-        return open_directory(path, name=name, dtype=dtype, runner=runner)
+        return open_directory(
+            path, name=name, dtype=dtype, runner=runner, has_tokenizer=has_tokenizer
+        )
     if not is_hub_id(name):
         raise ConfigError(
             f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
@@ -53,7 +62,8 @@ def open_model(
     # Late: the Hub's client takes 0.1 s to import, in two processes, and most starts do not need it.
     from weft.model.hub import fetch  # noqa: PLC0415
 
-    return open_directory(fetch(name, revision), name=name, dtype=dtype, runner=runner)
+    path = fetch(name, revision)
+    return open_directory(path, name=name, dtype=dtype, runner=runner, has_tokenizer=has_tokenizer)
 
 
 def is_hub_id(name: str) -> bool:

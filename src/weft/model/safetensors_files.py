@@ -148,4 +148,4 @@ class MappedFiles:
         flat: NDArray[Any] = np.frombuffer(
             buffer, _STORAGE[stored.dtype], stored.num_elements, stored.offset
         )
-        return Tensor(stored.dtype, flat.reshape(stored.shape))
+        return Tensor(stored.dtype, flat.reshape(stored.shape), is_mapped=True)

@@ -1,6 +1,6 @@
 """Tokenizer files of a checkpoint: read, checked against the model, special ids and template found."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +29,37 @@ FILE_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """Ids of the special tokens that tokenizer_config.json names, and the chat template."""
+    """Ids of the special tokens that tokenizer_config.json names, the chat template, and what was built."""
 
     eos_token_id: int | None
     bos_token_id: int | None
     pad_token_id: int | None
     chat_template: str | None
+    library: Tokenizer | None
+
+
+NO_FACTS = TokenizerFacts(None, None, None, None, None)
+
+
+class UnreadFiles(Mapping[str, bytes]):
+    """The same files, read when they are asked for: most engines never need their tokenizer."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __getitem__(self, name: str) -> bytes:
+        if name not in self:
+            raise KeyError(name)
+        return read_bytes(self._directory / name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in FILE_NAMES and (self._directory / str(name)).exists()
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in FILE_NAMES if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
@@ -49,6 +74,16 @@ def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
     }
 
 
+def open_tokenizer(
+    directory: Path, vocab_size: int, ignored_tokens: frozenset[str], *, is_wanted: bool
+) -> tuple[Mapping[str, bytes], TokenizerFacts]:
+    """The files and what they say, checked; or, where nobody wants that, neither read nor built."""
+    if not is_wanted:
+        return UnreadFiles(directory), NO_FACTS
+    files = read_tokenizer_files(directory)
+    return files, read_tokenizer(files, str(directory), vocab_size, ignored_tokens)
+
+
 def read_tokenizer(
     files: Mapping[str, bytes], where: str, vocab_size: int, ignored_tokens: frozenset[str]
 ) -> TokenizerFacts:
@@ -61,12 +96,13 @@ def read_tokenizer(
         bos_token_id=_special_id(tokenizer, config, "bos_token"),
         pad_token_id=_special_id(tokenizer, config, "pad_token"),
         chat_template=read_chat_template(files, where),
+        library=tokenizer,
     )
 
 
 def _load(data: bytes, where: str) -> Tokenizer:
     try:
-        return Tokenizer.from_str(data.decode("utf-8"))
+        return Tokenizer.from_buffer(data)
     except Exception as err:
         raise ConfigError(f"{where}: not a valid tokenizer ({one_line(err)})") from err
 
@@ -74,8 +110,12 @@ def _load(data: bytes, where: str) -> Tokenizer:
 def _check_size(
     tokenizer: Tokenizer, where: str, vocab_size: int, ignored_tokens: frozenset[str]
 ) -> None:
-    if tokenizer.get_vocab_size(with_added_tokens=True) == 0:
+    num_tokens = tokenizer.get_vocab_size(with_added_tokens=True)
+    if num_tokens == 0:
         raise ConfigError(f"{where}: the vocabulary is empty")
+    # As ids mostly are: all below the number of tokens. To fetch all names takes twice as long.
+    if num_tokens <= vocab_size and all(map(tokenizer.id_to_token, range(num_tokens))):
+        return
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     beyond = {t: i for t, i in vocab.items() if i >= vocab_size and t not in ignored_tokens}
     if beyond:

@@ -28,6 +28,8 @@ class Tensor:
     data: NDArray[Any]
     scales: NDArray[np.float32] | None = None  # [rows]
     unchecked: str | None = None
+    # The data lies in a file's read-only map: its pages may be given back, and come again when read.
+    is_mapped: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -41,25 +41,28 @@ class Tokenizer:
         self._special_ids = frozenset(
             token_id for token_id, token in added.items() if token.special
         )
-        # One walk: a large vocabulary takes a tenth of a second to fetch.
-        vocab: dict[str, int] = library.get_vocab(with_added_tokens=True)
-        self._vocab_size = max(vocab.values(), default=-1) + 1
-        self._max_token_chars = max(map(len, vocab), default=1)
+        self._vocab_size, self._max_token_chars = _measure(library)
         self._special_tokens = _special_tokens(config)
         self._affixes = self._read_affixes(config)
         self._truncation_side = _truncation_side(config)
         self._frame_by_num_texts: dict[int, Frame] = {}
 
     @classmethod
-    def from_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Read tokenizer.json and, where there is one, tokenizer_config.json."""
+    def from_files(
+        cls, files: Mapping[str, bytes], library: tokenizers.Tokenizer | None = None
+    ) -> Self:
+        """Read tokenizer.json and, where there is one, tokenizer_config.json.
+
+        `library` is what was built from that tokenizer.json already, and becomes this object's own.
+        """
         if TOKENIZER_FILE not in files:
             raise ConfigError(
                 f"{TOKENIZER_FILE} is missing; only tokenizers saved in that format can be used"
             )
-        config = _read_object(files[CONFIG_FILE], CONFIG_FILE) if CONFIG_FILE in files else {}
+        config = _read_config(files)
         try:
-            library = tokenizers.Tokenizer.from_str(files[TOKENIZER_FILE].decode())
+            if library is None:
+                library = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
             # The library's own JSON of the decoder; the file can be many megabytes.
             rule = read_rule(library.decoder and json.loads(library.decoder.__getstate__()))
         except Exception as error:  # the library has no narrower class for a bad file
@@ -279,6 +282,22 @@ class Tokenizer:
         return [token_id]
 
 
+def read_special_tokens(files: Mapping[str, bytes]) -> Mapping[str, str]:
+    """`Tokenizer.special_tokens`, without the tokenizer."""
+    return _special_tokens(_read_config(files))
+
+
+def _measure(library: tokenizers.Tokenizer) -> tuple[int, int]:
+    """One more than the largest id, and the characters of the longest name."""
+    num_tokens = library.get_vocab_size(with_added_tokens=True)
+    # Names by ids that leave no gap: to fetch all of a large vocabulary at once takes 0.2 s and 20 MB.
+    names = [name for i in range(num_tokens) if (name := library.id_to_token(i)) is not None]
+    if len(names) == num_tokens:
+        return num_tokens, max(map(len, names), default=1)
+    vocab: dict[str, int] = library.get_vocab(with_added_tokens=True)
+    return max(vocab.values(), default=-1) + 1, max(map(len, vocab), default=1)
+
+
 def _check_text(text: str) -> None:
     if len(text) > MAX_TEXT_CHARS:
         raise BadRequest(
@@ -292,6 +311,10 @@ def _check_text(text: str) -> None:
             f"the text is not valid Unicode: a lone surrogate U+{ord(text[error.start]):04X} "
             f"at character {error.start}",
         ) from error
+
+
+def _read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
+    return _read_object(files[CONFIG_FILE], CONFIG_FILE) if CONFIG_FILE in files else {}
 
 
 def _read_object(data: bytes, name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.compute.steps import Part, step
-from weft.compute.native import Machine, NativeRunner
+from weft.compute.native import Machine, NativeRunner, Rounding
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import open_model
 from weft.model.spec import DecoderSpec
@@ -47,8 +47,9 @@ def make_runner(
         weights,
         dtype=dtype,
         max_model_len=4096,
-        quantization=quantization,
-        kv_cache_dtype="int8" if kv_cache_dtype == "int8" else "auto",
+        rounding=Rounding(
+            quantization=quantization, kv_cache_dtype="int8" if kv_cache_dtype == "int8" else "auto"
+        ),
         machine=Machine(path, num_threads),
     )
 

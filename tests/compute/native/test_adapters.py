@@ -8,7 +8,7 @@ import pytest
 from tests.compute.native.models import SHAPES
 from tests.compute.steps import Part, step
 from tests.model.adapters import ATTENTION, MLP, merged, write_adapter
-from weft.compute.native import Machine, NativeRunner, resident_bytes, usable_paths
+from weft.compute.native import Machine, NativeRunner, Rounding, resident_bytes, usable_paths
 from weft.compute.reference import ReferenceRunner
 from weft.model.lora import Adapter, AdapterTargets, LowRank, read_adapter
 from weft.model.open import open_model
@@ -42,7 +42,7 @@ def make_runner(dtype, path=None, num_threads=1, weights=None, query=ODD):
         weights or checkpoint.load(),
         dtype=checkpoint.card.dtype,
         max_model_len=64,
-        quantization="int8" if dtype == "int8" else None,
+        rounding=Rounding(quantization="int8" if dtype == "int8" else None),
         machine=Machine(path, num_threads),
     )
     runner.allocate_kv(num_blocks=32, block_size=BLOCK_SIZE)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.compute.steps import Part, run_at_random, step
 from weft.compute.int8 import Int8Rows, multiply
 from weft.compute.load import load_runner
-from weft.compute.native import Machine, NativeRunner, _core, resident_bytes, usable_paths
+from weft.compute.native import Machine, NativeRunner, Rounding, _core, resident_bytes, usable_paths
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
@@ -103,7 +103,7 @@ def test_a_model_computes_what_the_reference_computes(path):
         checkpoint.load(),
         dtype="float32",
         max_model_len=100,
-        quantization="int8",
+        rounding=Rounding(quantization="int8"),
         machine=Machine(path),
     )
     expected = run_at_random(reference, sequences, np.random.default_rng(2), max_chunk=20)[0]
@@ -158,7 +158,7 @@ def test_hidden_states_are_not_rounded_on_their_way_out(path):
         checkpoint.load(),
         dtype="float32",
         max_model_len=100,
-        quantization="int8",
+        rounding=Rounding(quantization="int8"),
         machine=Machine(path),
     )
     expected, states = last_state(reference), last_state(native)

@@ -6,7 +6,7 @@ import pytest
 from tests.compute.native.models import SHAPES, make_runner
 from tests.compute.steps import run_at_random
 from weft.compute.load import choose, load_runner, with_resident_sizes
-from weft.compute.native import Machine, NativeRunner, resident_bytes, usable_paths
+from weft.compute.native import Machine, NativeRunner, Rounding, resident_bytes, usable_paths
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
 from weft.engine.configure import resolve
@@ -27,7 +27,7 @@ def test_keys_and_values_are_rounded_as_numpy_rounds_them(shape, path):
         checkpoint.load(),
         dtype="float32",
         max_model_len=100,
-        kv_cache_dtype="int8",
+        rounding=Rounding(kv_cache_dtype="int8"),
         machine=Machine(path),
     )
     expected = run_at_random(reference, sequences, np.random.default_rng(2), max_chunk=20)

@@ -9,7 +9,9 @@ from weft.compute.native.runner import (
     MAX_THREADS,
     Machine,
     NativeRunner,
+    Rounding,
     available_cpus,
+    trim_heap,
     usable_paths,
 )
 from weft.compute.native.sizes import ResidentBytes, resident_bytes
@@ -23,6 +25,7 @@ __all__ = [
     "Machine",
     "NativeRunner",
     "ResidentBytes",
+    "Rounding",
     "available_cpus",
     "choose_token",
     "cpu",
@@ -30,6 +33,7 @@ __all__ = [
     "measure_limits",
     "resident_bytes",
     "score_tokens",
+    "trim_heap",
     "usable_paths",
 ]
 

@@ -30,12 +30,19 @@ class Machine:
     num_threads: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What is rounded to int8: linear layers, the head too but not the embedding; keys and values."""
+
+    quantization: Literal["int8"] | None = None
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"
+
+
 class NativeRunner:
     """Computes in bfloat16 with float32 sums where `dtype` is bfloat16, otherwise in float32.
 
     A tensor that is still unchecked is looked at while it is packed; a `ConfigError` names one that holds
-    NaN or infinity. `quantization` is of linear layers: the head too, but not the embedding.
-    `max_model_len` matters to two-range rope only.
+    NaN or infinity. `max_model_len` matters to two-range rope only.
     """
 
     def __init__(
@@ -44,8 +51,7 @@ class NativeRunner:
         weights: Weights,
         *,
         dtype: str,
-        quantization: Literal["int8"] | None = None,
-        kv_cache_dtype: Literal["auto", "int8"] = "auto",
+        rounding: Rounding = Rounding(),
         max_model_len: int,
         machine: Machine = Machine(),
     ) -> None:
@@ -53,15 +59,16 @@ class NativeRunner:
         self.spec = spec
         self._num_outputs = spec.vocab_size if spec.has_head else spec.hidden_size
         self.path = usable_paths()[0] if machine.path is None else machine.path
-        native = _model_spec(spec, dtype, max_model_len, quantization)
-        native.has_int8_cache = kv_cache_dtype == "int8"
+        native = _model_spec(spec, dtype, max_model_len, rounding)
         self._model = _core.Model(
             native,
             self.path,
             available_cpus() if machine.num_threads is None else machine.num_threads,
         )
         for name, tensor in _prepared(spec, weights):
-            is_finite = self._model.load(name, tensor.dtype, tensor.data, tensor.scales)
+            is_finite = self._model.load(
+                name, tensor.dtype, tensor.data, tensor.scales, tensor.is_mapped
+            )
             if tensor.unchecked is not None and not is_finite:
                 refuse_values(tensor.unchecked)
 
@@ -118,6 +125,11 @@ def usable_paths() -> list[str]:
     return _core.usable_paths()
 
 
+def trim_heap() -> None:
+    """Give back what the C library's heap holds and nothing uses: after a start, tens of MB."""
+    _core.trim_heap()
+
+
 def available_cpus() -> int:
     """CPUs that this process may use."""
     return min(_core.available_cpus(), MAX_THREADS)
@@ -137,11 +149,13 @@ def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor
             values = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", values, unchecked=tensor.unchecked)
         else:
-            yield name, replace(tensor, data=np.ascontiguousarray(tensor.data))
+            data = np.ascontiguousarray(tensor.data)
+            is_mapped = tensor.is_mapped and data is tensor.data  # and no copy of it
+            yield name, replace(tensor, data=data, is_mapped=is_mapped)
 
 
 def _model_spec(
-    spec: DecoderSpec, dtype: str, max_model_len: int, quantization: str | None
+    spec: DecoderSpec, dtype: str, max_model_len: int, rounding: Rounding
 ) -> _core.ModelSpec:
     native = _core.ModelSpec()
     for field in (
@@ -158,7 +172,8 @@ def _model_spec(
     native.element = "bfloat16" if dtype == "bfloat16" else "float32"
     native.attention_soft_cap = spec.attention_soft_cap or 0.0
     native.set_qk_norm(spec.qk_norm.value)
-    native.set_quantization(quantization or "none")
+    native.set_quantization(rounding.quantization or "none")
+    native.has_int8_cache = rounding.kv_cache_dtype == "int8"
     native.set_activation(spec.activation.value)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     native.ropes = [_rope(rope, max_model_len) for rope in ropes]

@@ -200,8 +200,9 @@ class Grammar:
 class GrammarCompiler:
     """Builds grammars on a thread of its own. Everything else is for the loop's thread.
 
-    The vocabulary is read at once: it holds Python's lock, for half a second at 150,000 tokens, and
-    before the first request nobody minds. `wake` is called from that thread when one is ready.
+    The vocabulary is read for the first of them: 150,000 tokens take a second, in which the library
+    holds Python's lock, and 100 MB, and most engines never need them. `wake` is called from that thread
+    when one is ready.
     """
 
     def __init__(self, read_vocabulary: Callable[[], Vocabulary], wake: Callable[[], None]) -> None:
@@ -211,17 +212,20 @@ class GrammarCompiler:
         self._num_bytes = 0
         self._builder = ThreadPoolExecutor(1, "weft-grammar")
         self.mask_pool = ThreadPoolExecutor(1, "weft-mask")  # its thread starts with its first use
-        self._vocabulary = self._builder.submit(read_vocabulary)
+        self._read_vocabulary = read_vocabulary
+        self._vocabulary: Future[Vocabulary] | None = None
 
     def order(self, engine_id: str, text: str | None) -> None:
         """Ask for a grammar (None: for the vocabulary); `take_ready` gives it, at once if it is kept."""
+        if self._vocabulary is None:
+            self._vocabulary = self._builder.submit(self._read_vocabulary)
         grammar = None if text is None else self._kept.get(text)
         if text is not None and grammar is not None and grammar.num_uses < _MAX_USES:
             self._kept.move_to_end(text)
             grammar.num_uses += 1
             self._ready.put((engine_id, text, grammar))
         else:
-            self._builder.submit(self._build, engine_id, text)
+            self._builder.submit(self._build, engine_id, text, self._vocabulary)
 
     def take_ready(self) -> list[tuple[str, Grammar | str]]:
         """Engine ids, with the grammar that was ordered for each or a sentence why there is none."""
@@ -256,10 +260,10 @@ class GrammarCompiler:
             oldest, _ = self._kept.popitem(last=False)
             self._num_bytes -= _cost(oldest)
 
-    def _build(self, engine_id: str, text: str | None) -> None:
+    def _build(self, engine_id: str, text: str | None, read: Future[Vocabulary]) -> None:
         made: Grammar | str
         try:
-            vocabulary = self._vocabulary.result()
+            vocabulary = read.result()
             made = Grammar(None if text is None else build(vocabulary, text), vocabulary)
         except GrammarFailed as error:
             made = str(error)

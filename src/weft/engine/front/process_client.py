@@ -6,32 +6,22 @@ msgpack of fixed schemas over two ZeroMQ sockets in a private directory.
 
 import asyncio
 import logging
-import os
-import shutil
-import sys
-import tempfile
-from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead, WeftError
 from weft.core.metrics import Metrics
+from weft.engine.front.child import Child
 from weft.engine.front.client import FrontClient
 from weft.engine.messages import Command, Event, Failed
-from weft.engine.process import MAX_FRAME_BYTES, Launch
 from weft.model.open import Checkpoint
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
 _LAST_EVENTS_MS = 50
-# BLAS threads that wait for each other spin: beside other work on two cores, a step of embedded:tiny
-# took 6 ms with one thread and 175 ms with two. What the user's environment says comes first.
-_ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 _KILL_GRACE_S = 5.0  # beyond the drain: an engine stuck in a step is killed after it
 
 
@@ -42,45 +32,40 @@ class ProcessClient(FrontClient):
         self,
         config: EngineConfig,
         tokenizer: Tokenizer,
-        directory: Path,
+        child: Child,
         metrics: Metrics | None = None,
     ) -> None:
         super().__init__(config, tokenizer, metrics)
-        self._directory = directory
-        self._context = zmq.asyncio.Context()
-        self._commands: zmq.Socket[bytes] = zmq.Context.shadow(self._context).socket(zmq.PUSH)
-        self._events = self._context.socket(zmq.PULL)
-        for socket in (self._commands, self._events):
-            socket.set(zmq.LINGER, 0)
-            # Bounded by admission: every command and event belongs to an admitted request.
-            socket.set_hwm(0)
-        self._events.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        self._commands.bind(f"ipc://{directory}/commands")
-        self._events.bind(f"ipc://{directory}/events")
+        self._child = child
+        self._commands, self._events = child.commands, child.events
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
         self._failure: Failed | None = None
-        self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = asyncio.Event()
 
     @classmethod
     async def start(
-        cls, checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
+        cls,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        metrics: Metrics | None = None,
+        child: Child | None = None,
     ) -> "ProcessClient":
-        """Start the child and wait until its model is loaded.
+        """Start the child and wait until its model is loaded. `child` was launched with `config` already.
 
         Raises `ConfigError` when the child says that the model cannot run, `EngineDead` when it dies.
         """
-        directory = Path(tempfile.mkdtemp(prefix="weft-"))
+        if child is None:
+            child = await Child.spawn()
+            await child.launch(config)
         try:
-            process = await _spawn(_launch(directory, config))
-            tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
-            client = cls(config, tokenizer, directory, metrics)
+            tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, checkpoint.library)
+            client = cls(config, tokenizer, child, metrics)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            await child.discard()
             raise
-        client._watch(process)
+        client._watch()
         try:
             await client._ready
         except BaseException:
@@ -94,7 +79,7 @@ class ProcessClient(FrontClient):
     @property
     def engine_pid(self) -> int | None:
         """Process id of the engine."""
-        return None if self._process is None else self._process.pid
+        return self._child.process.pid
 
     def shutdown(self, timeout: float | None = None) -> None:
         """See `EngineClient`."""
@@ -110,10 +95,9 @@ class ProcessClient(FrontClient):
     def _send(self, command: Command) -> None:
         self._commands.send(self._encoder.encode(command), zmq.NOBLOCK)
 
-    def _watch(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def _watch(self) -> None:
         self._tasks.append(asyncio.create_task(self._read_events()))
-        self._tasks.append(asyncio.create_task(self._await_exit(process)))
+        self._tasks.append(asyncio.create_task(self._await_exit()))
 
     async def _read_events(self) -> None:
         while True:
@@ -132,8 +116,8 @@ class ProcessClient(FrontClient):
                 self._failure = event
             self._on_event(event)
 
-    async def _await_exit(self, process: asyncio.subprocess.Process) -> None:
-        status = await process.wait()
+    async def _await_exit(self) -> None:
+        status = await self._child.process.wait()
         while await self._events.poll(_LAST_EVENTS_MS):  # what it said just before it left
             await self._take_events()
         self._die(self._death(status))
@@ -154,37 +138,11 @@ class ProcessClient(FrontClient):
         self._kill()
 
     def _kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        if self._child.process.returncode is None:
+            self._child.process.kill()
 
     def _close_sockets(self) -> None:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-        self._commands.close()
-        self._events.close()
-        self._context.term()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def _launch(directory: Path, config: EngineConfig) -> Launch:
-    """The child logs at our level."""
-    return Launch(directory=str(directory), config=config, log_level=log.getEffectiveLevel())
-
-
-async def _spawn(launch: Launch) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",
-        "-m",
-        "weft.engine.process",
-        stdin=asyncio.subprocess.PIPE,
-        env=_ONE_BLAS_THREAD | os.environ,
-    )
-    assert process.stdin is not None
-    process.stdin.write(launch.to_frame())
-    with suppress(ConnectionError):  # it died already: `_await_exit` will say so
-        await process.stdin.drain()
-    return process
+        self._child.close()

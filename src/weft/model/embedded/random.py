@@ -54,7 +54,12 @@ def open_random(name: str, query: str, dtype: str, runner: str = "auto") -> Chec
         card = replace(card, pooling=PoolingSpec(hidden_size=hidden, kind=last, normalize=True))
     seed = parameters.integer("seed", 0, low=0, high=2**63 - 1)
     return Checkpoint(
-        card, spec, facts.chat_template, files, lambda: _draw_all(spec, seed, drawn, served)
+        card,
+        spec,
+        facts.chat_template,
+        files,
+        lambda: _draw_all(spec, seed, drawn, served),
+        facts.library,
     )
 
 

@@ -21,7 +21,7 @@ from weft.model.generation import optional_id
 from weft.model.match import Matched, match_tensors
 from weft.model.pooling import PoolingSpec, read_embedding
 from weft.model.safetensors_files import find_tensors
-from weft.model.tokenizer import TokenizerFacts, read_tokenizer, read_tokenizer_files
+from weft.model.tokenizer import TokenizerFacts, open_tokenizer
 from weft.model.weights import BYTES_PER_ELEMENT
 
 # As the first releases of BERT named the numbers of a norm.
@@ -29,7 +29,13 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 
 def open_encoder(
-    path: Path, values: Mapping[str, object], *, name: str, dtype: str, runner: str
+    path: Path,
+    values: Mapping[str, object],
+    name: str,
+    dtype: str,
+    runner: str,
+    *,
+    has_tokenizer: bool,
 ) -> Checkpoint:
     """Read and check everything of the checkpoint at `path` but the weights themselves."""
     config = read_encoder_config(values, str(path / "config.json"))
@@ -39,8 +45,7 @@ def open_encoder(
         )
     spec = read_encoder_spec(config)
     pooling = _pooling(path, config, spec)
-    files = read_tokenizer_files(path)
-    facts = read_tokenizer(files, str(path), spec.vocab_size, frozenset())
+    files, facts = open_tokenizer(path, spec.vocab_size, frozenset(), is_wanted=has_tokenizer)
     matched = _match(path, config, spec, pooling)
     card = replace(
         _card(name, config, spec, facts),
@@ -55,6 +60,7 @@ def open_encoder(
         facts.chat_template,
         files,
         lambda: matched.load(None if dtype == "auto" else dtype),
+        facts.library,
     )
 
 

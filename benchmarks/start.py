@@ -1,0 +1,283 @@
+"""From process start to the first token, and the memory that is held then.
+
+    python benchmarks/start.py [--shapes smollm2-135m] [--ways HTTP gRPC offline] [--repetitions 5]
+
+Prints Markdown. A machine that is busy makes times longer, but not the processor time.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import grpc
+import psutil
+from peers.environments import LLAMA, ROOT
+from start_checkpoint import SHAPE_BY_NAME, checkpoint
+
+from weft.compute.load import choose, with_resident_sizes
+from weft.core.config import EngineOptions
+from weft.model.open import open_model
+from weft.pb.vllm_engine_pb2 import GenerateRequest, SamplingParams, TokenizedInput
+from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+
+HERE = Path(__file__).parent
+MAX_MODEL_LEN = 8192
+PROMPT = list(range(5, 5 + 16))
+POLL_S = 0.005
+LIMIT_S = 120.0
+SETTLE_S = 0.5
+# What a start is promised to take: resident bytes over those of weights and KV in use.
+SHARE, BASE_BYTES = 1.1, 200_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process when the first token was there, or shortly after."""
+
+    name: str
+    cpu_s: float
+    peak_bytes: int
+    rss_bytes: int
+    pss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start: seconds to each mark, and the processes then."""
+
+    seconds_by_mark: dict[str, float]
+    processes: list[Process]
+
+
+def processes(root: int) -> list[Process]:
+    """The process and its children. Processor time is of the moment; memory of half a second later."""
+    family = [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
+    cpu_s = [sum(process.cpu_times()[:2]) for process in family]
+    time.sleep(SETTLE_S)
+    return [
+        Process(_name(process), seconds, *_memory(process.pid))
+        for process, seconds in zip(family, cpu_s, strict=True)
+    ]
+
+
+def _name(process: psutil.Process) -> str:
+    argv = process.cmdline()
+    return "engine" if "weft.engine.process" in argv else "program"
+
+
+def _memory(pid: int) -> tuple[int, int, int]:
+    """The peak, what is resident, and the proportional share of it."""
+    rollup, status = _fields(f"/proc/{pid}/smaps_rollup"), _fields(f"/proc/{pid}/status")
+    return status["VmHWM"], rollup["Rss"], rollup["Pss"]
+
+
+def _fields(path: str) -> dict[str, int]:
+    lines = (line.split() for line in Path(path).read_text().splitlines())
+    return {words[0][:-1]: int(words[1]) * 1024 for words in lines if words[-1] == "kB"}
+
+
+# -- the ways in ----------------------------------------------------------------------------------
+
+
+def over_http(directory: Path) -> Start:
+    """`weft serve`, and a request the moment that it is ready."""
+    with _serving(directory) as (process, http_port, _, marks):
+        marks["ready"] = _until(process, lambda: _get(http_port, "/readyz"))
+        body = {"model": "m", "prompt": PROMPT, "max_tokens": 1, "ignore_eos": True, "stream": True}
+        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=LIMIT_S)
+        headers = {"content-type": "application/json"}
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
+        while not connection.getresponse().readline().startswith(b"data: {"):
+            pass
+        marks["first token"] = time.monotonic()
+        return Start(marks, processes(process.pid))
+
+
+def over_grpc(directory: Path) -> Start:
+    """The same; the client asks from the start, and gRPC itself waits until somebody listens."""
+    patience = [
+        ("grpc.initial_reconnect_backoff_ms", 20),
+        ("grpc.min_reconnect_backoff_ms", 20),
+        ("grpc.max_reconnect_backoff_ms", 20),
+    ]
+    request = GenerateRequest(
+        tokenized=TokenizedInput(input_ids=PROMPT),
+        sampling_params=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, n=1),
+        stream=True,
+    )
+    with (
+        _serving(directory) as (process, _, grpc_port, marks),
+        grpc.insecure_channel(f"127.0.0.1:{grpc_port}", patience) as channel,
+    ):
+        stub = VllmEngineStub(channel)
+        next(stub.Generate(request, wait_for_ready=True, timeout=LIMIT_S))
+        marks["first token"] = time.monotonic()
+        return Start(marks, processes(process.pid))
+
+
+def offline(directory: Path) -> Start:
+    """A program that imports Weft, loads the model and generates."""
+    argv = [str(HERE / "start_offline.py"), str(directory), str(MAX_MODEL_LEN), json.dumps(PROMPT)]
+    return _program([sys.executable, *argv])
+
+
+def llama(directory: Path) -> Start:
+    """A program that does the same with llama.cpp; its file must be there."""
+    file = ROOT / f"{directory.name}-bf16.gguf"
+    argv = [str(HERE / "peers" / "first_token_llama.py"), str(file), json.dumps(PROMPT)]
+    return _program([str(LLAMA.python), *argv])
+
+
+WAYS: dict[str, Callable[[Path], Start]] = {
+    "HTTP": over_http,
+    "gRPC": over_grpc,
+    "offline": offline,
+    "llama.cpp": llama,
+}
+
+
+def _program(argv: Sequence[str]) -> Start:
+    started = time.monotonic()
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{argv[1]} did not start")
+        marks: dict[str, float] = json.loads(line)
+        found = processes(process.pid)
+        assert process.stdin is not None
+        process.stdin.close()
+    return Start({mark: at - started for mark, at in marks.items()}, found)
+
+
+@contextmanager
+def _serving(
+    directory: Path,
+) -> Iterator[tuple[subprocess.Popen[bytes], int, int, "Marks"]]:
+    http_port, grpc_port = _free_ports()
+    argv = [sys.executable, "-m", "weft.cli.main", "serve", str(directory), f"--port={http_port}"]
+    argv += [f"--grpc-port={grpc_port}", "--served-model-name=m", "--log-level=error"]
+    marks = Marks()
+    with subprocess.Popen(
+        [*argv, f"--max-model-len={MAX_MODEL_LEN}"], stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            marks["live"] = _until(process, lambda: _get(http_port, "/livez"))
+            yield process, http_port, grpc_port, marks
+        finally:
+            process.terminate()
+
+
+class Marks(dict[str, float]):
+    """Seconds since it was made; what is put in is a reading of the clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = time.monotonic()
+
+    def __setitem__(self, mark: str, at: float) -> None:
+        super().__setitem__(mark, at - self._started)
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        for one in (first, second):
+            one.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+def _until(process: subprocess.Popen[bytes], is_so: Callable[[], bool]) -> float:
+    """When it was so."""
+    end = time.monotonic() + LIMIT_S
+    while not is_so():
+        if process.poll() is not None or time.monotonic() > end:
+            raise SystemExit("the server did not start")
+        time.sleep(POLL_S)
+    return time.monotonic()
+
+
+def _get(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    with suppress(OSError):
+        connection.request("GET", path)
+        return connection.getresponse().status == http.client.OK
+    return False
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+MARKS = ("live", "imported", "loaded", "ready", "first token")
+HEAD = (
+    f"| way | {', s | '.join(MARKS)}, s | CPU, s | peaks, MB | settled, MB | settled PSS, MB |\n"
+    f"|{'---|' * (len(MARKS) + 5)}"
+)
+
+
+def row(way: str, starts: Sequence[Start]) -> str:
+    """Medians, with what the processes have in this order: the program that was started, the engine."""
+    cells = [
+        f"{median(s.seconds_by_mark[m] for s in starts):.2f}"
+        if m in starts[0].seconds_by_mark
+        else ""
+        for m in MARKS
+    ]
+    cells[-1] += f" ({_spread([s.seconds_by_mark['first token'] for s in starts])})"
+    for scale, digits, name in (
+        (1.0, 2, "cpu_s"),
+        (1e-6, 0, "peak_bytes"),
+        (1e-6, 0, "rss_bytes"),
+        (1e-6, 0, "pss_bytes"),
+    ):
+        by_process = zip(*([getattr(p, name) for p in s.processes] for s in starts), strict=True)
+        values = [median(values) * scale for values in by_process]
+        parts = " + ".join(f"{value:.{digits}f}" for value in values)
+        total = f"{sum(values):.{digits}f}"
+        cells.append(total if len(values) == 1 else f"{parts} = {total}")
+    return f"| {way} | {' | '.join(cells)} |"
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{min(values):.2f}–{max(values):.2f}"
+
+
+def needed_bytes(directory: Path) -> int:
+    """Weights, and KV of the prompt's blocks."""
+    options = EngineOptions(model=str(directory))
+    opened = open_model(options.model)
+    card = with_resident_sizes(opened, choose(options, opened.card)).card
+    return card.weight_bytes + 2 * 16 * card.kv_bytes_per_token
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPE_BY_NAME, default=list(SHAPE_BY_NAME))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["HTTP", "gRPC", "offline"])
+    parser.add_argument("--repetitions", type=int, default=5)
+    arguments = parser.parse_args()
+    print(f"Load average {', '.join(f'{load:.1f}' for load in os.getloadavg())}.")
+    for name in arguments.shapes:
+        directory = checkpoint(name)
+        needed = needed_bytes(directory)
+        print(
+            f"\n## {name}\n\nWeights and KV in use {needed / 1e6:.0f} MB; 1.1 times that and 200 MB: "
+            f"{(SHARE * needed + BASE_BYTES) / 1e6:.0f} MB.\n\n{HEAD}"
+        )
+        for way in arguments.ways:
+            WAYS[way](directory)  # so that the files are in memory
+            starts = [WAYS[way](directory) for _ in range(arguments.repetitions)]
+            print(row(way, starts), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""What `resolve` takes where the user says nothing; the command line tells it beside each flag."""
+
+DEFAULT_BLOCK_SIZE = 16
+DEFAULT_MAX_NUM_SEQS = 128
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
+DEFAULT_MAX_NUM_QUEUED_REQS = 2048
+DEFAULT_MAX_NUM_QUEUED_TOKENS = 4_000_000
+DEFAULT_MAX_LORAS = 8
+DEFAULT_MAX_LORA_RANK = 16

@@ -1,0 +1,88 @@
+"""`Child`: the engine's process, from before it is known what it will compute until it has been told.
+
+It is started first of all: what it imports takes as long as finding the model does, and runs beside it.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+from weft.core.config import EngineConfig
+from weft.engine.messages import MAX_FRAME_BYTES, Launch
+
+log = logging.getLogger("weft.engine")
+
+# BLAS threads that wait for each other spin: beside other work on two cores, a step of embedded:tiny
+# took 6 ms with one thread and 175 ms with two. What the user's environment says comes first.
+_ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
+
+class Child:
+    """Made by `spawn`. It lives no longer than we do: its standard input is a pipe from here."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self._directory: Path | None = None
+        self._context = zmq.asyncio.Context()
+        self.commands: zmq.Socket[bytes] = zmq.Context.shadow(self._context).socket(zmq.PUSH)
+        self.events = self._context.socket(zmq.PULL)
+        for socket in (self.commands, self.events):
+            socket.set(zmq.LINGER, 0)
+            # Bounded by admission: every command and event belongs to an admitted request.
+            socket.set_hwm(0)
+        self.events.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+
+    @classmethod
+    async def spawn(cls) -> "Child":
+        """Start it. Until `launch` it reads nothing and loads nothing."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "weft.engine.process",
+            stdin=asyncio.subprocess.PIPE,
+            env=_ONE_BLAS_THREAD | os.environ,
+        )
+        return cls(process)
+
+    async def launch(self, config: EngineConfig) -> None:
+        """Tell it what to load. It begins at once, and says how that went when somebody listens."""
+        self._directory = Path(tempfile.mkdtemp(prefix="weft-"))
+        # Before the child knows of them: what is sent when it is ready finds it connected.
+        self.commands.bind(f"ipc://{self._directory}/commands")
+        self.events.bind(f"ipc://{self._directory}/events")
+        launch = Launch(
+            directory=str(self._directory), config=config, log_level=log.getEffectiveLevel()
+        )
+        assert self.process.stdin is not None
+        if self.process.stdin.is_closing():  # it died already: whoever awaits its exit will say so
+            return
+        self.process.stdin.write(launch.to_frame())
+        with suppress(ConnectionError):
+            await self.process.stdin.drain()
+
+    async def discard(self) -> None:
+        """End it, and leave nothing behind; idempotent."""
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+        await self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of our ends; idempotent."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self.commands.close()
+        self.events.close()
+        self._context.term()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
