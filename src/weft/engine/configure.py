@@ -4,6 +4,7 @@ Pure. Every refusal is a `ConfigError` of one line that names the flag, the numb
 allowed; a model that does not fit is refused with flags that would make it fit.
 """
 
+import math
 from dataclasses import dataclass
 
 from weft.compute.load import choose
@@ -32,10 +33,14 @@ DEFAULT_MAX_NUM_SEQS = 128
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 DEFAULT_MAX_NUM_QUEUED_REQS = 2048
 DEFAULT_MAX_NUM_QUEUED_TOKENS = 4_000_000
+# Less than a reader sees; of many streams, a part of what a token by itself costs
+# (docs/decisions/0009).
+DEFAULT_STREAM_INTERVAL_MS = 25.0
 DEFAULT_MAX_LORAS = 8
 DEFAULT_MAX_LORA_RANK = 16
 
 MAX_BLOCK_SIZE = 1024
+MAX_STREAM_INTERVAL_MS = 10_000.0
 MAX_LORAS = 1024
 MAX_LORA_RANK = 4096
 MIN_MODEL_LEN = 2  # one token in, one token out
@@ -70,6 +75,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         pooler_config=resolve_pooler(options, card),
         compute_config=choose(options, card),
         lora_config=_lora_config(options),
+        stream_interval_ms=_stream_interval_ms(options),
     )
 
 
@@ -294,6 +300,17 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         revision=options.revision,
         runner_type="generate" if card.pooling is None else "pooling",
     )
+
+
+def _stream_interval_ms(options: EngineOptions) -> float:
+    value = options.stream_interval_ms
+    if value is None:
+        return DEFAULT_STREAM_INTERVAL_MS
+    if not (math.isfinite(value) and 0 <= value <= MAX_STREAM_INTERVAL_MS):
+        raise ConfigError(
+            f"--stream-interval-ms must be between 0 and {MAX_STREAM_INTERVAL_MS:g}, not {value:g}"
+        )
+    return value
 
 
 def _lora_config(options: EngineOptions) -> LoraConfig | None:

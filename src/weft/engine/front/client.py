@@ -40,8 +40,9 @@ from weft.engine.constraints.check import GrammarChecker
 from weft.engine.constraints.thought import read_thought
 from weft.engine.front.control import EngineControl
 from weft.engine.front.lora_table import Held
-from weft.engine.front.open_requests import OpenRequest, OpenRequests
+from weft.engine.front.open_requests import Due, OpenRequest, OpenRequests
 from weft.engine.front.outputs import RequestStream
+from weft.engine.front.pace import Pace
 from weft.engine.front.pooling_stream import PoolingStream
 from weft.engine.front.session import Session
 from weft.engine.messages import (
@@ -77,6 +78,7 @@ class FrontClient(EngineControl):
             tokenizer, config.model_config.vocab_size, config.model_config.eos_token_ids
         )
         self._open = OpenRequests(config.scheduler_config)
+        self._pace = Pace(config.stream_interval_ms / 1e3, asyncio.get_running_loop())
         self._sessions: set[Session] = set()
         self._pooling = PoolingProcessor(config, tokenizer)
 
@@ -264,6 +266,7 @@ class FrontClient(EngineControl):
         """Forget a request; if the engine still works on it, stop that."""
         opened.observe_end()
         self._open.remove(opened)
+        self._pace.forget(opened)
         if not opened.stream.is_finished and self._dead_error is None:
             self._send(Abort([opened.request.engine_id], is_silent=True))
 
@@ -330,7 +333,13 @@ class FrontClient(EngineControl):
             output.finish_reason is not None or is_matched or observed.has_silent
         ):
             observed.take(output.index, *opened.stream.progress(output.index))
-        opened.has_news.set()
+        match opened.stream.due:
+            case Due.NOW:
+                self._pace.tell_now(opened)
+            case Due.SOON:
+                self._pace.tell_soon(opened)
+            case Due.NOT_YET:
+                pass
 
     def _die(self, error: WeftError) -> None:
         """The engine is gone: everyone who waits for it learns so, once."""
