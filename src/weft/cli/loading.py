@@ -64,7 +64,8 @@ class Loaded:
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
         """What the HTTP server serves of `client`, and at which endpoints."""
-        tokenizer = Tokenizer.from_files(self.checkpoint.tokenizer_files)
+        tokenizer = client.renderer
+        assert isinstance(tokenizer, Tokenizer), "an engine of ours has one of ours"
         served = make_served(client, tokenizer, self.chat_template, self.api_options)
         return served, all_endpoints(state)
 

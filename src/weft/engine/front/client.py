@@ -55,7 +55,7 @@ from weft.engine.messages import (
     SequenceOutput,
     StepOutput,
 )
-from weft.text.inputs import LONG_TEXT, Processor, text_of
+from weft.text.inputs import Processor
 from weft.text.pooling_inputs import PoolingProcessor
 from weft.text.tokenizer import Tokenizer
 
@@ -232,16 +232,13 @@ class FrontClient(EngineControl):
         _refuse(lora_request=lora_request, reasoning_ended=reasoning_ended)
         if trace_headers:
             log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
-        process = partial(
-            self._pooling.process,
+        request = await self._pooling.process_soon(
             prompt,
             pooling_params,
             request_id,
             tokenization_kwargs=tokenization_kwargs,
             priority=priority,
         )
-        is_long = len(text_of(prompt)) > LONG_TEXT
-        request = await asyncio.to_thread(process) if is_long else process()
         self._check_alive()
         stream = PoolingStream(request)
         opened = self._open.admit(request, stream)

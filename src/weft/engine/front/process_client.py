@@ -76,11 +76,15 @@ class ProcessClient(FrontClient):
         Raises `ConfigError` when the child says that the model cannot run, `EngineDead` when it dies.
         """
         directory = Path(tempfile.mkdtemp(prefix="weft-"))
+        process: asyncio.subprocess.Process | None = None
         try:
             process = await _spawn(_launch(directory, config))
-            tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files)
+            # On a thread: of a large vocabulary it takes a second, and probes are to be answered.
+            tokenizer = await asyncio.to_thread(Tokenizer.from_files, checkpoint.tokenizer_files)
             client = cls(config, tokenizer, directory, metrics)
         except BaseException:
+            if process is not None and process.returncode is None:
+                process.kill()
             shutil.rmtree(directory, ignore_errors=True)
             raise
         client._watch(process)
