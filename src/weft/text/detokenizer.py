@@ -117,8 +117,10 @@ class PieceDetokenizer:
         return self._strip(text) if self._num_to_strip and text else text
 
     def read(self, token_ids: Sequence[int]) -> str:
-        """See `Detokenizer.read`. Ten at once cost as much as two by themselves."""
-        if len(token_ids) == 1 or self._is_first or self._num_to_strip:
+        """See `Detokenizer.read`. The bytes of many tokens are decoded as one."""
+        if len(token_ids) == 1:
+            return self.push(token_ids[0])
+        if self._is_first or self._num_to_strip:
             return "".join(map(self.push, token_ids))
         vocabulary = self._vocabulary
         if self._skips_special:

@@ -318,25 +318,25 @@ class FrontClient(EngineControl):
         opened = self._open.get(output.engine_id)
         if opened is None:
             return  # ended here before the engine knew
-        self._open.count_prefilled(opened)
-        is_matched = opened.stream.push(output)
+        if opened.waits_for_prefill:
+            self._open.count_prefilled(opened)
+        stream = opened.stream
+        is_matched = stream.push(output)
         if is_matched:  # a stop string, of which the engine knows nothing
             self._send(Abort([output.engine_id], output.index, is_silent=True))
-        if opened.stream.error is not None:
-            opened.fail(GenerationError(opened.stream.error))
+        if stream.error is not None:
+            opened.fail(GenerationError(stream.error))
         observed = opened.observed
         # First tokens and ends only: an observation of every token would be a tenth of all work here.
         if observed is not None and (
             output.finish_reason is not None or is_matched or observed.has_silent
         ):
-            observed.take(output.index, *opened.stream.progress(output.index))
-        match opened.stream.due:
-            case Due.NOW:
-                self._pace.tell_now(opened)
-            case Due.SOON:
-                self._pace.tell_soon(opened)
-            case Due.NOT_YET:
-                pass
+            observed.take(output.index, *stream.progress(output.index))
+        due = stream.due
+        if due is Due.NOW:
+            self._pace.tell_now(opened)
+        elif due is Due.SOON:
+            self._pace.tell_soon(opened)
 
     def _die(self, error: WeftError) -> None:
         """The engine is gone: everyone who waits for it learns so, once."""

@@ -237,7 +237,8 @@ class _Answer:
         """Take the news of a step; True at a stop string."""
         if output.logprobs:
             self._rows += output.logprobs
-        self._has_silent_end = self._ends_silently(output)
+        if output.finish_reason is not None:
+            self._has_silent_end = self._ends_silently(output)
         if self._matcher is not None:
             stop = self._search(self._matcher, output.token_ids)
             if stop is not None:
