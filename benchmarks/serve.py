@@ -259,8 +259,8 @@ def _title() -> list[str]:
         "# Serving\n",
         f"`{what}` at {commit}, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}.\n",
         (
-            f"Machine: {model}, {os.cpu_count()} virtual CPUs, shared by clients, front end and engine; load average at "
-            f"the start {loads}. CPU of the front end is the least noisy column. Without a front end "
+            f"Machine: {model}, {os.cpu_count()} virtual CPUs, shared by clients, front end and engine; load average "
+            f"at the start {loads}. CPU of the front end is the least noisy column. Without a front end "
             "there is no such time: the engine's client is in the benchmark itself."
         ),
     ]
