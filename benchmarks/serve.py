@@ -6,10 +6,12 @@
 import argparse
 import asyncio
 import os
+import platform
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +60,7 @@ class Row:
         front = "" if self.front_ms is None else f"{self.front_ms:.1f}"
         return (
             f"| {self.num_clients} | {self.way} | {report.num_tokens / report.seconds:.0f} "
-            f"| {p50 * 1e3:.1f} | {p99 * 1e3:.1f} "
+            f"| {p50 * 1e3:.1f} | {p99 * 1e3:.1f} | {report.gap_p99_s * 1e3:.1f} "
             f"| {report.num_tokens / report.num_messages:.2f} | {front} |"
         )
 
@@ -135,10 +137,13 @@ def _ports(process: subprocess.Popen[str]) -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def engine(model: str) -> AsyncIterator[ProcessClient]:
+async def engine(model: str, interval_ms: float) -> AsyncIterator[ProcessClient]:
     """An engine with nothing in front."""
     options = EngineOptions(
-        model=model, max_model_len=MAX_MODEL_LEN, num_gpu_blocks_override=NUM_BLOCKS
+        model=model,
+        max_model_len=MAX_MODEL_LEN,
+        num_gpu_blocks_override=NUM_BLOCKS,
+        stream_interval_ms=interval_ms,
     )
     checkpoint = open_model(model)
     client = await ProcessClient.start(checkpoint, resolve(options, checkpoint.card, 8 << 30))
@@ -167,11 +172,13 @@ async def alone(client: ProcessClient, job: Job) -> Report:
     return await drive(ask, job.prompts, job.num_clients)
 
 
-async def measure(model: str, arguments: argparse.Namespace) -> None:
-    """Print the rows of one model as they come."""
+async def measure(
+    model: str, interval_ms: float, arguments: argparse.Namespace, say: Callable[[str], None]
+) -> None:
+    """Say the rows of one model as they come."""
     dice = random.Random(0)
-    with load() as clients, server(model) as served:
-        async with engine(model) as client:
+    with load() as clients, server(model, f"--stream-interval-ms={interval_ms:g}") as served:
+        async with engine(model, interval_ms) as client:
             for num_clients in arguments.clients:
                 for way in ("engine alone", *arguments.ways):
                     num_prompts = num_clients * arguments.rounds
@@ -189,7 +196,7 @@ async def measure(model: str, arguments: argparse.Namespace) -> None:
                         num_clients=num_clients,
                     )
                     real = msgspec.structs.replace(job, prompts=prompts[:num_prompts])
-                    print(await _row(way, (client, clients, served), job, real), flush=True)
+                    say(str(await _row(way, (client, clients, served), job, real)))
 
 
 async def _row(way: str, parts: tuple[ProcessClient, Load, Server], warm: Job, job: Job) -> Row:
@@ -214,13 +221,49 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=256, help="of each answer")
     parser.add_argument("--rounds", type=int, default=4, help="requests a client")
+    parser.add_argument("--stream-interval-ms", nargs="+", type=float, default=[25.0])
+    parser.add_argument("--out", type=Path, help="write the tables there too")
     arguments = parser.parse_args()
+    report: list[str] = []
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        report.append(line)
+
+    for line in _title():
+        say(line)
     for name in arguments.models:
-        print(
-            f"\n### {name}\n\n| clients | way | tokens/s | first token p50, ms | p99, ms "
-            "| tokens a message | front, ms of CPU a 1,000 tokens |\n|---|---|---|---|---|---|---|"
-        )
-        asyncio.run(measure(MODELS[name], arguments))
+        for interval_ms in arguments.stream_interval_ms:
+            pace = f"{interval_ms:g} ms between events" if interval_ms else "no pace"
+            say(f"\n## {name}, {pace}\n\n{_HEADER}")
+            asyncio.run(measure(MODELS[name], interval_ms, arguments, say))
+    if arguments.out is not None:
+        arguments.out.write_text("\n".join(report) + "\n", encoding="utf-8")
+
+
+_HEADER = (
+    "| clients | way | tokens/s | first token p50, ms | p99, ms | between events p99, ms "
+    "| tokens a message | front, ms of CPU a 1,000 tokens |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+def _title() -> list[str]:
+    """What ran, and where."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    what = " ".join(["python", *sys.argv])
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "")
+    loads = ", ".join(f"{load:.1f}" for load in os.getloadavg())
+    return [
+        "# Serving\n",
+        f"`{what}` at {commit}, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}.\n",
+        (
+            f"Machine: {model}, {os.cpu_count()} virtual CPUs, shared by clients, front end and engine; load average "
+            f"at the start {loads}. CPU of the front end is the least noisy column. Without a front end "
+            "there is no such time: the engine's client is in the benchmark itself."
+        ),
+    ]
 
 
 if __name__ == "__main__":

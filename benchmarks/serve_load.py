@@ -30,12 +30,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the clients saw. `firsts_s` are times to first token, one a request."""
+    """What the clients saw. `firsts_s` are times to first token, one a request.
+
+    `gap_p99_s` is of the times between two messages of one answer.
+    """
 
     num_tokens: int
     num_messages: int
     seconds: float
     firsts_s: list[float]
+    gap_p99_s: float
 
 
 class Seen:
@@ -46,11 +50,17 @@ class Seen:
         self.first_s: float | None = None
         self.num_tokens = 0
         self.num_messages = 0
+        self.gaps_s: list[float] = []
+        self._last_at = self.asked_at
 
     def take(self, num_tokens: int = 0) -> None:
         """Note a message."""
+        now = time.perf_counter()
         if self.first_s is None:
-            self.first_s = time.perf_counter() - self.asked_at
+            self.first_s = now - self.asked_at
+        else:
+            self.gaps_s.append(now - self._last_at)
+        self._last_at = now
         self.num_messages += 1
         self.num_tokens += num_tokens
 
@@ -73,11 +83,14 @@ async def drive(ask: Ask, prompts: list[list[int]], num_clients: int) -> Report:
     async with asyncio.TaskGroup() as clients:
         for _ in range(num_clients):
             clients.create_task(client())
+    seconds = time.perf_counter() - started
+    gaps_s = sorted(gap_s for seen in answers for gap_s in seen.gaps_s)
     return Report(
         num_tokens=sum(seen.num_tokens for seen in answers),
         num_messages=sum(seen.num_messages for seen in answers),
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
         firsts_s=[seen.first_s for seen in answers if seen.first_s is not None],
+        gap_p99_s=gaps_s[int(0.99 * (len(gaps_s) - 1) + 0.5)] if gaps_s else 0.0,
     )
 
 

@@ -10,9 +10,16 @@ from weft.core.config import CacheConfig, EngineConfig, SpeculativeConfig
 from weft.core.errors import ConfigError
 from weft.core.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
 from weft.core.metrics import Metrics, expose
+from weft.core.observed import RemoteRequest
 from weft.core.stats import SequenceTimes, StepStats
 from weft.core.tally import Tally, token_bounds
-from weft.core.types import EngineLoad
+from weft.core.types import (
+    CompletionOutput,
+    EngineLoad,
+    OutputKind,
+    RequestOutput,
+    SamplingParams,
+)
 from weft.epp.scrape.engines import ENGINES, LoadReader
 
 REQUEST_S = "0.3 0.5 0.8 1.0 1.5 2.0 2.5 5.0 10.0 15.0 20.0 30.0 40.0 50.0 60.0 120.0 240.0 480.0 960.0 1920.0 7680.0"
@@ -235,6 +242,26 @@ def test_a_step_counts_its_tokens_and_intervals():
     assert sample(metrics, "inter_token_latency_seconds_count") == 9
     assert sample(metrics, "inter_token_latency_seconds_sum") == pytest.approx(0.66)
     assert sample(metrics, "inter_token_latency_seconds_bucket", le="0.025") == 8
+
+
+def test_tokens_that_come_together_share_the_time_before_them():
+    """A server that sends so many at once made them one after the other."""
+    metrics, engine = with_engine()
+    remote = RemoteRequest(engine)
+    with remote.following(3, SamplingParams(output_kind=OutputKind.DELTA)):
+        for token_ids in ([5], [6, 7, 8, 9]):
+            answer = CompletionOutput(index=0, token_ids=token_ids)
+            remote.take(
+                RequestOutput(
+                    request_id="r",
+                    prompt=None,
+                    prompt_token_ids=[1, 2, 3],
+                    outputs=[answer],
+                    is_finished=False,
+                )
+            )
+    assert sample(metrics, "inter_token_latency_seconds_count") == 4
+    assert sample(metrics, "generation_tokens_total") == 5
 
 
 def test_the_news_of_no_step_is_no_step():

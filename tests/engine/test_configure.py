@@ -56,6 +56,14 @@ def test_grammars_rule_thoughts_only_when_told():
     assert resolved(structured_outputs_in_reasoning=True).structured_outputs_in_reasoning
 
 
+def test_the_pace_of_streams_is_bounded():
+    """Nothing said is 25 ms; 0 is no pace; the rest is refused by name."""
+    assert resolved().stream_interval_ms == 25
+    assert resolved(stream_interval_ms=0.0).stream_interval_ms == 0
+    for wrong in (-1.0, 20_000.0, float("nan"), float("inf")):
+        assert "--stream-interval-ms" in refusal(stream_interval_ms=wrong)
+
+
 def test_what_is_not_given_is_chosen():
     """Nothing in an EngineConfig is left open; the length is the model's own."""
     config = resolved()

@@ -166,9 +166,13 @@ async def test_reader_that_stops_reading_and_leaves_is_forgotten():
     """The same, when the caller goes without having read on."""
     engine = FakeEngine()
     outputs = engine.generate(PROMPT, SamplingParams(max_tokens=50), "gone")
-    outlet = Outlet(StuckContext(), outputs, timeout_s=0.05)
     await anext(outputs)
-    writing = asyncio.create_task(outlet.write(pb.GenerateResponse()))
+
+    async def write():
+        async with Outlet(StuckContext(), outputs, timeout_s=0.05) as outlet:
+            await outlet.write(pb.GenerateResponse())
+
+    writing = asyncio.create_task(write())
     await engine.wait_for_open(0)
 
     writing.cancel()

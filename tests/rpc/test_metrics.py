@@ -72,7 +72,7 @@ async def test_tokens_and_times_are_counted_from_the_outputs(kind):
 
 
 async def test_time_between_outputs_is_observed_when_they_are_streamed():
-    """One observation an output after the first."""
+    """One observation a token after the first output."""
     async with remote() as far:
         await far.ask(output_kind=OutputKind.DELTA)
         assert far.value("inter_token_latency_seconds_count") == 3

@@ -37,11 +37,11 @@ async def serving(
     """What a server of that model would hand to its handlers.
 
     `template` takes the place of the model's; `tokenizer_config` changes the tokenizer's own
-    configuration. embedded:echo with the template `SCRIPT` says what the first message says.
+    configuration. embedded:echo with the template `SCRIPT` says what the first message says. Every
+    token is an event, unless the settings say otherwise.
     """
-    asked = EngineOptions(
-        model=model, **{"max_model_len": 1024, "num_gpu_blocks_override": 256, **settings}
-    )
+    usual = {"max_model_len": 1024, "num_gpu_blocks_override": 256, "stream_interval_ms": 0.0}
+    asked = EngineOptions(model=model, **{**usual, **settings})
     checkpoint = open_model(model, runner=asked.runner)
     config = resolve(asked, checkpoint.card, GIB)
     files = dict(checkpoint.tokenizer_files)

@@ -66,7 +66,7 @@ class Loaded:
     ) -> tuple[Served, Sequence[Endpoint]]:
         """What the HTTP server serves of `client`, and at which endpoints."""
         tokenizer = client.renderer
-        assert isinstance(tokenizer, Tokenizer)
+        assert isinstance(tokenizer, Tokenizer), "an engine of ours has one of ours"
         served = make_served(client, tokenizer, self.chat_template, self.api_options)
         return served, all_endpoints(state)
 

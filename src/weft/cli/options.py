@@ -20,6 +20,7 @@ from weft.engine.defaults import (
     DEFAULT_MAX_NUM_QUEUED_REQS,
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_STREAM_INTERVAL_MS,
 )
 
 MODEL = Group("Model", sort_key=1)
@@ -255,6 +256,14 @@ class ServeOptions:
     max_n: Annotated[
         Count, Parameter(group=API, help="Most answers that one request may ask for.")
     ] = 128
+    stream_interval_ms: Annotated[
+        float | None,
+        Parameter(
+            group=API,
+            help="Tokens of one stream that come within so many ms of its last event leave together, "
+            f"{DEFAULT_STREAM_INTERVAL_MS:g} if unset; 0: every token by itself.",
+        ),
+    ] = None
 
     host: Annotated[str, Parameter(group=SERVER, help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[

@@ -51,6 +51,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     logprobs_mode: str = "raw_logprobs"
     structured_outputs_in_reasoning: bool = False
     speculative_config: str | dict[str, Any] | None = None
+    stream_interval_ms: float | None = None
     enable_lora: bool = False
     max_loras: int | None = None
     max_lora_rank: int | None = None
@@ -179,7 +180,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one engine runs with. `pooler_config` is None for a model that generates text.
 
     `structured_outputs_in_reasoning` lets every grammar rule from the first token, thoughts included.
-    Without a `lora_config` there are no adapters.
+    Without a `lora_config` there are no adapters. A stream tells its news at most once in
+    `stream_interval_ms`; with 0, after every step.
     """
 
     model_config: ModelConfig
@@ -191,3 +193,4 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_transfer_config: None = None
     pooler_config: PoolerConfig | None = None
     lora_config: LoraConfig | None = None
+    stream_interval_ms: float = 0.0

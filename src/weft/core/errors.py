@@ -43,9 +43,13 @@ class ContextLengthExceeded(BadRequest):
 
 
 class NotFound(WeftError):
-    """A model, adapter or request that this server does not have."""
+    """A model, adapter or request that this server does not have; `parameter` is what named it."""
 
     code = Code.NOT_FOUND
+
+    def __init__(self, message: str = "", parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 class AlreadyExists(WeftError):

@@ -66,5 +66,5 @@ def find_lora(
     if found is None:
         shown = name if len(name) <= _MAX_SHOWN else name[:_MAX_SHOWN] + "..."
         known = ", ".join([*base_names, *loras][:_MAX_LISTED])
-        raise NotFound(f"The model {shown!a} does not exist; this server has {known}")
+        raise NotFound(f"The model {shown!a} does not exist; this server has {known}", "model")
     return found

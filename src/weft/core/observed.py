@@ -129,5 +129,7 @@ class RemoteRequest:
         is_first = index not in self._last_at
         self._metrics.count_tokens(self._num_prompt_tokens if is_first else 0, num_tokens)
         if not is_first:
-            self._metrics.inter_token.add(now - self._last_at[index])
+            # Tokens that a paced server sends together were made one after the other.
+            gap_s = (now - self._last_at[index]) / num_tokens
+            self._metrics.inter_token.add(gap_s, num_tokens)
         self._last_at[index] = now

@@ -268,7 +268,7 @@ class Logprob(msgspec.Struct, frozen=True, array_like=True):
 PositionLogprobs = dict[int, Logprob]
 
 
-class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One of the `n` answers. Under DELTA, `text`, `token_ids` and `logprobs` hold only what is new.
 
     `stop_reason` is the stop string or the stop token id that matched; None for end-of-sequence.
@@ -291,7 +291,7 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
         return self.finish_reason is not None
 
 
-class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What `generate` yields: the news of every answer of one request.
 
     `prompt_logprobs[0]` is None (nothing precedes the first token). `num_cached_tokens` counts the

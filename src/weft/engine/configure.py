@@ -4,6 +4,7 @@ Pure. Every refusal is a `ConfigError` of one line that names the flag, the numb
 allowed; a model that does not fit is refused with flags that would make it fit.
 """
 
+import math
 from dataclasses import dataclass
 
 from weft.compute.load import choose
@@ -26,6 +27,7 @@ from weft.engine.defaults import (
     DEFAULT_MAX_NUM_QUEUED_REQS,
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_STREAM_INTERVAL_MS,
 )
 from weft.engine.speculation import read_speculation
 from weft.model.card import ModelCard
@@ -37,6 +39,7 @@ MEMORY_SHARE = 0.8
 DEFAULT_POOL_BYTES = 4 << 30
 
 MAX_BLOCK_SIZE = 1024
+MAX_STREAM_INTERVAL_MS = 10_000.0
 MAX_LORAS = 1024
 MAX_LORA_RANK = 4096
 MIN_MODEL_LEN = 2  # one token in, one token out
@@ -73,6 +76,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         pooler_config=resolve_pooler(options, card),
         compute_config=choose(options, card),
         lora_config=lora,
+        stream_interval_ms=_stream_interval_ms(options),
     )
 
 
@@ -298,6 +302,17 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         revision=options.revision,
         runner_type="generate" if card.pooling is None else "pooling",
     )
+
+
+def _stream_interval_ms(options: EngineOptions) -> float:
+    value = options.stream_interval_ms
+    if value is None:
+        return DEFAULT_STREAM_INTERVAL_MS
+    if not (math.isfinite(value) and 0 <= value <= MAX_STREAM_INTERVAL_MS):
+        raise ConfigError(
+            f"--stream-interval-ms must be between 0 and {MAX_STREAM_INTERVAL_MS:g}, not {value:g}"
+        )
+    return value
 
 
 def _lora_config(options: EngineOptions) -> LoraConfig | None:

@@ -7,3 +7,5 @@ DEFAULT_MAX_NUM_QUEUED_REQS = 2048
 DEFAULT_MAX_NUM_QUEUED_TOKENS = 4_000_000
 DEFAULT_MAX_LORAS = 8
 DEFAULT_MAX_LORA_RANK = 16
+# Less than a reader sees; of many streams, a part of what a token by itself costs (docs/decisions/0009).
+DEFAULT_STREAM_INTERVAL_MS = 25.0

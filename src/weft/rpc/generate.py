@@ -90,10 +90,10 @@ class GenerateCall:
         self, outputs: AsyncGenerator[RequestOutput, None], generation: Generation, context: Context
     ) -> None:
         reply = StreamedReply(generation.params)
-        outlet = Outlet(context, outputs, self._write_timeout_s)
-        async for output in outputs:
-            for message in reply.messages(output):
-                await outlet.write(message)
+        async with Outlet(context, outputs, self._write_timeout_s) as outlet:
+            async for output in outputs:
+                for message in reply.messages(output):
+                    await outlet.write(message)
         reply.end()
 
     async def _reply_at_once(

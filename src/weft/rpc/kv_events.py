@@ -32,8 +32,10 @@ class KvEventsCall:
         # An older subscriber would take a load record before the first batch for a repeated batch.
         wants_heartbeats = request.load_records_before_first_batch
         await context.send_initial_metadata(())
-        async with aclosing(with_ticks(batches, self._heartbeat_s)) as ticking:
-            outlet = Outlet(context, ticking, self._write_timeout_s)
+        async with (
+            aclosing(with_ticks(batches, self._heartbeat_s)) as ticking,
+            Outlet(context, ticking, self._write_timeout_s) as outlet,
+        ):
             if wants_heartbeats:
                 await self._write(await subscriber.heartbeats(), outlet)
             async for batch in ticking:

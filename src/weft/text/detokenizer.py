@@ -52,6 +52,10 @@ class Detokenizer(Protocol):
         """The text that this token completes; "" when a character is still open or nothing shows."""
         ...
 
+    def read(self, token_ids: Sequence[int]) -> str:
+        """What pushing them one after the other gives."""
+        ...
+
     def flush(self) -> str:
         """What an unfinished character becomes, now that no more tokens come."""
         ...
@@ -112,6 +116,19 @@ class PieceDetokenizer:
         text, self._open = decode_bytes(self._open + piece, self._rule.has_byte_fallback)
         return self._strip(text) if self._num_to_strip and text else text
 
+    def read(self, token_ids: Sequence[int]) -> str:
+        """See `Detokenizer.read`. The bytes of many tokens are decoded as one."""
+        if len(token_ids) == 1:
+            return self.push(token_ids[0])
+        if self._is_first or self._num_to_strip:
+            return "".join(map(self.push, token_ids))
+        vocabulary = self._vocabulary
+        if self._skips_special:
+            token_ids = [i for i in token_ids if not vocabulary.is_special(i)]
+        data = self._open + b"".join(map(vocabulary.piece, token_ids))
+        text, self._open = decode_bytes(data, self._rule.has_byte_fallback)
+        return text
+
     def flush(self) -> str:
         """See `Detokenizer.flush`."""
         text, _ = decode_bytes(self._open, self._rule.has_byte_fallback, is_final=True)
@@ -170,6 +187,10 @@ class WindowDetokenizer:
         if is_open and len(self._window) - self._num_shown < _MAX_OPEN_TOKENS:
             return ""
         return self._show(self._new_part(text))
+
+    def read(self, token_ids: Sequence[int]) -> str:
+        """See `Detokenizer.read`."""
+        return "".join(map(self.push, token_ids))
 
     def flush(self) -> str:
         """See `Detokenizer.flush`."""

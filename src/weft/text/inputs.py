@@ -3,8 +3,9 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -115,9 +116,7 @@ class Processor:
         self, prompt: PromptType, params: SamplingParams, request_id: str, **options: Any
     ) -> Request:
         """`process`, for an event loop's thread: a long text does not hold it."""
-        if len(text_of(prompt)) <= LONG_TEXT:
-            return self.process(prompt, params, request_id, **options)
-        return await asyncio.to_thread(self.process, prompt, params, request_id, **options)
+        return await soon(prompt, partial(self.process, prompt, params, request_id, **options))
 
     async def process_piece(
         self, piece: StreamingInput, before: list[int], request_id: str, **options: Any
@@ -161,6 +160,13 @@ class Processor:
         else:
             check_length(len(text), tokenizer, self._limits)
         return tokenizer.encode(text, add_special_tokens=how.add_special_tokens)
+
+
+async def soon(prompt: PromptType, process: Callable[[], Request]) -> Request:
+    """The request that `process` makes of the prompt: of a long text on a thread, else at once."""
+    if len(text_of(prompt)) <= LONG_TEXT:
+        return process()
+    return await asyncio.to_thread(process)
 
 
 def text_of(prompt: object) -> str:

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from weft.core.config import EngineConfig
@@ -17,7 +18,14 @@ from weft.core.validate import (
     validate_request_id,
 )
 from weft.text.frame import Encoded
-from weft.text.inputs import Given, check_length, read_given, read_tokenization, trimmed
+from weft.text.inputs import (
+    Given,
+    check_length,
+    read_given,
+    read_tokenization,
+    soon,
+    trimmed,
+)
 from weft.text.tokenizer import Tokenizer
 
 _IDLE = SamplingParams(max_tokens=None, detokenize=False)
@@ -74,6 +82,12 @@ class PoolingProcessor:
             pooling_kind=self._pooler.kinds[resolved.task],
             token_type_ids=encoded.type_ids if any(encoded.type_ids) else None,
         )
+
+    async def process_soon(
+        self, prompt: PromptType, params: PoolingParams, request_id: str, **options: Any
+    ) -> Request:
+        """`process`, for an event loop's thread: a long text does not hold it."""
+        return await soon(prompt, partial(self.process, prompt, params, request_id, **options))
 
     def _encode(self, given: Given, params: PoolingParams, kwargs: Mapping[str, Any]) -> Encoded:
         how = read_tokenization(kwargs, params.truncate_prompt_tokens, self._limits)

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.web.http.serving import generate, make_state, post, serving
 from weft import __version__
-from weft.web.admin.invocations import invocations_endpoint
+from weft.web.admin.invocations import invocations_endpoint, target_of
 from weft.web.http.endpoint import Answer, Call
 from weft.web.routes import all_endpoints
 
@@ -34,6 +34,7 @@ async def test_an_unknown_model_is_not_found(name: str):
         answer = await site.http.get(f"/v1/models/{name}")
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
+    assert answer.json()["error"]["param"] == "model"
     assert len(answer.text) < 400
 
 
@@ -254,7 +255,7 @@ async def test_invocations_lead_where_the_body_belongs():
         chat = await site.http.post("/sage", json={"messages": [], "max_tokens": 2})
         text = await site.http.post("/sage", json={"prompt": "a", "max_tokens": 7})
         wrong = await site.http.post("/sage", json={"prompt": "a", "max_tokens": "x"})
-        other = await site.http.post("/sage", json={"input": "a"})
+        other = await site.http.post("/sage", json={"query": "a", "documents": []})
         none = await site.http.post("/sage", json={"x": 1})
         real = await site.http.post("/invocations", json={"x": 1})
     assert len(chat.json()["token_ids"]) == 2
@@ -262,3 +263,21 @@ async def test_invocations_lead_where_the_body_belongs():
     assert wrong.json()["error"]["param"] == "max_tokens"
     assert other.status_code == 501
     assert (none.status_code, real.status_code) == (400, 400)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "path"),
+    [
+        ((), "/v1/responses"),
+        (("embed", "token_embed"), "/v1/embeddings"),
+        (("classify", "score"), "/classify"),
+        (("token_classify",), "/pooling"),
+    ],
+)
+def test_an_input_goes_where_the_model_takes_it(tasks: tuple[str, ...], path: str):
+    """To answer it, to embed it, to classify it: the same field in four APIs."""
+    assert target_of({"input"}, tasks) == path
+    assert target_of({"input", "task"}, tasks) == "/pooling"
+    assert target_of({"messages"}, tasks) == ("/v1/chat/completions" if not tasks else path)
+    assert target_of({"prompt", "input"}, tasks) == "/v1/completions"
+    assert target_of({"query"}, tasks) is None

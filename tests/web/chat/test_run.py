@@ -10,6 +10,7 @@ from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.web.chat.fold import fold
 from weft.web.chat.run import run_turn
+from weft.web.chat.tools import MAX_FORCED_CALLS
 from weft.web.chat.turn import Began, Ended, NamedTool, Tool, Turn, TurnDelta
 from weft.web.served import ApiOptions
 
@@ -96,6 +97,18 @@ async def test_one_call_where_calls_are_not_parallel():
     (answer,) = whole.answers
     assert answer.finish_reason == "tool_calls"
     assert len(answer.calls) == 1
+
+
+async def test_a_model_that_does_not_stop_calling_is_stopped():
+    """Of forced calls there are eight at most: one that knows no end has one, and a whole answer."""
+    async with serving(max_model_len=2048) as served:
+        asked = turn(
+            tools=(tool(parameters=None),), tool_choice="required", params={"max_tokens": 1500}
+        )
+        whole = await fold(run_turn(served, asked))
+    (answer,) = whole.answers
+    assert 1 <= len(answer.calls) <= MAX_FORCED_CALLS == 8
+    assert answer.finish_reason == "tool_calls"
 
 
 async def test_a_named_call_ends_with_stop():

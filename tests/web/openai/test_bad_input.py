@@ -216,6 +216,7 @@ async def test_a_model_that_is_not_served_is_not_found(name):
             with pytest.raises(NotFound) as caught:
                 await ask(served, model=name)
             assert "does not exist" in str(caught.value)
+            assert caught.value.parameter == "model"
             assert len(str(caught.value)) < 300
 
 

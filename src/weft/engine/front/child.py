@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import zmq
-import zmq.asyncio
 
 from weft.core.config import EngineConfig
 from weft.engine.messages import MAX_FRAME_BYTES, Launch
@@ -31,9 +30,9 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self._directory: Path | None = None
-        self._context = zmq.asyncio.Context()
-        self.commands: zmq.Socket[bytes] = zmq.Context.shadow(self._context).socket(zmq.PUSH)
-        self.events = self._context.socket(zmq.PULL)
+        self._context = zmq.Context()
+        self.commands: zmq.Socket[bytes] = self._context.socket(zmq.PUSH)
+        self.events: zmq.Socket[bytes] = self._context.socket(zmq.PULL)
         for socket in (self.commands, self.events):
             socket.set(zmq.LINGER, 0)
             # Bounded by admission: every command and event belongs to an admitted request.

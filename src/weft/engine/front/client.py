@@ -40,8 +40,9 @@ from weft.engine.constraints.check import GrammarChecker
 from weft.engine.constraints.thought import read_thought
 from weft.engine.front.control import EngineControl
 from weft.engine.front.lora_table import Held
-from weft.engine.front.open_requests import OpenRequest, OpenRequests
+from weft.engine.front.open_requests import Due, OpenRequest, OpenRequests
 from weft.engine.front.outputs import RequestStream
+from weft.engine.front.pace import Pace
 from weft.engine.front.pooling_stream import PoolingStream
 from weft.engine.front.session import Session
 from weft.engine.messages import (
@@ -54,7 +55,7 @@ from weft.engine.messages import (
     SequenceOutput,
     StepOutput,
 )
-from weft.text.inputs import LONG_TEXT, Processor, text_of
+from weft.text.inputs import Processor
 from weft.text.pooling_inputs import PoolingProcessor
 from weft.text.tokenizer import Tokenizer
 
@@ -77,6 +78,7 @@ class FrontClient(EngineControl):
             tokenizer, config.model_config.vocab_size, config.model_config.eos_token_ids
         )
         self._open = OpenRequests(config.scheduler_config)
+        self._pace = Pace(config.stream_interval_ms / 1e3, asyncio.get_running_loop())
         self._sessions: set[Session] = set()
         self._pooling = PoolingProcessor(config, tokenizer)
 
@@ -230,16 +232,13 @@ class FrontClient(EngineControl):
         _refuse(lora_request=lora_request, reasoning_ended=reasoning_ended)
         if trace_headers:
             log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
-        process = partial(
-            self._pooling.process,
+        request = await self._pooling.process_soon(
             prompt,
             pooling_params,
             request_id,
             tokenization_kwargs=tokenization_kwargs,
             priority=priority,
         )
-        is_long = len(text_of(prompt)) > LONG_TEXT
-        request = await asyncio.to_thread(process) if is_long else process()
         self._check_alive()
         stream = PoolingStream(request)
         opened = self._open.admit(request, stream)
@@ -264,6 +263,7 @@ class FrontClient(EngineControl):
         """Forget a request; if the engine still works on it, stop that."""
         opened.observe_end()
         self._open.remove(opened)
+        self._pace.forget(opened)
         if not opened.stream.is_finished and self._dead_error is None:
             self._send(Abort([opened.request.engine_id], is_silent=True))
 
@@ -318,19 +318,25 @@ class FrontClient(EngineControl):
         opened = self._open.get(output.engine_id)
         if opened is None:
             return  # ended here before the engine knew
-        self._open.count_prefilled(opened)
-        is_matched = opened.stream.push(output)
+        if opened.waits_for_prefill:
+            self._open.count_prefilled(opened)
+        stream = opened.stream
+        is_matched = stream.push(output)
         if is_matched:  # a stop string, of which the engine knows nothing
             self._send(Abort([output.engine_id], output.index, is_silent=True))
-        if opened.stream.error is not None:
-            opened.fail(GenerationError(opened.stream.error))
+        if stream.error is not None:
+            opened.fail(GenerationError(stream.error))
         observed = opened.observed
         # First tokens and ends only: an observation of every token would be a tenth of all work here.
         if observed is not None and (
             output.finish_reason is not None or is_matched or observed.has_silent
         ):
-            observed.take(output.index, *opened.stream.progress(output.index))
-        opened.has_news.set()
+            observed.take(output.index, *stream.progress(output.index))
+        due = stream.due
+        if due is Due.NOW:
+            self._pace.tell_now(opened)
+        elif due is Due.SOON:
+            self._pace.tell_soon(opened)
 
     def _die(self, error: WeftError) -> None:
         """The engine is gone: everyone who waits for it learns so, once."""

@@ -67,7 +67,9 @@ class LocalClient(FrontClient):
         """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
         runner = await asyncio.to_thread(load_configured, checkpoint, config)
         pooler = load_pooler(checkpoint, config.pooler_config)
-        tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, checkpoint.library)
+        tokenizer = await asyncio.to_thread(
+            Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.library
+        )
         return await cls.start_with(runner, tokenizer, config, metrics, pooler)
 
     @classmethod

@@ -1,7 +1,9 @@
 """The requests in flight at the front of an engine, and the limits on how many there may be."""
 
 import asyncio
+import math
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import Protocol
 
 from weft.core.config import SchedulerConfig
@@ -11,8 +13,21 @@ from weft.core.types import FinishReason, Request
 from weft.engine.messages import SequenceOutput
 
 
+class Due(Enum):
+    """When the reader of a stream is to hear of its news."""
+
+    NOT_YET = "not yet"  # there is none, or too little to tell
+    SOON = "soon"  # more of an answer
+    NOW = "now"  # the beginning or the end of one
+
+
 class Stream(Protocol):
     """The news of one request, as it comes from the engine."""
+
+    @property
+    def due(self) -> Due:
+        """When its reader is to hear of what was pushed and is not told yet."""
+        ...
 
     @property
     def error(self) -> str | None:
@@ -40,10 +55,19 @@ class Stream(Protocol):
 class OpenRequest:
     """A request in flight: its stream, and the flag that wakes its reader.
 
-    `observed` is set once it was accepted, where there are metrics.
+    `told_at` is when the reader was last woken. `observed` is set once it was accepted, where there
+    are metrics.
     """
 
-    __slots__ = ("error", "has_news", "observed", "request", "stream", "waits_for_prefill")
+    __slots__ = (
+        "error",
+        "has_news",
+        "observed",
+        "request",
+        "stream",
+        "told_at",
+        "waits_for_prefill",
+    )
 
     def __init__(self, request: Request, stream: Stream) -> None:
         self.request = request
@@ -51,6 +75,7 @@ class OpenRequest:
         self.has_news = asyncio.Event()
         self.error: BaseException | None = None
         self.waits_for_prefill = True
+        self.told_at = -math.inf
         self.observed: ObservedRequest | None = None
 
     def observe_end(self) -> None:
@@ -68,6 +93,11 @@ class OpenRequest:
         self.has_news.clear()
         if self.error is not None:
             raise self.error
+
+    def tell(self, now: float) -> None:
+        """Wake the reader."""
+        self.told_at = now
+        self.has_news.set()
 
     def fail(self, error: BaseException) -> None:
         """Make the reader raise `error`."""

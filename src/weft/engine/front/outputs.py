@@ -14,12 +14,14 @@ from weft.core.types import (
     RequestOutput,
     SamplingParams,
 )
+from weft.engine.front.open_requests import Due
 from weft.engine.messages import LogprobRow, SequenceOutput
 from weft.text.detokenizer import Detokenizer
 from weft.text.stops import StopMatcher
 from weft.text.tokenizer import Tokenizer
 
-_NO_TOKENS: list[int] = []
+# Texts are made when they are told, of many tokens at once; where that is late, of so many.
+_MAX_UNREAD = 256
 # Tokens before one whose text may complete a character with it.
 _REPAIR_TOKENS = 4
 
@@ -37,11 +39,18 @@ class RequestStream:
         self._answers = [
             _Answer(index, request, self._tokenizer) for index in range(request.params.n)
         ]
+        self._num_open = request.params.n
         self._prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
         self._num_cached_tokens: int | None = None
         self._has_told_prompt = False
         self._has_told_end = False
         self._error: str | None = None
+        self._due = Due.NOT_YET
+
+    @property
+    def due(self) -> Due:
+        """When its reader is to hear of what was pushed and is not told yet."""
+        return self._due
 
     @property
     def error(self) -> str | None:
@@ -51,7 +60,7 @@ class RequestStream:
     @property
     def is_finished(self) -> bool:
         """Whether every answer has ended; `pop` may still have news."""
-        return all(answer.finish_reason is not None for answer in self._answers)
+        return not self._num_open
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
         """How many tokens an answer has, and why it has ended."""
@@ -69,23 +78,28 @@ class RequestStream:
         if output.prompt_logprobs is not None and self._prompt_logprobs is None:
             self._prompt_logprobs = self._prompt_rows(output.prompt_logprobs)
         answer = self._answers[output.index]
-        if answer.finish_reason is not None:
+        if answer.has_ended:
             return False
         answer.num_draft_tokens = output.num_draft_tokens
         answer.num_accepted_tokens = output.num_accepted_tokens
         if output.finish_reason is FinishReason.ERROR:
             self._error = output.error or "the engine failed to answer this request"
         is_matched = answer.push(output)
+        if is_matched or output.finish_reason is not None:
+            self._num_open -= 1
+        self._due = self._due_after(answer)
         return is_matched and output.finish_reason is None
 
     def abort(self) -> None:
         """End every open answer with "abort"; text held back for stop strings is shown."""
         for answer in self._answers:
-            if answer.finish_reason is None:
+            if not answer.has_ended:
                 answer.finish(FinishReason.ABORT, None)
+        self._num_open = 0
 
     def pop(self) -> RequestOutput | None:
         """Everything new since the last `pop`, in one output; None when there is nothing to say yet."""
+        self._due = Due.NOT_YET
         match self._kind:
             case OutputKind.DELTA:
                 outputs = [answer.delta() for answer in self._answers if answer.is_due]
@@ -101,6 +115,14 @@ class RequestStream:
             return None
         self._has_told_end = self.is_finished
         return self._output(outputs)
+
+    def _due_after(self, answer: "_Answer") -> Due:
+        """When to tell, now that this answer has news too."""
+        if self._kind is OutputKind.FINAL_ONLY:
+            return Due.NOT_YET if self._num_open else Due.NOW
+        if self._due is Due.NOW or not answer.is_due:
+            return self._due
+        return Due.SOON if answer.has_begun and not answer.has_ended else Due.NOW
 
     def _output(self, outputs: list[CompletionOutput]) -> RequestOutput:
         is_repeat = self._kind is OutputKind.DELTA and self._has_told_prompt
@@ -126,18 +148,25 @@ class RequestStream:
 
 
 class _Answer:
-    """One of the n answers: all of it so far, and how much of it has been told."""
+    """One of the n answers: all of it so far, and how much of it has been told.
+
+    Texts and log-probabilities are made of the engine's numbers when they are told, of many tokens at
+    once; texts in which stop strings are searched, when they come.
+    """
 
     __slots__ = (
         "_detokenizer",
+        "_has_silent_end",
         "_has_told_end",
         "_logprob_sum",
         "_logprobs",
         "_matcher",
+        "_num_read",
         "_num_told_texts",
         "_num_told_tokens",
         "_params",
         "_prompt_tail",
+        "_rows",
         "_stop_ids",
         "_stop_reason",
         "_texts",
@@ -156,14 +185,14 @@ class _Answer:
         self._tokenizer = tokenizer
         self._prompt_tail = request.prompt_token_ids[-_REPAIR_TOKENS:]
         self._detokenizer = _detokenizer(request, tokenizer)
-        self._matcher = StopMatcher(
-            request.params.stop_strings,
-            is_included=request.params.include_stop_str_in_output,
-        )
+        self._matcher = _matcher(request.params)
         self._stop_ids = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
         self._stop_reason: int | str | None = None
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._num_read = 0  # tokens that are in the texts
+        self._has_silent_end = False  # the last token is no text
+        self._rows: list[LogprobRow] = []  # of the last tokens, still as they came
         self._logprobs = new_logprobs(is_flat=request.params.flat_logprobs)
         self._logprob_sum = 0.0
         self._num_told_texts = 0
@@ -176,6 +205,16 @@ class _Answer:
     def num_tokens(self) -> int:
         """Tokens so far, told or not."""
         return len(self._token_ids)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more tokens come."""
+        return self.finish_reason is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any of it was told."""
+        return self._num_told_tokens > 0
 
     @property
     def has_news(self) -> bool:
@@ -195,20 +234,20 @@ class _Answer:
         return len(self._token_ids) - self._num_told_tokens >= interval
 
     def push(self, output: SequenceOutput) -> bool:
-        """Take the tokens one by one, so that a step of many reads like many steps; True at a stop string."""
-        for position, token_id in enumerate(output.token_ids):
-            self._take(token_id, output.logprobs[position] if output.logprobs else None)
-            # A model without an end-of-sequence token stops with the last token of its grammar,
-            # which is text like any other.
-            is_stop_token = (
-                output.finish_reason is FinishReason.STOP
-                and position == len(output.token_ids) - 1
-                and token_id in self._stop_ids
-            )
-            stop = self._read(token_id, is_stop_token)
+        """Take the news of a step; True at a stop string."""
+        if output.logprobs:
+            self._rows += output.logprobs
+        if output.finish_reason is not None:
+            self._has_silent_end = self._ends_silently(output)
+        if self._matcher is not None:
+            stop = self._search(self._matcher, output.token_ids)
             if stop is not None:
                 self.finish(FinishReason.STOP, stop)
                 return True
+        else:
+            self._token_ids += output.token_ids
+            if len(self._token_ids) - self._num_read >= _MAX_UNREAD:
+                self._read()
         if output.finish_reason is not None:
             self.finish(output.finish_reason, output.stop_reason)
         return False
@@ -218,25 +257,31 @@ class _Answer:
         self.finish_reason = reason
         self._stop_reason = stop_reason
         if not isinstance(stop_reason, str):
-            self._show(self._matcher.flush())
+            self._read()
+            if self._matcher is not None:
+                self._show(self._matcher.flush())
             if self._detokenizer is not None:
                 self._show(self._detokenizer.flush())
 
     def delta(self) -> CompletionOutput:
         """What is new since the last output."""
+        self._read()
         return self._tell(self._num_told_texts, self._num_told_tokens)
 
     def whole(self) -> CompletionOutput:
         """Everything so far."""
+        self._read()
         # One string from here on, so that the next whole output does not join every piece again.
         self._texts = ["".join(self._texts)] if self._texts else []
         return self._tell(0, 0)
 
     def _tell(self, first_text: int, first_token: int) -> CompletionOutput:
+        has_logprobs = self._params.logprobs is not None
+        if has_logprobs:
+            self._read_logprobs()
         self._num_told_texts = len(self._texts)
         self._num_told_tokens = len(self._token_ids)
         self._has_told_end = self.finish_reason is not None
-        has_logprobs = self._params.logprobs is not None
         return CompletionOutput(
             index=self.index,
             text="".join(self._texts[first_text:]),
@@ -249,26 +294,58 @@ class _Answer:
             num_accepted_tokens=self.num_accepted_tokens,
         )
 
-    def _take(self, token_id: int, row: LogprobRow | None) -> None:
-        if self._params.logprobs is not None:
-            assert row is not None, "a token without the log-probabilities that were asked for"
-            before = (self._prompt_tail + self._token_ids[-_REPAIR_TOKENS:])[-_REPAIR_TOKENS:]
+    def _ends_silently(self, output: SequenceOutput) -> bool:
+        """Whether the answer's last token is a stop token, and is not to be shown.
+
+        A model without an end-of-sequence token stops with the last token of its grammar, which is
+        text like any other.
+        """
+        return (
+            output.finish_reason is FinishReason.STOP
+            and bool(output.token_ids)
+            and output.token_ids[-1] in self._stop_ids
+            and not self._params.include_stop_str_in_output
+        )
+
+    def _search(self, matcher: StopMatcher, token_ids: Sequence[int]) -> str | None:
+        """Take tokens one by one, so that a step of many reads like many steps, to the first stop string."""
+        num_after = len(self._token_ids) + len(token_ids) - self._has_silent_end
+        for token_id in token_ids:
+            self._token_ids.append(token_id)
+            if self._detokenizer is None or len(self._token_ids) > num_after:
+                continue
+            self._num_read = len(self._token_ids)
+            text = self._detokenizer.push(token_id)
+            if text:
+                is_searched = self._num_read > self._params.min_tokens
+                found = matcher.push(text, is_searched=is_searched)
+                self._show(found.text)
+                if found.stop is not None:
+                    return found.stop
+        return None
+
+    def _read(self) -> None:
+        """Make text of the tokens that have come since the last time."""
+        end = len(self._token_ids) - self._has_silent_end
+        if self._num_read < end and self._matcher is None:
+            unread = self._token_ids[self._num_read : end]
+            self._num_read = end
+            if self._detokenizer is not None:
+                self._show(self._detokenizer.read(unread))
+
+    def _read_logprobs(self) -> None:
+        """The same for log-probabilities, one row a token."""
+        first = len(self._logprobs)
+        token_ids = self._prompt_tail + self._token_ids[max(0, first - _REPAIR_TOKENS) :]
+        num_before = len(token_ids) - (len(self._token_ids) - first)
+        for position, row in enumerate(self._rows, start=num_before):
+            if position >= len(token_ids):
+                break  # a stop string came before
+            before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
             self._logprobs.append(_logprobs_of(row, before, self._tokenizer))
             self._logprob_sum += row[0][1]
-        self._token_ids.append(token_id)
-
-    def _read(self, token_id: int, is_stop_token: bool) -> str | None:
-        """Add the token's text; the stop string that it completes, if any."""
-        is_hidden = is_stop_token and not self._params.include_stop_str_in_output
-        if self._detokenizer is None or is_hidden:
-            return None
-        text = self._detokenizer.push(token_id)
-        if not text:
-            return None
-        is_searched = len(self._token_ids) > self._params.min_tokens
-        found = self._matcher.push(text, is_searched=is_searched)
-        self._show(found.text)
-        return found.stop
+        self._rows = []
+        assert len(self._logprobs) == len(self._token_ids), "a token without log-probabilities"
 
     def _show(self, text: str) -> None:
         if text:
@@ -283,6 +360,12 @@ def _detokenizer(request: Request, tokenizer: Tokenizer | None) -> Detokenizer |
         spaces_between_special_tokens=request.params.spaces_between_special_tokens,
         prompt_token_ids=request.prompt_token_ids,
     )
+
+
+def _matcher(params: SamplingParams) -> StopMatcher | None:
+    if not params.stop_strings:
+        return None
+    return StopMatcher(params.stop_strings, is_included=params.include_stop_str_in_output)
 
 
 def _logprobs_of(

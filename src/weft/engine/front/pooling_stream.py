@@ -1,6 +1,7 @@
 """The front half of one pooling request: what the engine says of it, made into its one output."""
 
 from weft.core.types import FinishReason, PoolingRequestOutput, Request
+from weft.engine.front.open_requests import Due
 from weft.engine.messages import SequenceOutput
 
 
@@ -11,6 +12,11 @@ class PoolingStream:
         self._request = request
         self._output: PoolingRequestOutput | None = None
         self._error: str | None = None
+
+    @property
+    def due(self) -> Due:
+        """Once it is there."""
+        return Due.NOW if self.is_finished else Due.NOT_YET
 
     @property
     def error(self) -> str | None:

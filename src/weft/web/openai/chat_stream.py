@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import assert_never
 
 from msgspec import UNSET, UnsetType
@@ -20,7 +21,7 @@ from weft.schema.usage import Usage
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.run import run_turn
 from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent
-from weft.web.http.sse import DONE, data_event
+from weft.web.http.sse import DONE, EventOfText, data_event
 from weft.web.openai.calling import Heading, Telling
 from weft.web.openai.logprobs import LogprobWriter
 from weft.web.openai.usage import to_usage
@@ -45,6 +46,10 @@ async def chat_events(served: Served, turn: Turn, shape: ChatShape) -> AsyncGene
     writer = ChunkWriter(shape)
     async with aclosing(run_turn(served, turn)) as events:
         async for event in events:
+            plain = writer.plain_event(event)
+            if plain is not None:
+                yield plain
+                continue
             for chunk in writer.chunks(event):
                 yield data_event(chunk)
     yield DONE
@@ -66,6 +71,32 @@ class ChunkWriter:
         self._shape = shape
         self._told: defaultdict[int, _Told] = defaultdict(_Told)
         self._num_prompt_tokens = 0
+        told = shape.telling
+        self._has_plain = not (told.has_token_ids or told.has_running_usage)
+        self._plain_by_index: dict[int, EventOfText] = {}
+
+    def plain_event(self, event: TurnEvent) -> bytes | None:
+        """The one event of news that is more text and nothing else, as most of it is; None for other news."""
+        if (
+            not self._has_plain
+            or not isinstance(event, TurnDelta)
+            or event.finish_reason is not None
+            or event.logprobs is not None
+            or len(event.parts) != 1
+        ):
+            return None
+        [part] = event.parts
+        told = self._told[event.index]
+        if not isinstance(part, Content) or told.logprobs:
+            return None
+        told.num_tokens += event.num_tokens
+        told.num_reasoning_tokens += event.num_reasoning_tokens
+        if event.index not in self._plain_by_index:
+            self._plain_by_index[event.index] = EventOfText(partial(self._text_chunk, event.index))
+        return self._plain_by_index[event.index].of(part.text)
+
+    def _text_chunk(self, index: int, text: str) -> ChatChunk:
+        return self._chunk(ChatChunkChoice(index=index, delta=to_delta([Content(text)])))
 
     def chunks(self, event: TurnEvent) -> Iterator[ChatChunk]:
         """The chunks that an event makes."""

@@ -3,11 +3,12 @@
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
 from weft.schema.completion import CompletionChunk, CompletionChunkChoice
 from weft.schema.usage import CompletionLogprobs, Usage
-from weft.web.http.sse import DONE, data_event
+from weft.web.http.sse import DONE, EventOfText, data_event
 from weft.web.openai.calling import Heading, Telling
 from weft.web.openai.logprobs import LogprobWriter
 from weft.web.openai.usage import to_usage
@@ -38,6 +39,11 @@ class PromptWriter:
         self._echo = None if shape.echoes is None else shape.echoes[position]
         self._offsets = [0] * shape.num_answers
         self._is_begun = [False] * shape.num_answers
+        told = shape.telling
+        self._has_plain = shape.logprobs is None and not (
+            shape.is_prompt_only or told.has_token_ids or told.has_running_usage
+        )
+        self._plain_by_index: dict[int, EventOfText] = {}
         self.num_tokens = [0] * shape.num_answers
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
@@ -51,6 +57,44 @@ class PromptWriter:
             self.prompt_logprobs = output.prompt_logprobs
         for answer in output.outputs:
             yield self._choice(answer, output.prompt_token_ids)
+
+    def plain_event(self, output: RequestOutput) -> bytes | None:
+        """The one event of news that is more text and nothing else, as most of it is; None for other news."""
+        if not self._has_plain or len(output.outputs) != 1:
+            return None
+        answer = output.outputs[0]
+        if answer.finish_reason is not None or not self._is_begun[answer.index]:
+            return None
+        self.num_tokens[answer.index] += len(answer.token_ids)
+        if answer.index not in self._plain_by_index:
+            self._plain_by_index[answer.index] = EventOfText(
+                partial(self._text_chunk, answer.index)
+            )
+        return self._plain_by_index[answer.index].of(answer.text)
+
+    def chunk(self, choice: CompletionChunkChoice) -> CompletionChunk:
+        """A choice with what stands around it."""
+        head = self._shape.head
+        return CompletionChunk(
+            id=head.id,
+            created=head.created,
+            model=head.model,
+            choices=[choice],
+            usage=self.usage(choice.index) if self._shape.telling.has_running_usage else None,
+        )
+
+    def _text_chunk(self, answer: int, text: str) -> CompletionChunk:
+        return self.chunk(
+            CompletionChunkChoice(
+                index=self._first_index + answer,
+                text=text,
+                logprobs=None,
+                finish_reason=None,
+                stop_reason=None,
+                token_ids=None,
+                prompt_token_ids=None,
+            )
+        )
 
     def usage(self, index: int) -> Usage:
         """Of one answer so far."""
@@ -114,21 +158,13 @@ async def completion_events(
     head = shape.head
     async with aclosing(outputs):
         async for position, output in outputs:
-            for choice in writers[position].choices(output):
-                usage = (
-                    writers[position].usage(choice.index)
-                    if shape.telling.has_running_usage
-                    else None
-                )
-                yield data_event(
-                    CompletionChunk(
-                        id=head.id,
-                        created=head.created,
-                        model=head.model,
-                        choices=[choice],
-                        usage=usage,
-                    )
-                )
+            writer = writers[position]
+            plain = writer.plain_event(output)
+            if plain is not None:
+                yield plain
+                continue
+            for choice in writer.choices(output):
+                yield data_event(writer.chunk(choice))
     if shape.telling.has_usage:
         yield data_event(
             CompletionChunk(
