@@ -1,9 +1,14 @@
 """Packed matrices larger than what is unpacked in one go, and some of their rows."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.quantized.packers import Rounded, awq, gptq, words
+from weft.compute.load import load_runner
+from weft.model.open import open_model
 from weft.model.quantized.awq import AwqFormat
 from weft.model.quantized.compressed import PackedFormat
 from weft.model.quantized.format import Parts
@@ -60,3 +65,32 @@ def test_chunks_and_rows_of_a_packed_matrix_are_those_of_the_whole(
     for start, stop in ((0, ROWS), (0, 80), (80, 120), (253, 360), (3, 4), (301, 310)):
         some = packed.rows(start, stop).unpacked()
         assert some.data.tobytes() == matrix.meant[start:stop].tobytes()
+
+
+def test_packed_weights_are_never_all_floats_at_once(tmp_path):
+    """While a model is read, no more than a few of its matrices are there as floats."""
+    config = {**CONFIG, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8}
+    rng = np.random.default_rng(0)
+    stored = {}
+    for name, values in tensors_of(config, np.float16).items():
+        if "_proj" not in name:
+            stored[name] = values
+            continue
+        for part in GptqFormat(4, 32, is_offset=True).parts(*values.shape)[:3]:
+            drawn_words = rng.integers(-(2**31), 2**31, part.shape, dtype=np.int32)
+            is_scale = part.name == "scales"
+            scales = np.full(part.shape, 0.01, np.float16)
+            stored[f"{name.removesuffix('weight')}{part.name}"] = (
+                scales if is_scale else drawn_words
+            )
+    scheme = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    written = write_checkpoint(tmp_path / "m", {**config, "quantization_config": scheme}, stored)
+    checkpoint = open_model(str(written), dtype="bfloat16")
+    tracemalloc.start()
+    try:
+        load_runner(checkpoint, compute="native")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    largest = 4 * 256 * 512
+    assert largest < peak < 6 * largest < 4 * checkpoint.card.num_parameters / 5
