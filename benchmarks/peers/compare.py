@@ -106,7 +106,10 @@ class Engine:
 
     async def _read(self, timeout_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), timeout_s)
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), timeout_s)
+        except TimeoutError:
+            raise RuntimeError(f"{self.name} took more than {timeout_s:.0f} s") from None
         if not line:
             raise RuntimeError(f"{self.name} ended; see its log in {ROOT}")
         answer: dict[str, Any] = json.loads(line) if line.startswith(b"{") else {}
