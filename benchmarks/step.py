@@ -4,60 +4,52 @@
 """
 
 import argparse
+import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
-from weft.compute.load import describe_runner, load_runner
-from weft.compute.native import (
-    Limits,
-    NativeRunner,
-    cpu,
-    draw_rows,
-    measure_limits,
-    resident_bytes,
-)
-from weft.compute.runner import Batch, Runner
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.steps.budget import measure_budget, print_budget
+from benchmarks.steps.scaling import measure_scaling, print_scaling
+from benchmarks.steps.timing import Numbers, Shape, Timing, fill_pool, measure
+from weft.compute.load import describe_runner, load_runner, with_resident_sizes
+from weft.compute.native import NativeRunner, cpu, draw_rows, resident_bytes
+from weft.compute.runner import Runner
 from weft.core.config import ComputeConfig
+from weft.model.checkpoint import Checkpoint
 from weft.model.open import open_model
 from weft.model.spec import DecoderSpec
 
-BLOCK_SIZE = 16
-DEFAULT_MODEL = "embedded:random?layers=8&hidden=512&heads=8&kv_heads=4&head_dim=64&intermediate=1536&vocab=8192"
+DEFAULT_MODEL = (
+    "embedded:random?layers=8&hidden=512&heads=8&kv_heads=4&head_dim=64&intermediate=1536&vocab=8192"
+    "&max_len=32768"
+)
 PARTS = ("prepare", "linear", "cache", "attention", "head")
+BUDGET_ROWS = 32
+BUDGET_STEPS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """One kind of step: `tokens` new ones for each of `sequences`, which then have `length`."""
+class Step:
+    """One shape, timed. `of_read` and `of_operations` are shares of what the machine gave beside."""
 
     name: str
-    sequences: int
-    tokens: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds of each run; seconds of a run by part; seconds of a run that each thread was running."""
-
-    taken: list[float]
-    parts: dict[str, float]
-    running_s: float
-    limits: Limits | None
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """What the weights are, and what linear layers are rounded to."""
-
-    dtype: str
-    quantization: Literal["int8"] | None
+    median_ms: float
+    min_ms: float
+    tokens_per_s: float
+    running: float
+    of_read: float | None
+    of_operations: float | None
+    parts_ms: dict[str, float]
+    rest_ms: float
 
 
 def shapes(context: int) -> Iterator[Shape]:
@@ -68,60 +60,12 @@ def shapes(context: int) -> Iterator[Shape]:
         yield Shape(f"prefill, {chunk}", 1, chunk, chunk)
 
 
-def make_batch(shape: Shape, vocab_size: int) -> Batch:
-    """Every sequence on blocks of its own, with random tokens."""
-    blocks_each = -(-shape.length // BLOCK_SIZE)
-    tables = np.arange(shape.sequences * blocks_each, dtype=np.int32).reshape(shape.sequences, -1)
-    new = np.arange(shape.length - shape.tokens, shape.length, dtype=np.int32)
-    positions = np.tile(new, shape.sequences)
-    owners = np.repeat(np.arange(shape.sequences), shape.tokens)
-    slots = tables[owners, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    starts = np.arange(shape.sequences + 1, dtype=np.int32) * shape.tokens
-    random = np.random.default_rng(0)
-    return Batch(
-        token_ids=random.integers(0, vocab_size, len(positions), dtype=np.int32),
-        positions=positions,
-        slots=slots.astype(np.int32),
-        query_starts=starts,
-        prompt_lens=np.full(shape.sequences, shape.length, np.int32),
-        block_tables=tables,
-        logit_rows=(starts[1:] - 1).astype(np.int32),
-    )
-
-
-def measure(runner: Runner, shape: Shape, num_runs: int, numbers: Numbers) -> Timing:
-    """Run the shape once, then `num_runs` times that count; limits are measured around them."""
-    batch = make_batch(shape, runner.vocab_size)
-    runner.forward(batch)
-    native = runner if isinstance(runner, NativeRunner) else None
-    before = native.seconds() if native else {}
-    limits = (
-        [measure_limits(numbers.dtype, native.num_threads, numbers.quantization)] if native else []
-    )
-    cpu_started, taken = time.process_time(), []
-    for _ in range(num_runs):
-        started = time.perf_counter()
-        runner.forward(batch)
-        taken.append(time.perf_counter() - started)
-    cpu_s = time.process_time() - cpu_started
-    after = native.seconds() if native else {}
-    threads = native.num_threads if native else 1
-    if native:
-        limits.append(measure_limits(numbers.dtype, native.num_threads, numbers.quantization))
-    return Timing(
-        taken,
-        {part: (after[part] - before[part]) / num_runs for part in after},
-        cpu_s / num_runs / threads,
-        Limits(max(one.bytes_per_s for one in limits), max(one.operations_per_s for one in limits))
-        if limits
-        else None,
-    )
-
-
-def shares_of_limits(spec: DecoderSpec, numbers: Numbers, shape: Shape, timing: Timing) -> str:
+def shares_of_limits(
+    spec: DecoderSpec, numbers: Numbers, shape: Shape, timing: Timing
+) -> tuple[float, float] | tuple[None, None]:
     """Weights read, and multiplications done by linear layers, over what the machine gave beside."""
     if timing.limits is None:
-        return ""
+        return None, None
     width = 2 if numbers.dtype == "bfloat16" else 4
     head = spec.vocab_size * spec.hidden_size
     sizes = resident_bytes(spec, numbers.dtype)
@@ -130,49 +74,91 @@ def shares_of_limits(spec: DecoderSpec, numbers: Numbers, shape: Shape, timing: 
     rows = shape.sequences * shape.tokens
     bytes_per_s = (matrices + head) * width / timing.running_s
     operations_per_s = 2 * (matrices * rows + head * shape.sequences) / timing.running_s
-    reading = bytes_per_s / timing.limits.bytes_per_s
-    multiplying = operations_per_s / timing.limits.operations_per_s
-    return f"{reading:>8.0%}{multiplying:>8.0%}"
+    return (
+        bytes_per_s / timing.limits.bytes_per_s,
+        operations_per_s / timing.limits.operations_per_s,
+    )
 
 
-def print_steps(
+def time_steps(
     runner: Runner, spec: DecoderSpec, numbers: Numbers, context: int, num_runs: int
-) -> None:
-    """One row a shape."""
-    heads = "".join(f"{part:>10}" for part in PARTS) if isinstance(runner, NativeRunner) else ""
+) -> Iterator[Step]:
+    """Every shape, one after the other."""
+    fill_pool(runner, max(shape.num_blocks for shape in shapes(context)))
+    for shape in shapes(context):
+        timing = measure(runner, shape, num_runs, numbers)
+        median, mean = statistics.median(timing.taken), statistics.fmean(timing.taken)
+        of_read, of_operations = shares_of_limits(spec, numbers, shape, timing)
+        yield Step(
+            name=shape.name,
+            median_ms=1e3 * median,
+            min_ms=1e3 * min(timing.taken),
+            tokens_per_s=shape.sequences * shape.tokens / median,
+            running=timing.running_s / mean,
+            of_read=of_read,
+            of_operations=of_operations,
+            parts_ms={part: 1e3 * timing.parts[part] for part in PARTS if timing.parts},
+            rest_ms=1e3 * (mean - sum(timing.parts.values())),
+        )
+
+
+def print_steps(steps: Iterator[Step], *, has_parts: bool) -> list[Step]:
+    """One row a shape, as soon as it is there."""
+    heads = "".join(f"{part:>10}" for part in PARTS) if has_parts else ""
     print(
         f"{'step':<18}{'median ms':>10}{'min':>9}{'tokens/s':>10}{'CPU':>6}"
         f"{'of read':>8}{'of ops':>8}{heads}{'rest':>8}"
     )
-    for shape in shapes(context):
-        timing = measure(runner, shape, num_runs, numbers)
-        median = statistics.median(timing.taken)
-        mean = statistics.fmean(timing.taken)
-        parts = "".join(f"{1e3 * timing.parts[part]:>10.2f}" for part in PARTS if timing.parts)
-        rest = 1e3 * (mean - sum(timing.parts.values()))
+    printed = []
+    for step in steps:
+        limits = (
+            ""
+            if step.of_read is None or step.of_operations is None
+            else f"{step.of_read:>8.0%}{step.of_operations:>8.0%}"
+        )
+        parts = "".join(f"{step.parts_ms[part]:>10.2f}" for part in step.parts_ms)
         print(
-            f"{shape.name:<18}{1e3 * median:>10.2f}{1e3 * min(timing.taken):>9.2f}"
-            f"{shape.sequences * shape.tokens / median:>10.1f}{timing.running_s / mean:>6.0%}"
-            f"{shares_of_limits(spec, numbers, shape, timing)}"
-            f"{parts}{rest:>8.2f}",
+            f"{step.name:<18}{step.median_ms:>10.2f}{step.min_ms:>9.2f}{step.tokens_per_s:>10.1f}"
+            f"{step.running:>6.0%}{limits}{parts}{step.rest_ms:>8.2f}",
             flush=True,
         )
+        printed.append(step)
+    return printed
 
 
-def print_drawing(vocab_size: int, num_runs: int) -> None:
-    """Choosing tokens for a batch of 32."""
+def time_drawing(vocab_size: int, num_runs: int) -> dict[str, float]:
+    """Milliseconds of choosing tokens for a batch of 32."""
     logits = np.random.default_rng(0).standard_normal((32, vocab_size)).astype(np.float32) * 3
+    medians = {}
     for name, temperature in (("greedy", 0.0), ("temperature 1", 1.0)):
         taken = []
         for run in range(num_runs):
             started = time.perf_counter()
             draw_rows(logits, [temperature] * 32, [run] * 32)
             taken.append(time.perf_counter() - started)
-        print(f"choose 32 tokens, {name}: {1e3 * statistics.median(taken):.2f} ms")
+        medians[name] = 1e3 * statistics.median(taken)
+        print(f"choose 32 tokens, {name}: {medians[name]:.2f} ms")
+    return medians
 
 
-def main() -> None:
-    """Print what was run, where, and the tables."""
+def describe(options: argparse.Namespace, checkpoint: Checkpoint, runner: Runner) -> dict[str, str]:
+    """What is timed, and on what."""
+    card = checkpoint.card
+    native = runner if isinstance(runner, NativeRunner) else None
+    compute = ComputeConfig(
+        compute="native" if native else "reference",
+        num_threads=native.num_threads if native else 1,
+        quantization=options.quantization,
+    )
+    return {
+        "model": f"{options.model}: {card.num_parameters:,} parameters, {card.dtype}",
+        "machine": f"{cpu().describe()}; {describe_runner(checkpoint, compute)}",
+        "python": f"python {platform.python_version()}",
+    }
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="as for weft serve")
     parser.add_argument("--dtype", default="auto", help="as for weft serve")
@@ -181,10 +167,20 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=256, help="tokens a decoded sequence has")
     parser.add_argument("--runs", type=int, default=10, help="how often each shape is run")
     parser.add_argument("--threads", type=int, help="of the native runner; all CPUs if unset")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--kv-gib", type=float, default=2.0, help="the most KV that the scaling table may take"
+    )
+    parser.add_argument("--json", type=Path, help="write all tables there too")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print what was run, where, and the tables."""
+    options = parse()
     checkpoint = open_model(options.model, dtype=options.dtype)
-    if not isinstance(checkpoint.spec, DecoderSpec):
-        parser.error("--model must be a decoder")
+    spec = checkpoint.spec
+    if not isinstance(spec, DecoderSpec):
+        raise SystemExit("--model must be a decoder")
     started = time.perf_counter()
     runner = load_runner(
         checkpoint,
@@ -193,25 +189,37 @@ def main() -> None:
         quantization=options.quantization,
     )
     loaded_s = time.perf_counter() - started
-    longest = max(32 * options.context, 512)
-    runner.allocate_kv(num_blocks=-(-longest // BLOCK_SIZE) + 32, block_size=BLOCK_SIZE)
-
-    card = checkpoint.card
-    computed = describe_runner(
-        checkpoint,
-        ComputeConfig(
-            compute="native" if isinstance(runner, NativeRunner) else "reference",
-            num_threads=runner.num_threads if isinstance(runner, NativeRunner) else 1,
-            quantization=options.quantization,
-        ),
-    )
-    print(f"{options.model}: {card.num_parameters:,} parameters, {card.dtype}")
-    print(f"{cpu().describe()}; {computed}")
-    print(f"python {platform.python_version()}; read and packed in {loaded_s:.1f} s\n")
-    numbers = Numbers(card.dtype, options.quantization)
-    print_steps(runner, checkpoint.spec, numbers, options.context, options.runs)
+    found: dict[str, object] = {**describe(options, checkpoint, runner), "loaded_s": loaded_s}
+    print(f"{found['model']}\n{found['machine']}")
+    print(f"{found['python']}; read and packed in {loaded_s:.1f} s\n")
+    numbers = Numbers(checkpoint.card.dtype, options.quantization)
+    has_parts = isinstance(runner, NativeRunner)
+    steps = time_steps(runner, spec, numbers, options.context, options.runs)
+    found["steps"] = [asdict(step) for step in print_steps(steps, has_parts=has_parts)]
     print()
-    print_drawing(runner.vocab_size, options.runs)
+    found["drawing_ms"] = time_drawing(runner.vocab_size, options.runs)
+    if isinstance(runner, NativeRunner):
+        found |= _time_growth(runner, checkpoint, options)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _time_growth(
+    runner: NativeRunner, checkpoint: Checkpoint, options: argparse.Namespace
+) -> dict[str, object]:
+    """The tables that take the native runner's speed."""
+    compute = ComputeConfig(compute="native", num_threads=runner.num_threads)
+    card = with_resident_sizes(checkpoint, compute).card
+    max_kv_bytes = int(options.kv_gib * 2**30)
+    print()
+    cells = measure_scaling(runner, card.kv_bytes_per_token, max_kv_bytes)
+    print_scaling(cells, max_kv_bytes)
+    print()
+    budget = measure_budget(
+        runner, card, num_rows=BUDGET_ROWS, context=options.context, num_steps=BUDGET_STEPS
+    )
+    print_budget(budget)
+    return {"scaling": [asdict(cell) for cell in cells], "budget": asdict(budget)}
 
 
 if __name__ == "__main__":

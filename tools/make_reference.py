@@ -22,6 +22,7 @@ from weft.epp.metrics.series import PREFIX as PICKER_PREFIX
 from weft.epp.metrics.series import Declared, PickerMetrics
 from weft.model.encoders.families import ENCODER_FAMILIES
 from weft.model.families import FAMILIES
+from weft.model.quantized.config import METHODS
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.status import to_status
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
@@ -231,6 +232,20 @@ def models() -> str:
         "Encoders embed, or classify where they were saved with a classifier:",
         "",
         ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),
+        "",
+        "## Weights",
+        "",
+        (
+            "They lie in safetensors, as bfloat16, float16 or float32. Linear layers of a decoder may be rounded, "
+            "as `quantization_config` says; they are read as (number - zero) * scale in float32, layer by layer, "
+            "and then served as any others. With `--quantization int8`, numbers that have one scale a row and "
+            "no zeros are computed with as they are. Layers that were left out are read as they lie there. Any "
+            "other form is refused by name."
+        ),
+        "",
+        "| quant_method | forms |",
+        "| --- | --- |",
+        *(f"| {name} | {method.forms} |" for name, method in METHODS.items()),
     ]
     return "\n".join(lines) + "\n"
 

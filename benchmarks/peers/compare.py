@@ -106,7 +106,10 @@ class Engine:
 
     async def _read(self, timeout_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), timeout_s)
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), timeout_s)
+        except TimeoutError:
+            raise RuntimeError(f"{self.name} took more than {timeout_s:.0f} s") from None
         if not line:
             raise RuntimeError(f"{self.name} ended; see its log in {ROOT}")
         answer: dict[str, Any] = json.loads(line) if line.startswith(b"{") else {}
@@ -226,8 +229,8 @@ def _first_ratio(ours: Sequence[Measured], theirs: Sequence[Measured]) -> str:
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure one shape after the other; the result is what the JSON file holds."""
-    workloads = [w for w in WORKLOADS if not arguments.workloads or w.name in arguments.workloads]
-    found: dict[str, Any] = {"machine": _machine(), "shapes": {}}
+    workloads = _chosen(arguments.workloads)
+    found: dict[str, Any] = {"machine": machine(), "shapes": {}}
     for shape in (one for one in SHAPES if one.name in arguments.shapes):
         async with AsyncExitStack() as stack:
             engines = []
@@ -241,7 +244,22 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _machine() -> dict[str, Any]:
+def _chosen(names: Sequence[str] | None) -> list[Workload]:
+    """Workloads by name; "W3" is both of its kind."""
+    found = {
+        name: [w for w in WORKLOADS if name in (w.name, w.name.partition(" ")[0])]
+        for name in names or [workload.name for workload in WORKLOADS]
+    }
+    for name, ones in found.items():
+        if not ones:
+            known = ", ".join(workload.name for workload in WORKLOADS)
+            raise SystemExit(f"unknown workload {name!r}; there are: {known}")
+    wanted = [workload for ones in found.values() for workload in ones]
+    return [workload for workload in WORKLOADS if workload in wanted]
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on."""
     names = {
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -254,7 +272,8 @@ def main() -> None:
     """Parse, run, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", nargs="+", default=["weft", "vllm", "llama.cpp"])
-    parser.add_argument("--shapes", nargs="+", default=[shape.name for shape in SHAPES])
+    names = [shape.name for shape in SHAPES]
+    parser.add_argument("--shapes", nargs="+", default=names, choices=names)
     parser.add_argument("--workloads", nargs="+", help="such as W1 W4; all if not given")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write every run as JSON")

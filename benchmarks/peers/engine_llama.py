@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import os
 import sys
 import time
 from typing import Any
@@ -27,7 +28,7 @@ class Llama:
         params.n_seq_max = MAX_SEQUENCES
         params.kv_unified = True  # a shared prefix is copied between sequences
         params.n_batch = BATCH_TOKENS
-        params.n_threads = params.n_threads_batch = 2
+        params.n_threads = params.n_threads_batch = len(os.sched_getaffinity(0))
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         self._memory = llama_cpp.llama_get_memory(self._context)
         vocab = llama_cpp.llama_model_get_vocab(self._model)

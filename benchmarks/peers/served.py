@@ -12,8 +12,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, closing
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,15 @@ import grpc
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.peers.checkpoints import SHAPES, Shape, write_checkpoint
+from benchmarks.peers.compare import machine
 from benchmarks.peers.environments import ROOT, VLLM, vllm_variables
 from benchmarks.peers.workloads import SERVED, SERVED_CLIENTS
 from weft.pb.vllm_engine_pb2 import GenerateRequest, SamplingParams, TokenizedInput
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 START_TIMEOUT_S = 600.0
+HEALTH_TIMEOUT_S = 5.0
+SERVERS = ("weft", "vllm")
 # Sends one prompt and calls back each time that more of the answer has come; gives the tokens of all.
 Ask = Callable[[list[int], int, Callable[[], None]], Awaitable[int]]
 
@@ -142,8 +145,8 @@ def over_grpc(channel: grpc.aio.Channel) -> Ask:
 
 async def start(
     name: str, command: list[str], variables: dict[str, str], stack: AsyncExitStack, port: int
-) -> float:
-    """Start a server and wait until it is healthy; how long that took."""
+) -> None:
+    """Start a server and wait until it is healthy."""
     started = time.perf_counter()
     log = stack.enter_context((ROOT / f"{name}-server.log").open("w"))
     process = await asyncio.create_subprocess_exec(
@@ -151,25 +154,31 @@ async def start(
     )
 
     async def stop() -> None:
-        process.terminate()
+        with suppress(ProcessLookupError):  # it has ended by itself
+            process.terminate()
         try:
             await asyncio.wait_for(process.wait(), 20.0)
         except TimeoutError:
             process.kill()
+            await process.wait()
 
     stack.push_async_callback(stop)
-    while not await _is_healthy(port):
+    while not await _answers(port):
         if process.returncode is not None or time.perf_counter() - started > START_TIMEOUT_S:
             raise RuntimeError(f"{name} did not start; see its log in {ROOT}")
         await asyncio.sleep(0.05)
-    return time.perf_counter() - started
+    print(f"{name} is healthy after {time.perf_counter() - started:.1f} s", file=sys.stderr)
+
+
+async def _answers(port: int) -> bool:
+    try:
+        return await asyncio.wait_for(_is_healthy(port), HEALTH_TIMEOUT_S)
+    except (OSError, TimeoutError):  # not there yet, or too busy with its start
+        return False
 
 
 async def _is_healthy(port: int) -> bool:
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with closing(writer):
         writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         return b" 200 " in await reader.readline()
@@ -182,45 +191,56 @@ def _free_port() -> int:
         return port
 
 
-async def run(shape: Shape, repetitions: int) -> list[Served]:
-    """Both servers side by side, in turns."""
+async def run(shape: Shape, servers: Sequence[str], repetitions: int) -> list[Served]:
+    """The servers side by side, in turns; the order turns round from one repetition to the next."""
     checkpoint = str(write_checkpoint(shape, ROOT / shape.name))
-    VLLM.make()
-    http, rpc, peer = _free_port(), _free_port(), _free_port()
-    ours = [sys.executable, "-m", "weft.cli.main", "serve", checkpoint, "--port", str(http)]
-    ours += ["--grpc-port", str(rpc), "--max-model-len", "8192", "--kv-cache-bytes", "4GiB"]
-    ours += ["--served-model-name", shape.name]
-    theirs = [str(VLLM.python), "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoint]
-    theirs += ["--port", str(peer), "--host", "127.0.0.1", "--max-model-len", "8192"]
-    theirs += ["--served-model-name", shape.name, "--dtype", "bfloat16"]
     results: list[Served] = []
     async with AsyncExitStack() as stack:
-        for name, command, variables, port in (
-            ("weft", ours, {}, http),
-            ("vllm", theirs, vllm_variables(os.cpu_count() or 1), peer),
-        ):
-            took = await start(name, command, variables, stack, port)
-            print(f"{shape.name}: {name} healthy after {took:.1f} s", flush=True)
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{rpc}"))
-        asks = {
-            "weft gRPC": over_grpc(channel),
-            "weft HTTP": over_http(http, shape.name),
-            "vllm HTTP": over_http(peer, shape.name),
-        }
+        asks: dict[str, Ask] = {}
+        if "weft" in servers:
+            asks |= await _start_weft(checkpoint, shape, stack)
+        if "vllm" in servers:
+            asks |= await _start_vllm(checkpoint, shape, stack)
         for repetition in range(repetitions + 1):  # the first warms up
-            for name, ask in asks.items():
-                prompts = SERVED.prompts(shape.vocab, 10 * repetition + len(results))
+            order = list(asks.items())
+            for place, (name, ask) in enumerate(order if repetition % 2 else reversed(order)):
+                # New ones for each, for two of the ways lead to one prefix cache.
+                prompts = SERVED.prompts(shape.vocab, len(asks) * repetition + place)
                 served = await measure(name, ask, prompts)
                 results += [served] if repetition else []
     return results
 
 
+async def _start_weft(checkpoint: str, shape: Shape, stack: AsyncExitStack) -> dict[str, Ask]:
+    http, rpc = _free_port(), _free_port()
+    command = [sys.executable, "-m", "weft.cli.main", "serve", checkpoint, "--port", str(http)]
+    command += ["--grpc-port", str(rpc), "--max-model-len", "8192", "--kv-cache-bytes", "4GiB"]
+    command += ["--served-model-name", shape.name]
+    await start("weft", command, {}, stack, http)
+    channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{rpc}"))
+    return {"weft gRPC": over_grpc(channel), "weft HTTP": over_http(http, shape.name)}
+
+
+async def _start_vllm(checkpoint: str, shape: Shape, stack: AsyncExitStack) -> dict[str, Ask]:
+    VLLM.make()
+    port = _free_port()
+    command = [str(VLLM.python), "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoint]
+    command += ["--port", str(port), "--host", "127.0.0.1", "--max-model-len", "8192"]
+    command += ["--served-model-name", shape.name, "--dtype", "bfloat16"]
+    await start("vllm", command, vllm_variables(os.cpu_count() or 1), stack, port)
+    return {"vllm HTTP": over_http(port, shape.name)}
+
+
 def table(results: list[Served]) -> str:
-    """Medians over the repetitions."""
+    """Medians over the repetitions; then each beside vLLM in the same one, where over 1 is better."""
     lines = [
-        "| server | tok/s | first token p50 / p99, ms | between tokens p50 / p99, ms |",
-        "|---|---|---|---|",
+        (
+            "| server | tok/s | first token p50 / p99, ms | between messages p50 / p99, ms "
+            "| tok/s beside vLLM | first token beside vLLM |"
+        ),
+        "|---|---|---|---|---|---|",
     ]
+    peers = [result for result in results if result.server.startswith("vllm")]
     for name in dict.fromkeys(result.server for result in results):
         runs = [result for result in results if result.server == name]
         rate, first, first_99, gap, gap_99 = (
@@ -231,24 +251,35 @@ def table(results: list[Served]) -> str:
         )  # fmt: skip
         lines.append(
             f"| {name} | {rate:.0f} | {1000 * first:.0f} / {1000 * first_99:.0f} "
-            f"| {1000 * gap:.1f} / {1000 * gap_99:.1f} |"
+            f"| {1000 * gap:.1f} / {1000 * gap_99:.1f} | {_ratios(runs, peers)} |"
         )
     return "\n".join(lines)
+
+
+def _ratios(runs: list[Served], peers: list[Served]) -> str:
+    if not peers or runs[0].server == peers[0].server:
+        return " | "
+    pairs = list(zip(runs, peers, strict=True))
+    rate = statistics.median(run.tokens_per_s / peer.tokens_per_s for run, peer in pairs)
+    first = statistics.median(peer.first_p50_s / run.first_p50_s for run, peer in pairs)
+    return f"{rate:.2f} | {first:.2f}"
 
 
 def main() -> None:
     """Parse, run, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", nargs="+", default=[shape.name for shape in SHAPES])
+    names = [shape.name for shape in SHAPES]
+    parser.add_argument("--shapes", nargs="+", default=names, choices=names)
+    parser.add_argument("--servers", nargs="+", default=list(SERVERS), choices=SERVERS)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write every run as JSON")
     arguments = parser.parse_args()
     ROOT.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"machine": machine(), "shapes": {}}
     for shape in (one for one in SHAPES if one.name in arguments.shapes):
-        results = asyncio.run(run(shape, arguments.repetitions))
+        results = asyncio.run(run(shape, arguments.servers, arguments.repetitions))
         print(f"\n### {shape.name}, W5\n\n{table(results)}\n", flush=True)
-        found[shape.name] = [asdict(result) for result in results]
+        found["shapes"][shape.name] = [asdict(result) for result in results]
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -23,7 +23,7 @@ from weft.model.pooling import (
     read_labels,
     read_scale,
 )
-from weft.model.quantized import has_int8_weights
+from weft.model.quantized.config import read_quantization
 from weft.model.safetensors_files import find_tensors
 from weft.model.spec import DecoderSpec
 from weft.model.tokenizer import TokenizerFacts, open_tokenizer
@@ -31,10 +31,6 @@ from weft.model.weights import BYTES_PER_ELEMENT
 
 # Saved by old versions of transformers; computed from the config instead.
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
-_INT8_NOTICE = (
-    "The checkpoint's int8 weights are widened as they are read; --quantization int8 computes with them "
-    "as they are, and rounds the head too."
-)
 
 
 def open_directory(
@@ -64,8 +60,8 @@ def open_directory(
     generation = Fields(parse_object(data, generation_path) if data else {}, generation_path)
     matched = _match(path, config, spec, pooling)
     card = describe(name, config, spec, facts, generation, matched.served_dtype(dtype))
-    if any(stored.dtype == "int8" for stored in matched.stored.values()):
-        card = replace(card, notice=_INT8_NOTICE)
+    if matched.format is not None and matched.rounded:
+        card = replace(card, notice=matched.format.notice)
     return Checkpoint(
         replace(card, pooling=pooling),
         spec,
@@ -147,6 +143,9 @@ def _adapter_bytes(spec: DecoderSpec) -> AdapterBytes:
 def _match(
     path: Path, config: ModelConfigFile, spec: DecoderSpec, pooling: PoolingSpec | None
 ) -> Matched:
+    quantized = read_quantization(
+        config.fields
+    )  # first: it may say what a file's strange types mean
     family, stored = config.family, find_tensors(path)
     # A model that was saved without its head has no prefix.
     known = family.prefixes if spec.has_head else (*family.prefixes, "")
@@ -166,5 +165,5 @@ def _match(
         layout,
         stored,
         lambda source: source.startswith(ignored) or source.endswith(_COMPUTED_SUFFIXES),
-        has_int8=has_int8_weights(config.fields),
+        quantized=quantized,
     )

@@ -6,23 +6,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from weft.core.errors import ConfigError
 from weft.model.fields import shown
 from weft.model.layout import TensorPlan
-from weft.model.quantized import SCALE_SUFFIX
+from weft.model.quantized.format import Part, Parts, QuantizedFormat
+from weft.model.quantized.packed import PackedMatrix
 from weft.model.safetensors_files import MappedFiles, StoredTensor
 from weft.model.weights import DTYPES, Tensor, Weights, refuse_values
+
+_WEIGHT = ".weight"
+_PACKED = ("qweight", "weight_packed")  # names by which rounded matrices are known
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """A layout, and where its tensors are."""
+    """A layout, and where its tensors are; `rounded` are the sources that `format` reads."""
 
     layout: tuple[TensorPlan, ...]
     stored: Mapping[str, StoredTensor]
+    format: QuantizedFormat | None = None
+    rounded: frozenset[str] = frozenset()
+    spare_biases: tuple[str, ...] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -30,37 +34,51 @@ class Matched:
         return sum(math.prod(plan.shape) for plan in self.layout)
 
     def served_dtype(self, dtype: str) -> str:
-        """`dtype`, or for "auto" the one that most bytes are stored in, int8 left out."""
+        """`dtype`, or for "auto" the one that most bytes are stored in, rounded ones left out."""
         if dtype in DTYPES:
             return dtype
         num_bytes: Counter[str] = Counter()
-        for source in {plan.source for plan in self.layout}:
-            if self.stored[source].dtype != "int8":
-                num_bytes[self.stored[source].dtype] += self.stored[source].num_bytes
+        for source in {plan.source for plan in self.layout} - self.rounded:
+            num_bytes[self.stored[source].dtype] += self.stored[source].num_bytes
         return num_bytes.most_common(1)[0][0]
 
     def load(self, dtype: str | None) -> Weights:
         """Map every tensor; `dtype` None keeps each as it is stored, and leaves it unchecked."""
         files = MappedFiles()
-        whole: dict[str, Tensor] = {}
-        for source in {plan.source: None for plan in self.layout}:
-            stored = self.stored[source]
-            if stored.dtype == "int8":
-                whole[source] = _with_scales(files, source, stored, self.stored)
-            else:
-                whole[source] = _mapped(files, source, stored, dtype)
+        for name in self.spare_biases:
+            if files.read(self.stored[name]).float32().any():
+                raise ConfigError(
+                    f"{self.stored[name].path}: tensor {name} has no place in the model that config.json "
+                    "describes, and is not zero"
+                )
+        whole: dict[str, Tensor | PackedMatrix] = {}
+        for plan in self.layout:
+            if plan.source in self.rounded:
+                whole[plan.source] = self._rounded(files, plan, dtype)
+            elif plan.source not in whole:
+                whole[plan.source] = _mapped(files, plan.source, self.stored[plan.source], dtype)
         return Weights(
             {
-                plan.name: Tensor(
-                    whole[plan.source].dtype,
-                    whole[plan.source].data[plan.start : plan.start + plan.shape[0]],
-                    _scales_of(whole[plan.source], plan),
-                    whole[plan.source].unchecked,
-                    whole[plan.source].is_mapped,
-                )
+                plan.name: whole[plan.source].rows(plan.start, plan.start + plan.shape[0])
                 for plan in self.layout
             }
         )
+
+    def _rounded(
+        self, files: MappedFiles, plan: TensorPlan, dtype: str | None
+    ) -> Tensor | PackedMatrix:
+        assert self.format is not None
+        module = plan.source.removesuffix(_WEIGHT)
+        rows, depth = plan.source_shape
+        names = [part.name for part in self.format.parts(rows, depth)]
+        stored = {
+            name: self.stored[f"{module}.{name}"]
+            for name in names
+            if f"{module}.{name}" in self.stored
+        }
+        tensors = {name: files.read(where) for name, where in stored.items()}
+        paths = {name: str(where.path) for name, where in stored.items()}
+        return self.format.read(Parts(module, (rows, depth), tensors, paths), dtype)
 
 
 def match_tensors(
@@ -69,60 +87,93 @@ def match_tensors(
     stored: Mapping[str, StoredTensor],
     is_ignored: Callable[[str], bool],
     *,
-    has_int8: bool = False,
+    quantized: QuantizedFormat | None = None,
 ) -> Matched:
     """Exactly the tensors that the config asks for must be there, in the shapes it asks for.
 
-    `has_int8` says that linear layers may be int8, each with its scales beside it.
+    `quantized` says how the matrices of linear layers may be stored instead.
     """
-    wanted = {plan.source: plan.source_shape for plan in layout}
-    scaled = _int8_sources(layout, stored) if has_int8 else set()
-    wanted |= {source + SCALE_SUFFIX: (wanted[source][0], 1) for source in scaled}
-    for source, shape in wanted.items():
-        if source not in stored:
-            raise ConfigError(f"{path}: tensor {source} is missing; config.json asks for it")
-        if stored[source].shape != shape:
-            raise ConfigError(
-                f"{stored[source].path}: tensor {source} has shape {list(stored[source].shape)}; "
-                f"config.json asks for {list(shape)}"
-            )
-        if stored[source].dtype == "int8" and source not in scaled:
-            raise ConfigError(
-                f"{stored[source].path}: tensor {source} is int8; config.json does not say how to read it"
-            )
-    for source in sorted(stored.keys() - wanted.keys()):
+    rounded = frozenset() if quantized is None else _rounded_sources(layout, stored, quantized)
+    wanted: dict[str, Part] = {}
+    for plan in layout:
+        if quantized is None or plan.source not in rounded:
+            wanted[plan.source] = Part(plan.source, plan.source_shape, DTYPES)
+            continue
+        module = plan.source.removesuffix(_WEIGHT)
+        for part in quantized.parts(*plan.source_shape):
+            name = f"{module}.{part.name}"
+            if name in stored or not part.is_optional:
+                wanted[name] = part
+    for source, part in wanted.items():
+        _check(path, source, part, stored)
+    spare_biases = _spare_biases(wanted, stored, rounded, quantized)
+    for source in sorted(stored.keys() - wanted.keys() - set(spare_biases)):
         if not is_ignored(source):
             raise ConfigError(
                 f"{stored[source].path}: tensor {shown(source)} has no place in the model that config.json "
                 "describes"
             )
-    return Matched(layout, stored)
+    return Matched(layout, stored, quantized, rounded, spare_biases)
 
 
-def _int8_sources(layout: tuple[TensorPlan, ...], stored: Mapping[str, StoredTensor]) -> set[str]:
-    """Matrices of linear layers that are stored so; the embedding and the head never are."""
-    return {
-        plan.source
-        for plan in layout
-        if plan.name.startswith("layers.")
-        and len(plan.shape) == 2
-        and plan.source in stored
-        and stored[plan.source].dtype == "int8"
-    }
+def _check(path: Path, source: str, part: Part, stored: Mapping[str, StoredTensor]) -> None:
+    if source not in stored:
+        module = source.removesuffix(_WEIGHT)
+        packed = next(
+            (f"{module}.{name}" for name in _PACKED if f"{module}.{name}" in stored), None
+        )
+        hint = (
+            ""
+            if packed is None
+            else f"; {packed} is there, and config.json does not say how to read it"
+        )
+        raise ConfigError(f"{path}: tensor {source} is missing; config.json asks for it{hint}")
+    found = stored[source]
+    if found.shape != part.shape:
+        raise ConfigError(
+            f"{found.path}: tensor {source} has shape {list(found.shape)}; "
+            f"config.json asks for {list(part.shape)}"
+        )
+    if found.dtype in part.dtypes:
+        return
+    if part.dtypes == DTYPES:
+        raise ConfigError(
+            f"{found.path}: tensor {source} is {found.dtype}; config.json does not say how to read it"
+        )
+    raise ConfigError(
+        f"{found.path}: tensor {source} is {found.dtype}; config.json asks for {' or '.join(part.dtypes)}"
+    )
 
 
-def _with_scales(
-    files: MappedFiles, name: str, stored: StoredTensor, others: Mapping[str, StoredTensor]
-) -> Tensor:
-    scales = files.read(others[name + SCALE_SUFFIX]).float32().reshape(-1)
-    origin = f"{stored.path}: tensor {name}{SCALE_SUFFIX}"
-    return replace(files.read(stored), scales=scales, unchecked=origin)
+def _rounded_sources(
+    layout: tuple[TensorPlan, ...], stored: Mapping[str, StoredTensor], quantized: QuantizedFormat
+) -> frozenset[str]:
+    """Matrices of linear layers, the head's too, that are stored so; the embedding never is."""
+    rounded = set()
+    for plan in layout:
+        is_linear = plan.name == "head" or plan.name.startswith("layers.")
+        if is_linear and len(plan.shape) == 2 and plan.source.endswith(_WEIGHT):
+            first = quantized.parts(*plan.source_shape)[0]
+            found = stored.get(f"{plan.source.removesuffix(_WEIGHT)}.{first.name}")
+            if found is not None and found.dtype not in DTYPES:
+                rounded.add(plan.source)
+    return frozenset(rounded)
 
 
-def _scales_of(whole: Tensor, plan: TensorPlan) -> NDArray[np.float32] | None:
-    if whole.scales is None:
-        return None
-    return np.ascontiguousarray(whole.scales[plan.start : plan.start + plan.shape[0]])
+def _spare_biases(
+    wanted: Mapping[str, Part],
+    stored: Mapping[str, StoredTensor],
+    rounded: frozenset[str],
+    quantized: QuantizedFormat | None,
+) -> tuple[str, ...]:
+    if quantized is None or not quantized.has_spare_biases:
+        return ()
+    names = (f"{source.removesuffix(_WEIGHT)}.bias" for source in sorted(rounded))
+    return tuple(
+        name
+        for name in names
+        if name in stored and name not in wanted and stored[name].dtype in DTYPES
+    )
 
 
 def _mapped(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:

@@ -16,8 +16,22 @@ from weft.model.weights import BYTES_PER_ELEMENT, Tensor
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I8": "int8"}
-_STORAGE = {"float32": "<f4", "bfloat16": "<u2", "float16": "<f2", "int8": "<i1"}
+_DTYPES = {
+    "F32": "float32",
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "I8": "int8",
+    "I32": "int32",
+    "I64": "int64",
+}
+_STORAGE = {
+    "float32": "<f4",
+    "bfloat16": "<u2",
+    "float16": "<f2",
+    "int8": "<i1",
+    "int32": "<i4",
+    "int64": "<i8",
+}
 # Counters that old versions of transformers saved beside the weights; not numbers of a model.
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")

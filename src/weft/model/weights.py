@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from weft.core.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
-BYTES_PER_ELEMENT: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+BYTES_PER_ELEMENT: Mapping[str, int] = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int8": 1,
+    "int32": 4,
+    "int64": 8,
+}
 _STORAGE = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16}
 _CHUNK = 1 << 22  # elements looked at in one go, to bound temporary memory
 
@@ -44,6 +51,15 @@ class Tensor:
             return self.data.astype(np.float32) * self.scales[:, None]
         return self.data.astype(np.float32, copy=False)
 
+    def unpacked(self) -> "Tensor":
+        """Itself: see `Values`."""
+        return self
+
+    def rows(self, start: int, stop: int) -> "Tensor":
+        """Some of its rows, in the same memory."""
+        scales = None if self.scales is None else np.ascontiguousarray(self.scales[start:stop])
+        return Tensor(self.dtype, self.data[start:stop], scales, self.unchecked, self.is_mapped)
+
     def is_finite(self) -> bool:
         """Whether no element is NaN or infinite."""
         if self.scales is not None:
@@ -71,6 +87,20 @@ def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
+class Values(Protocol):
+    """A tensor, or what one can be made from at any time: packed weights are never all floats at once."""
+
+    @property
+    def unchecked(self) -> str | None:
+        """As in `Tensor`."""
+
+    def is_finite(self) -> bool:
+        """Whether no element is NaN or infinite."""
+
+    def unpacked(self) -> Tensor:
+        """The tensor; made anew by each call, where it has to be made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Every tensor of a decoder under Weft's own names, the same for all families.
@@ -80,10 +110,10 @@ class Weights:
     attention_norm_after, mlp_norm_before, mlp_norm_after. A matrix is [out, in].
     """
 
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Values]
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.tensors[name]
+        return self.tensors[name].unpacked()
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors

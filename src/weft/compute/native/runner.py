@@ -142,12 +142,13 @@ def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor
     """
     if not spec.has_head:
         yield "head", Tensor("float32", np.eye(spec.hidden_size, dtype=np.float32))
-    for name, tensor in weights.tensors.items():
+    for name, values in weights.tensors.items():
         if name.startswith("head."):
             continue  # a classifier's, which comes after
+        tensor = values.unpacked()
         if name.rpartition(".")[2] in _VECTORS:
-            values = tensor.float32() + np.float32(spec.norm_offset)
-            yield name, Tensor("float32", values, unchecked=tensor.unchecked)
+            norm = tensor.float32() + np.float32(spec.norm_offset)
+            yield name, Tensor("float32", norm, unchecked=tensor.unchecked)
         else:
             data = np.ascontiguousarray(tensor.data)
             is_mapped = tensor.is_mapped and data is tensor.data  # and no copy of it

@@ -62,7 +62,8 @@ def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
     """Whether the entry asks for one token and no more, from its row as it is, by temperature alone."""
     if not entry.samples or entry.num_scored:
         return False
-    params, sequence = entry.sequence.params, entry.sequence
+    sequence = entry.sequence
+    params = sequence.params
     is_whole = params.is_greedy or (
         params.min_p == 0 and params.top_p >= 1.0 and not 0 < params.top_k < vocab_size
     )
@@ -75,7 +76,7 @@ def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
         and not params.presence_penalty
         and not params.frequency_penalty
         and params.repetition_penalty == 1.0
-        and sequence.num_output_tokens >= params.min_tokens
+        and (not params.min_tokens or sequence.num_output_tokens >= params.min_tokens)
     )
     return params.logprobs is None and is_whole and is_untouched
 
@@ -90,7 +91,7 @@ def _draw_plain(
     drawn = draw_rows(
         logits if len(rows) == len(logits) else logits[rows],
         [0.0 if s.params.is_greedy else s.params.temperature for s in sequences],
-        [noise_key(s.seed, s.num_output_tokens) for s in sequences],
+        [0 if s.params.is_greedy else noise_key(s.seed, s.num_output_tokens) for s in sequences],
     )
     return [
         SampledRow(token_id=token_id) if is_finite else _CORRUPT

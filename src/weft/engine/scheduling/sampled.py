@@ -1,14 +1,15 @@
 """What sampling made of a step, as a value: one row for each entry of the plan."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from weft.compute.pooler import Collected
 from weft.compute.runner import FloatArray
 from weft.engine.messages import LogprobRow
 
 
-@dataclass(frozen=True, slots=True)
-class SampledRow:
+class SampledRow(msgspec.Struct, frozen=True, eq=False):
     """The news of one entry. `token_id` is None when the entry did not reach its sequence's end.
 
     `prompt_logprobs` has one row for each scored row of the entry. `error` ends the sequence;
@@ -18,7 +19,7 @@ class SampledRow:
 
     token_id: int | None = None
     logprobs: LogprobRow | None = None
-    prompt_logprobs: list[LogprobRow] = field(default_factory=list)
+    prompt_logprobs: list[LogprobRow] = []
     error: str | None = None
     is_corrupt: bool = False
     collected: Collected | None = None

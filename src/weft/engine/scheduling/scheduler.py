@@ -7,10 +7,12 @@ served first and, read backwards, who gives way when blocks run out.
 
 import sys
 import time
+from array import array
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from enum import Enum
+
+from msgspec import structs
 
 from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request
@@ -206,8 +208,8 @@ class Scheduler:
         self.stopwatch.tick()
         num_preemptions = self.num_preemptions
         entries = self._plan_running(self.config.max_num_batched_tokens)
-        for entry in entries.values():
-            self.cache.register(entry.sequence, entry.sequence.num_planned_tokens)
+        for sequence in entries:
+            self.cache.register(sequence, sequence.num_planned_tokens)
         budget = self.config.max_num_batched_tokens - sum(e.num_tokens for e in entries.values())
         if self.num_preemptions == num_preemptions:
             budget = self._plan_waiting(budget, entries)
@@ -241,7 +243,8 @@ class Scheduler:
             if sequence.status is not Status.RUNNING:
                 continue  # gave way to an earlier one in this very loop
             wanted = min(sequence.num_tokens - sequence.num_planned_tokens, budget)
-            wanted = min(wanted, self._scorable(sequence, entries))
+            if sequence.wants_prompt_logprobs:
+                wanted = min(wanted, self._scorable(sequence, entries))
             if wanted <= 0:
                 continue
             while not self._grow(sequence, sequence.num_planned_tokens + wanted):
@@ -293,7 +296,7 @@ class Scheduler:
                 sequence.token_ids, min(budget, last - sequence.num_tokens - 1)
             )
             if drafts and self._grow(sequence, sequence.num_tokens + len(drafts)):
-                entries[sequence] = replace(entry, draft_token_ids=drafts)
+                entries[sequence] = structs.replace(entry, draft_token_ids=drafts)
                 self.drafts.propose(len(drafts))
                 sequence.num_draft_tokens += len(drafts)
                 budget -= len(drafts)
@@ -321,7 +324,7 @@ class Scheduler:
     def _start(self, sequence: Sequence, found: list[int]) -> None:
         self.cache.pool.share(found)
         num_cached = len(found) * self.cache.block_size
-        sequence.block_ids = list(found)
+        sequence.block_ids = array("i", found)
         sequence.num_registered_blocks = len(found)
         sequence.num_planned_tokens = sequence.num_computed_tokens = num_cached
         if sequence.num_cached_tokens is None:
@@ -337,9 +340,11 @@ class Scheduler:
     def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Give the sequence blocks for `num_tokens` tokens; False, and no change, if there are not enough."""
         missing = self._num_blocks(num_tokens) - len(sequence.block_ids)
+        if missing <= 0:
+            return True
         if missing > self.cache.pool.num_free:
             return False
-        sequence.block_ids += self.cache.pool.allocate(max(missing, 0))
+        sequence.block_ids.extend(self.cache.pool.allocate(missing))
         return True
 
     @staticmethod
@@ -366,7 +371,7 @@ class Scheduler:
         num_computed_blocks = sequence.num_computed_tokens // self.cache.block_size
         self.cache.distrust(sequence.block_ids[num_computed_blocks:])
         self.cache.pool.release(reversed(sequence.block_ids))
-        sequence.block_ids = []
+        sequence.block_ids = array("i")
         sequence.num_registered_blocks = 0
         sequence.num_planned_tokens = sequence.num_computed_tokens = 0
 

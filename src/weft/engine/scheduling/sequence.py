@@ -1,5 +1,6 @@
 """`Sequence`: one answer being made. Only the scheduler changes one."""
 
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -38,7 +39,9 @@ class Sequence:
     index: int
     order: tuple[int, int]
     token_ids: list[int] = field(default_factory=list)
-    block_ids: list[int] = field(default_factory=list)
+    block_ids: "array[int]" = field(
+        default_factory=lambda: array("i")
+    )  # 32 bits, as a batch has them
     block_hashes: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
     num_planned_tokens: int = 0

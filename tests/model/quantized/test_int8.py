@@ -108,11 +108,10 @@ GROUP = ("config_groups", "group_0")
 @pytest.mark.parametrize(
     ("scheme", "words"),
     [
-        ({"bits": 4, "group_size": 128, "quant_method": "gptq"}, "quant_method is 'gptq'"),
-        ({"quant_method": "awq"}, "quant_method is 'awq'"),
+        ({"bits": 4, "quant_method": "hqq"}, "quant_method is 'hqq'"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quant_method is 'bitsandbytes'"),
         ({"quant_method": "fp8"}, "quant_method is 'fp8'"),
         ({"load_in_4bit": True}, "quant_method is None"),
-        (changed("format", value="pack-quantized"), "format is 'pack-quantized'"),
         (changed("format", value="float-quantized"), "format is 'float-quantized'"),
         (changed("kv_cache_scheme", value={"num_bits": 8}), "kv_cache_scheme"),
         (changed("sparsity_config", value={"format": "sparse-24"}), "sparsity_config"),

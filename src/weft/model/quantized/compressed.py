@@ -1,0 +1,209 @@
+"""compressed-tensors: int8 with a scale for each row, and numbers of 4 or 8 bits packed into words.
+
+Int8 lies in the file as I8 beside a tensor `weight_scale` of shape [rows, 1]. Packed numbers lie along
+the columns in `weight_packed`, raised to be without sign; zeros, where there are any, along the rows.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import ConfigError
+from weft.model.fields import Fields
+from weft.model.quantized.format import (
+    Part,
+    Parts,
+    QuantizedFormat,
+    need,
+    num_groups,
+    num_words,
+    read_groups,
+)
+from weft.model.quantized.packed import PackedMatrix, unpack
+from weft.model.weights import DTYPES, Tensor
+
+_BY_BYTE = ("int-quantized", "naive-quantized")
+_PACKED = "pack-quantized"
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Format:
+    """One byte a number, one scale a row."""
+
+    has_spare_biases: bool = False
+
+    @property
+    def notice(self) -> str:
+        """One sentence for whoever serves it."""
+        return (
+            "The checkpoint's int8 weights are widened as they are read; --quantization int8 computes with "
+            "them as they are, and rounds the head too."
+        )
+
+    def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
+        """The tensors of a matrix of that shape."""
+        return (
+            Part("weight", (rows, depth), ("int8",)),
+            Part("weight_scale", (rows, 1), DTYPES),
+        )
+
+    def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
+        """The matrix, as it is stored; nothing is gained by rounding its values to `dtype`."""
+        scales = parts["weight_scale"].float32().reshape(-1)
+        return replace(parts["weight"], scales=scales, unchecked=parts.origin("weight_scale"))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFormat:
+    """`group_size` None is one scale for a row; `has_order` says that a tensor puts columns in groups."""
+
+    num_bits: int
+    group_size: int | None
+    is_symmetric: bool
+    has_order: bool
+    has_spare_biases: bool = False
+
+    @property
+    def notice(self) -> str:
+        """One sentence for whoever serves it."""
+        start = f"The checkpoint's weights of {self.num_bits} bits are widened as they are read; "
+        if self._is_by_row:
+            return f"{start}--quantization int8 computes with them as they are, and rounds the head too."
+        return f"{start}--quantization int8 rounds them again, to half the memory of bfloat16."
+
+    @property
+    def _is_by_row(self) -> bool:
+        return self.is_symmetric and self.group_size is None
+
+    def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
+        """The tensors of a matrix of that shape."""
+        groups = num_groups(depth, self.group_size)
+        parts = [
+            Part("weight_packed", (rows, num_words(depth, self.num_bits)), ("int32",)),
+            Part("weight_scale", (rows, groups), DTYPES),
+            Part("weight_shape", (2,), ("int64", "int32")),
+        ]
+        if not self.is_symmetric:
+            zeros = (num_words(rows, self.num_bits), groups)
+            parts.append(Part("weight_zero_point", zeros, ("int32",)))
+        if self.has_order:
+            parts.append(Part("weight_g_idx", (depth,), ("int32",)))
+        return tuple(parts)
+
+    def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
+        """The matrix, lazily."""
+        shape = tuple(parts["weight_shape"].data.tolist())
+        if shape != parts.shape:
+            raise ConfigError(
+                f"{parts.origin('weight_shape')} is {list(shape)}; config.json asks for {list(parts.shape)}"
+            )
+        zeros = None if self.is_symmetric else parts.words("weight_zero_point")
+        source = _PackedRows(
+            parts.shape, self.num_bits, parts.words("weight_packed"), zeros, parts["weight_scale"]
+        )
+        groups = read_groups(parts, self.group_size, "weight_g_idx")
+        origin = parts.origin("weight_scale")
+        return PackedMatrix(source, groups, 0, shape[0], dtype, origin, is_by_row=self._is_by_row)
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedRows:
+    shape: tuple[int, int]
+    num_bits: int
+    words: NDArray[np.uint32]  # [rows, words of depth]
+    zero_words: NDArray[np.uint32] | None  # [words of rows, groups]
+    scale: Tensor  # [rows, groups]
+
+    def numbers(self, start: int, stop: int) -> NDArray[np.float32]:
+        return unpack(self.words[start:stop], self.num_bits)[:, : self.shape[1]]
+
+    def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
+        if self.zero_words is None:
+            return np.full((1, self.scale.shape[1]), 2 ** (self.num_bits - 1), np.float32)
+        per_word = 32 // self.num_bits
+        first = start // per_word
+        words = self.zero_words[first : -(-stop // per_word)].T
+        skipped = start - first * per_word
+        return unpack(words, self.num_bits)[:, skipped : skipped + stop - start].T
+
+    def scales(self, start: int, stop: int) -> NDArray[np.float32]:
+        return self.scale.rows(start, stop).float32()
+
+
+def read_compressed(config: Fields) -> QuantizedFormat:
+    """The format that a config of compressed-tensors describes; all of its groups must be alike."""
+    need(config, "format", *_BY_BYTE, _PACKED)
+    need(config, "kv_cache_scheme", None)
+    need(config, "sparsity_config", None, {})
+    need(config, "transform_config", None, {})
+    config.texts("ignore")
+    groups = config.object("config_groups")
+    if groups is None or not groups.values:
+        config.refuse("config_groups", "an object of groups")
+    formats: dict[str, QuantizedFormat] = {}
+    for name in groups.values:
+        group = groups.object(name)
+        if group is None:
+            groups.refuse(name, "an object")
+        formats[name] = _read_group(group, config.text("format"))
+    first, *others = formats
+    for name in others:
+        if formats[name] != formats[first]:
+            raise ConfigError(
+                f"{groups.where}: {first} and {name} differ in their weights; this runner reads layers that "
+                "are all rounded alike"
+            )
+    return formats[first]
+
+
+def _read_group(group: Fields, form: str) -> QuantizedFormat:
+    need(group, "output_activations", None)
+    need(group, "format", None, *(_BY_BYTE if form in _BY_BYTE else (form,)))
+    group.texts("targets")
+    if group.has("input_activations"):
+        _check_activations(group)
+    weights = group.object("weights")
+    if weights is None:
+        group.refuse("weights", "an object")
+    need(weights, "type", "int")
+    need(weights, "dynamic", False, None)
+    need(weights, "block_structure", None)
+    if form in _BY_BYTE:
+        return _read_int8(weights)
+    need(weights, "num_bits", 4, 8)
+    need(weights, "symmetric", True, False)
+    need(weights, "strategy", "group", "channel")
+    is_grouped = weights.text("strategy") == "group"
+    if not is_grouped:
+        need(weights, "group_size", None, -1)
+    need(weights, "actorder", None, False, "weight", "static", "group", "dynamic")
+    return PackedFormat(
+        num_bits=weights.integer("num_bits"),
+        group_size=weights.integer("group_size") if is_grouped else None,
+        is_symmetric=weights.flag_or("symmetric", True),
+        has_order=is_grouped and weights.values.get("actorder") in ("group", "dynamic"),
+    )
+
+
+def _read_int8(weights: Fields) -> Int8Format:
+    need(weights, "num_bits", 8)
+    need(weights, "symmetric", True)
+    need(weights, "strategy", "channel")
+    need(weights, "group_size", None)
+    need(weights, "actorder", None)
+    return Int8Format()
+
+
+def _check_activations(group: Fields) -> None:
+    """What they were rounded to when the weights were chosen; this runner does so for int8, or not at all."""
+    numbers = group.object("input_activations")
+    assert numbers is not None
+    need(numbers, "num_bits", 8)
+    need(numbers, "type", "int")
+    need(numbers, "symmetric", True)
+    need(numbers, "strategy", "token")
+    need(numbers, "dynamic", True)
+    need(numbers, "group_size", None)
+    need(numbers, "actorder", None)
+    need(numbers, "block_structure", None)

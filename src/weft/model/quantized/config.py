@@ -1,0 +1,41 @@
+"""quantization_config: which checkpoints of rounded weights are read, and the refusal of all others by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from weft.model.fields import Fields
+from weft.model.quantized.awq import read_awq
+from weft.model.quantized.compressed import read_compressed
+from weft.model.quantized.format import QuantizedFormat, need
+from weft.model.quantized.gptq import read_gptq
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What reads a `quant_method`; and which of its forms are read, in words."""
+
+    read: Callable[[Fields], QuantizedFormat]
+    forms: str
+
+
+METHODS: Mapping[str, Method] = {
+    "compressed-tensors": Method(
+        read_compressed,
+        "`int-quantized`: 8 bits, symmetric, a scale for each row. `pack-quantized`: 4 or 8 bits, symmetric or "
+        "not, a scale for each row or group of columns, these in any order (`weight_g_idx`)",
+    ),
+    "gptq": Method(
+        read_gptq,
+        "`gptq` and `gptq_v2`: 4 or 8 bits, with or without `desc_act` and `sym`",
+    ),
+    "awq": Method(read_awq, "`gemm`: 4 bits, with zero points"),
+}
+
+
+def read_quantization(fields: Fields) -> QuantizedFormat | None:
+    """How linear layers may be stored beside floats; a `ConfigError` names what cannot be read."""
+    config = fields.object("quantization_config")
+    if config is None or not config.values:
+        return None
+    need(config, "quant_method", *METHODS)
+    return METHODS[config.text("quant_method")].read(config)

@@ -1,0 +1,111 @@
+"""`QuantizedFormat`: which tensors stand for a linear layer's matrix, and how they are read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import ConfigError
+from weft.model.fields import Fields, shown
+from weft.model.quantized.packed import Groups, PackedMatrix
+from weft.model.weights import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor of a rounded matrix: its name after the module's, its shape, and types it may have."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The tensors of one matrix, by `Part.name`; `module` leads their full names in messages."""
+
+    module: str
+    shape: tuple[int, int]
+    tensors: Mapping[str, Tensor]
+    paths: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def words(self, name: str) -> NDArray[np.uint32]:
+        """An int32 tensor as the bits that it holds."""
+        return self.tensors[name].data.view("<u4")
+
+    def origin(self, name: str) -> str:
+        """How a message calls that tensor."""
+        return f"{self.paths[name]}: tensor {self.module}.{name}"
+
+
+class QuantizedFormat(Protocol):
+    """A way to store rounded matrices. Which layers are stored so is for the file to say.
+
+    Lists of exceptions in a config are therefore not needed: a layer that was left as it is lies there
+    under its usual name. `parts` begins with the tensor that tells.
+    """
+
+    @property
+    def notice(self) -> str:
+        """One sentence for whoever serves it."""
+
+    @property
+    def has_spare_biases(self) -> bool:
+        """Whether its writers may add biases of zeros to layers that have none."""
+
+    def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
+        """The tensors of a matrix of that shape."""
+
+    def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
+        """The matrix; `dtype` as in `PackedMatrix`."""
+
+
+def need(fields: Fields, key: str, *allowed: object) -> None:
+    """Refuse every other value of `key`."""
+    value = fields.values.get(key)
+    if not any(value is one or (value == one and type(value) is type(one)) for one in allowed):
+        offer = " or ".join("nothing" if one is None else shown(one) for one in allowed)
+        raise ConfigError(f"{fields.where}: {key} is {shown(value)}; this runner reads {offer}")
+
+
+def group_size(fields: Fields, key: str) -> int | None:
+    """Columns of a group; None for all of them, which files write as -1."""
+    value = fields.values.get(key)
+    if value == -1 and type(value) is int:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        fields.refuse(key, "a whole number above 0, or -1 for whole rows")
+    return value
+
+
+def num_groups(depth: int, size: int | None) -> int:
+    """Groups in a row."""
+    return 1 if size is None else -(-depth // size)
+
+
+def read_groups(parts: Parts, size: int | None, order: str | None) -> Groups:
+    """Groups of a matrix; `order` names the tensor that puts each column in one, if there is any."""
+    depth = parts.shape[1]
+    run = depth if size is None else size
+    if order is None or order not in parts.tensors:
+        return Groups(run)
+    columns = parts[order].data
+    if columns.size and not 0 <= columns.min() <= columns.max() < num_groups(depth, size):
+        raise ConfigError(
+            f"{parts.origin(order)} names group {columns.min()} to {columns.max()}; there are "
+            f"{num_groups(depth, size)}"
+        )
+    if np.array_equal(columns, np.arange(depth) // run):
+        return Groups(run)
+    return Groups(run, columns.astype(np.intp))
+
+
+def num_words(count: int, num_bits: int) -> int:
+    """32-bit words that `count` numbers fill, the last perhaps in part."""
+    return -(-count * num_bits // 32)

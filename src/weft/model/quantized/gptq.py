@@ -1,0 +1,128 @@
+"""GPTQ: words along the columns, one word row for several of them; zeros packed along the rows.
+
+A file of format "gptq" holds each word of zeros less one in every number of it, "gptq_v2" the zeros
+themselves. The one was taken from whole words, with its borrow, and is given back so.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import ConfigError
+from weft.model.fields import Fields, shown
+from weft.model.quantized.format import (
+    Part,
+    Parts,
+    group_size,
+    need,
+    num_groups,
+    num_words,
+    read_groups,
+)
+from weft.model.quantized.packed import PackedMatrix, unpack
+from weft.model.weights import DTYPES, Tensor
+
+_ONES = {4: np.uint32(0x11111111), 8: np.uint32(0x01010101)}
+
+
+@dataclass(frozen=True, slots=True)
+class GptqFormat:
+    """`is_offset` says that zeros lie there less one."""
+
+    num_bits: int
+    group_size: int | None
+    is_offset: bool
+    has_spare_biases: bool = True
+
+    @property
+    def notice(self) -> str:
+        """One sentence for whoever serves it."""
+        return (
+            f"The checkpoint's weights of {self.num_bits} bits (GPTQ) are widened as they are read; "
+            "--quantization int8 rounds them again, to half the memory of bfloat16."
+        )
+
+    def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
+        """The tensors of a matrix of that shape."""
+        groups = num_groups(depth, self.group_size)
+        return (
+            Part("qweight", (num_words(depth, self.num_bits), rows), ("int32",)),
+            Part("qzeros", (groups, num_words(rows, self.num_bits)), ("int32",)),
+            Part("scales", (groups, rows), DTYPES),
+            Part("g_idx", (depth,), ("int32",), is_optional=True),
+        )
+
+    def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
+        """The matrix, lazily."""
+        source = _GptqRows(
+            shape=parts.shape,
+            num_bits=self.num_bits,
+            words=parts.words("qweight"),
+            zero_words=parts.words("qzeros"),
+            missing=_ONES[self.num_bits] if self.is_offset else np.uint32(0),
+            scale=parts["scales"],
+        )
+        groups = read_groups(parts, self.group_size, "g_idx")
+        return PackedMatrix(source, groups, 0, parts.shape[0], dtype, parts.origin("scales"))
+
+
+@dataclass(frozen=True, slots=True)
+class _GptqRows:
+    shape: tuple[int, int]
+    num_bits: int
+    words: NDArray[np.uint32]  # [words of depth, rows]
+    zero_words: NDArray[np.uint32]  # [groups, words of rows]
+    missing: np.uint32  # from each of these words
+    scale: Tensor  # [groups, rows]
+
+    def numbers(self, start: int, stop: int) -> NDArray[np.float32]:
+        return unpack(self.words[:, start:stop].T, self.num_bits)[:, : self.shape[1]]
+
+    def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
+        per_word = 32 // self.num_bits
+        first = start // per_word
+        words = self.zero_words[:, first : -(-stop // per_word)] + self.missing  # may wrap around
+        skipped = start - first * per_word
+        return unpack(words, self.num_bits)[:, skipped : skipped + stop - start].T
+
+    def scales(self, start: int, stop: int) -> NDArray[np.float32]:
+        return Tensor(self.scale.dtype, self.scale.data[:, start:stop]).float32().T
+
+
+def read_gptq(config: Fields) -> GptqFormat:
+    """The format that a config of GPTQ describes."""
+    need(config, "bits", 4, 8)
+    # Older files say "checkpoint_format", newer ones "format", some both.
+    need(config, "checkpoint_format", "gptq", "gptq_v2", None)
+    need(config, "format", "gptq", "gptq_v2", None)
+    need(config, "is_marlin_format", None, False)
+    need(config, "pack_dtype", None, "int32")
+    need(config, "planar", None, False)
+    need(config, "adapter", None, {})
+    need(config, "rotation", None)
+    refuse_overrides(config)
+    names = {config.values.get(key) for key in ("checkpoint_format", "format")} - {None}
+    if len(names) > 1:
+        raise ConfigError(
+            f"{config.where}: checkpoint_format is {shown(config.values['checkpoint_format'])} and format "
+            f"is {shown(config.values['format'])}; they must agree"
+        )
+    for flag in ("desc_act", "sym"):  # either way, the tensors say it all
+        config.flag_or(flag, False)
+    return GptqFormat(
+        num_bits=config.integer("bits"),
+        group_size=group_size(config, "group_size"),
+        is_offset="gptq_v2" not in names,
+    )
+
+
+def refuse_overrides(config: Fields) -> None:
+    """Layers may be left out ("-:"), but all others are of one kind."""
+    overrides = config.object("dynamic")
+    for name in {} if overrides is None else overrides.values:
+        if not name.startswith("-:"):
+            raise ConfigError(
+                f"{config.where}: dynamic has {shown(name)}; this runner reads layers that are all rounded "
+                'alike, or left out ("-:")'
+            )
