@@ -100,14 +100,14 @@ async def test_one_call_where_calls_are_not_parallel():
 
 
 async def test_a_model_that_does_not_stop_calling_is_stopped():
-    """Of forced calls there are eight at most: one that knows no end has one, and a whole answer."""
+    """Forced calls are counted: one that knows no end has one, and a whole answer."""
     async with serving(max_model_len=2048) as served:
         asked = turn(
             tools=(tool(parameters=None),), tool_choice="required", params={"max_tokens": 1500}
         )
         whole = await fold(run_turn(served, asked))
     (answer,) = whole.answers
-    assert 1 <= len(answer.calls) <= MAX_FORCED_CALLS == 8
+    assert 1 <= len(answer.calls) <= MAX_FORCED_CALLS
     assert answer.finish_reason == "tool_calls"
 
 
