@@ -53,12 +53,10 @@ inline void int8_row(const Int8Task& task, int panel) {
 }
 
 void int8_gemm(const Int8Task& task) {
-    if (task.rows == 1) {
-        int panel = task.first_panel;
-        for (; panel + kRowPanels <= task.last_panel; panel += kRowPanels) int8_row<kRowPanels>(task, panel);
-        for (; panel < task.last_panel; panel++) int8_row<1>(task, panel);
-        return;
-    }
+    if (task.rows == 1)
+        return for_columns<kRowPanels>(task.last_panel - task.first_panel, [&](int at, auto panels) {
+            int8_row<decltype(panels)::value>(task, task.first_panel + at);
+        });
     for (int panel = task.first_panel; panel < task.last_panel; panel++)
         for (int row = 0; row < task.rows; row += kBlockRows) {
             const int left = task.rows - row;

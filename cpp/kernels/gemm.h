@@ -131,10 +131,9 @@ inline void product_of_row(const GemmTask& task, int panel) {
 
 template <class E>
 inline void gemm_one_row(const GemmTask& task) {
-    int panel = task.first_panel;
-    for (; panel + kRowPanels <= task.last_panel; panel += kRowPanels)
-        product_of_row<E, kRowPanels>(task, panel);
-    for (; panel < task.last_panel; panel++) product_of_row<E, 1>(task, panel);
+    for_columns<kRowPanels>(task.last_panel - task.first_panel, [&](int at, auto panels) {
+        product_of_row<E, decltype(panels)::value>(task, task.first_panel + at);
+    });
 }
 
 // Cells of one panel, as deep as is handled at once; the next ones lie right behind.

@@ -348,12 +348,10 @@ void Step::int8_linear(const Matrix& matrix, const GemmTask& task) {
 
 template <class Task, class Gemm>
 void Step::share_panels(const Matrix& matrix, const Task& task, Gemm gemm) {
-    // Whole runs of panels for one row, which is done several panels at a time, and longer runs for a few,
-    // which ask memory for the next panel; otherwise small enough that threads end together even when
-    // one of them was interrupted.
-    const int chunks = model_.pool_.size() * (task.rows > 1 && task.rows <= kFewRows ? 3 : 8);
-    const int chunk = matrix.num_panels() / chunks;
-    const int size = task.rows == 1 ? round_up(std::max(chunk, 4), 4) : std::max(chunk, 1);
+    // Long runs of panels for a few rows, which ask memory for the next one; otherwise small enough that
+    // threads end together even when one of them was interrupted.
+    const int chunks = model_.pool_.size() * (task.rows <= kFewRows ? 3 : 8);
+    const int size = std::max(matrix.num_panels() / chunks, 1);
     model_.pool_.share(matrix.num_panels(), size, [&](int thread, int begin, int end) {
         Task part = task;
         part.first_panel = begin;
