@@ -16,17 +16,6 @@ const ModelSpec& checked(const ModelSpec& spec) {
     return spec;
 }
 
-int checked_threads(int num_threads) {
-    if (num_threads < 1 || num_threads > 1024)
-        throw std::invalid_argument("num_threads must be from 1 to 1024");
-    return num_threads;
-}
-
-void grow(Region& region, std::size_t bytes) {
-    // By half again, so that steps of slowly rising size do not map anew each time.
-    if (region.size() < bytes) region = Region(bytes + bytes / 2);
-}
-
 }  // namespace
 
 Model::Model(const ModelSpec& spec, const std::string& path, int num_threads)

@@ -40,4 +40,7 @@ void forget_pages(const void* first, std::size_t bytes);
 // Gives what the C library's heap holds and does not use back to the operating system.
 void trim_heap();
 
+// Makes it at least so large; what it held is lost then.
+void grow(Region& region, std::size_t bytes);
+
 }  // namespace weft

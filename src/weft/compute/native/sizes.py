@@ -1,8 +1,9 @@
-"""Memory that a decoder takes in the native runner: matrices and heads are padded to whole lanes."""
+"""Memory that a model takes in the native runner: matrices and heads are padded to whole lanes."""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from weft.model.encoders.spec import EncoderSpec
 from weft.model.spec import DecoderSpec
 from weft.model.weights import BYTES_PER_ELEMENT
 
@@ -54,6 +55,19 @@ def resident_bytes(
     if kv_cache_dtype == "int8":
         kv_bytes, element = kv + spec.num_kv_heads * _SCALE_BYTES, "int8"
     return ResidentBytes(total, len(spec.layers) * 2 * kv_bytes, element)
+
+
+def encoder_bytes(spec: EncoderSpec, dtype: str) -> int:
+    """What the weights of an encoder take that is served as `dtype`; it keeps no KV."""
+    hidden = _padded(spec.hidden_size, _PANEL)
+    inner = _padded(spec.intermediate_size, _PANEL)
+    query = spec.num_heads * _padded(spec.head_dim, _LANES)
+    layer = (
+        hidden * (_padded(3 * query, _PANEL) + query) + (3 if spec.is_gated else 2) * hidden * inner
+    )
+    looked_up = (spec.vocab_size + spec.num_positions + spec.num_token_types) * spec.hidden_size
+    width = BYTES_PER_ELEMENT["bfloat16" if dtype == "bfloat16" else "float32"]
+    return (len(spec.layers) * layer + looked_up) * width
 
 
 def _padded(size: int, multiple: int) -> int:
