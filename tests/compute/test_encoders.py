@@ -8,10 +8,11 @@ import torch
 
 from tests.compute.encoders import FAMILIES, draw_prompts, hidden_states, make_model, save
 from weft.compute.activations import erf
-from weft.compute.encoder import attend
-from weft.compute.load import load_pooler, load_runner
+from weft.compute.encoder import EncoderRunner, attend
+from weft.compute.load import describe_runner, load_pooler, load_runner, with_resident_sizes
+from weft.compute.native import NativeEncoder, encoder_bytes, usable_paths
 from weft.compute.pooler import Collected
-from weft.core.config import EngineOptions
+from weft.core.config import ComputeConfig, EngineOptions
 from weft.core.types import PoolingKind, PoolingParams
 from weft.engine.configure import resolve
 from weft.model.open import open_model
@@ -120,6 +121,28 @@ def test_a_prompt_is_the_same_bits_in_any_company(family, compute, tmp_path):
     assert all((a == b).all() for a, b in zip(alone, together, strict=True))
     assert all((a == b).all() for a, b in zip(alone, reversed_order, strict=True))
     assert all((a == b).all() for a, b in zip(alone, shared, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_runner_of_an_encoder_is_chosen_and_told(tmp_path):
+    """As for decoders: native wherever the CPU has vectors for it, unless one is named."""
+    checkpoint = open_model(save(make_model("bert", "Model"), tmp_path))
+    native = ComputeConfig(compute="native", num_threads=2)
+    numpy = ComputeConfig(compute="reference", num_threads=2)
+    expected = NativeEncoder if usable_paths()[0] != "portable" else EncoderRunner
+
+    assert isinstance(load_runner(checkpoint), expected)
+    assert isinstance(load_runner(checkpoint, compute="native"), NativeEncoder)
+    assert isinstance(load_runner(checkpoint, compute="reference"), EncoderRunner)
+    assert load_runner(checkpoint, compute="native", num_threads=2).num_threads == 2
+    told = describe_runner(checkpoint, native), describe_runner(checkpoint, numpy)
+    assert told == (
+        f"computed in C++ ({usable_paths()[0]}, 2 threads)",
+        "computed with numpy (2 threads)",
+    )
+    card = with_resident_sizes(checkpoint, native).card
+    assert card.weight_bytes == encoder_bytes(checkpoint.spec, "float32")
+    assert with_resident_sizes(checkpoint, numpy).card == checkpoint.card
 
 
 @pytest.mark.parametrize("reach", [None, 40])

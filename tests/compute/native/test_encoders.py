@@ -1,5 +1,6 @@
 """The native encoder gives what the numpy reference gives, and the same bits in any company."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.compute.encoders import draw_prompts, hidden_states, packed
 from weft.compute.encoder import EncoderRunner
-from weft.compute.native import Machine, NativeEncoder, usable_paths
+from weft.compute.native import Machine, NativeEncoder, encoder_bytes, usable_paths
 from weft.core.errors import ConfigError
 from weft.model.encoders.spec import EncoderActivation, EncoderLayerSpec, EncoderSpec
 from weft.model.spec import RopeSpec
@@ -150,6 +151,16 @@ def test_bfloat16_is_near_the_reference(name, path):
     assert relative(np.concatenate(states), np.concatenate(expected)) < 0.01
 
 
+def test_a_checkpoint_in_float16_is_widened():
+    """Nothing of it is lost."""
+    weights = draw_weights(BERT, "float16")
+    expected = hidden_states(EncoderRunner(BERT, weights), PROMPTS)
+    encoder = NativeEncoder(BERT, weights, dtype="float16", machine=ONE)
+    assert (
+        relative(np.concatenate(hidden_states(encoder, PROMPTS)), np.concatenate(expected)) < 3e-6
+    )
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("path", usable_paths())
 @pytest.mark.parametrize("name", ["bert", "modernbert", "nomic_bert", "wide"])
@@ -206,6 +217,18 @@ def test_token_types_reach_the_embedding():
     assert (hidden_states(encoder, [prompt], [[0] * 16])[0] == plain).all()
     assert relative(hidden_states(encoder, [prompt], types)[0], expected) < 3e-6
     assert relative(plain, expected) > 0.01
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("float16", 4), ("bfloat16", 2)])
+def test_the_memory_of_the_weights_is_told(dtype, width):
+    """Sizes that fill panels take what matrices and tables hold; others are padded."""
+    whole = replace(BERT, hidden_size=64, num_heads=4, intermediate_size=96)
+    elements = sum(math.prod(shape) for _, shape in shapes_of(whole) if len(shape) == 2)
+    assert encoder_bytes(whole, dtype) == elements * width
+    gated = replace(whole, is_gated=True)
+    assert encoder_bytes(gated, dtype) == (elements + 3 * 64 * 96) * width
+    elements = sum(math.prod(shape) for _, shape in shapes_of(BERT) if len(shape) == 2)
+    assert elements * width < encoder_bytes(BERT, dtype) < 2 * elements * width
 
 
 def ints(*values):
