@@ -28,7 +28,7 @@ bool Encoder::load(const std::string& name, const Source& source) {
 }
 
 std::size_t Encoder::tile_bytes() const {
-    return std::size_t{2} * static_cast<std::size_t>(spec_.query_size()) * kLanes *
+    return static_cast<std::size_t>(spec_.query_size()) * kLanes *
            static_cast<std::size_t>(element_bytes(spec_.element));
 }
 
@@ -48,7 +48,8 @@ void Encoder::make_room(const EncoderPlan& plan, std::size_t num_wanted) {
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));
-    grow(space_.tiles, static_cast<std::size_t>(plan.num_tiles) * tile_bytes());
+    grow(space_.keys, static_cast<std::size_t>(plan.num_tiles) * tile_bytes());
+    grow(space_.values, static_cast<std::size_t>(plan.num_tiles) * tile_bytes());
     grow(space_.last_hidden, num_wanted * hidden * sizeof(float));
     grow(space_.last_attended, num_wanted * query * act);
     scratch_bytes_ = attention_scratch(1, plan.max_tokens, spec_.padded_dim(), plan.max_tiles);

@@ -22,7 +22,8 @@ struct EncoderSpace {
     Region attended;   // activations [rows][query_size]
     Region inner;      // activations [rows][padded_inner]
     Region rotations;  // float [ropes][rows][cosines, sines]
-    Region tiles;      // keys and values of one layer
+    Region keys;       // of one layer, in tiles
+    Region values;     // the same
     Region scratch;    // for attention, by thread
     Region last_hidden;  // rows of the last layer whose states are wanted
     Region last_attended;
@@ -47,7 +48,7 @@ private:
     friend class EncoderStep;
 
     void make_room(const EncoderPlan& plan, std::size_t num_wanted);
-    std::size_t tile_bytes() const;
+    std::size_t tile_bytes() const;  // of the keys of all heads; the values take as much
 
     const EncoderSpec spec_;
     const Kernels& kernels_;

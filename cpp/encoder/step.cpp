@@ -119,7 +119,9 @@ void EncoderStep::write_heads(int index, int row) {
     }
     task.query = encoder_.space_.query.data() +
                  static_cast<std::ptrdiff_t>(row) * spec_.query_size() * encoder_.kernels_.activation_bytes;
-    task.tile = encoder_.space_.tiles.data() + static_cast<std::size_t>(slot / kLanes) * encoder_.tile_bytes();
+    const std::size_t tile = static_cast<std::size_t>(slot / kLanes) * encoder_.tile_bytes();
+    task.keys = encoder_.space_.keys.data() + tile;
+    task.values = encoder_.space_.values.data() + tile;
     task.lane = slot % kLanes;
     encoder_.kernels_.heads(task);
 }
@@ -131,7 +133,8 @@ void EncoderStep::attend(int index, int thread, int number) {
     task.query = encoder_.space_.query.data();
     task.out = all_.attended;
     task.stride = spec_.query_size();
-    task.pool = encoder_.space_.tiles.data();
+    task.keys = encoder_.space_.keys.data();
+    task.values = encoder_.space_.values.data();
     task.tiles = plan_.tiles.data() + piece.first_tile;
     task.positions = batch_.positions.data();
     task.first_row = piece.first_row;

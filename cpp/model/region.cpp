@@ -79,7 +79,6 @@ void trim_heap() {
 }
 
 void grow(Region& region, std::size_t bytes) {
-    // By half again, so that steps of slowly rising size do not map anew each time.
     if (region.size() < bytes) region = Region(bytes + bytes / 2);
 }
 

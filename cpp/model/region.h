@@ -40,7 +40,8 @@ void forget_pages(const void* first, std::size_t bytes);
 // Gives what the C library's heap holds and does not use back to the operating system.
 void trim_heap();
 
-// Makes it at least so large; what it held is lost then.
+// Makes a region that is too small larger, by half again: so that steps of slowly rising size do not map
+// anew each time. What it held is lost.
 void grow(Region& region, std::size_t bytes);
 
 }  // namespace weft
