@@ -10,6 +10,12 @@
 namespace weft {
 namespace {
 
+// Activations that are multiplied with every panel before the next rows: they stay in the second cache, and
+// only weights pass. Of 32 texts a token took 1.09 times what it takes alone, and takes 1.01 with this
+// (MiniLM, 60 tokens each, processor time).
+constexpr int kSlabBytes = 512 << 10;
+constexpr int kSlabRows = 96;  // a slab has a multiple of so many
+
 float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
 
 const float* data_or_null(const std::vector<float>& values) {
@@ -92,8 +98,11 @@ void EncoderStep::layer(int index) {
     const bool is_last = index + 1 == static_cast<int>(spec_.layers.size());
     linear(weights.qkv, encoder_.space_.normed.data(), all_.count, Finish::kStore,
            encoder_.space_.wide.data(), weights.qkv.columns);
-    // Every key and value of the layer is in its tile before any row reads.
-    for_rows(all_.count, [&](int row) { write_heads(index, row); });
+    // Every key and value of the layer is in its tile before any row reads. Tokens of one tile share cache
+    // lines, so neighbours are written by one thread.
+    encoder_.pool_.share(all_.count, kLanes, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row++) write_heads(index, row);
+    });
     encoder_.pool_.share(static_cast<int>(plan_.pieces.size()) * spec_.num_heads, 1,
                          [&](int thread, int begin, int end) {
                              for (int task = begin; task < end; task++) attend(index, thread, task);
@@ -202,17 +211,22 @@ void EncoderStep::add(const Rows& rows, int row, const LayerNorm& after, const L
 void EncoderStep::linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
                          std::ptrdiff_t out_stride) {
     GemmTask task{};
-    task.x = x;
     task.x_stride = matrix.depth;
-    task.rows = rows;
     task.panels = matrix.panels;
     task.depth = matrix.depth;
     task.bias = data_or_null(matrix.bias);
     task.finish = finish;
-    task.out = out;
     task.out_stride = out_stride;
     task.activation = spec_.activation;
-    share_panels(encoder_.pool_, matrix, task, encoder_.kernels_.gemm);
+    const int row_bytes = matrix.depth * encoder_.kernels_.activation_bytes;
+    const int out_bytes = finish == Finish::kStore ? 4 : encoder_.kernels_.activation_bytes;
+    const int slab = std::max(kSlabBytes / row_bytes / kSlabRows, 1) * kSlabRows;
+    for (std::ptrdiff_t first = 0; first < rows; first += slab) {
+        task.x = static_cast<const std::byte*>(x) + first * row_bytes;
+        task.out = static_cast<std::byte*>(out) + first * out_stride * out_bytes;
+        task.rows = std::min(slab, rows - static_cast<int>(first));
+        share_panels(encoder_.pool_, matrix, task, encoder_.kernels_.gemm);
+    }
 }
 
 void EncoderStep::give_back(int place) {
