@@ -287,12 +287,13 @@ void bind_encoder(nb::module_& module) {
         .def(nb::init<const weft::EncoderSpec&, const std::string&, int>(), nb::arg("spec"), nb::arg("path"),
              nb::arg("num_threads"))
         .def("load",
-             [](weft::Encoder& encoder, const std::string& name, const std::string& dtype, const Tensor& tensor) {
-                 const weft::Source source = source_of(name, dtype, tensor, std::nullopt);
+             [](weft::Encoder& encoder, const std::string& name, const std::string& dtype, const Tensor& tensor,
+                bool is_mapped) {
+                 const weft::Source source = source_of(name, dtype, tensor, std::nullopt, is_mapped);
                  const nb::gil_scoped_release release;
                  return encoder.load(name, source);
              },
-             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert())
+             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert(), nb::arg("is_mapped"))
         .def("forward", &encode, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
              nb::arg("token_types").noconvert().none(), nb::arg("query_starts").noconvert(),
              nb::arg("logit_rows").noconvert(), nb::arg("states").noconvert())

@@ -1,7 +1,10 @@
 #include "encoder/weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <stdexcept>
+
+#include "model/for_rows.h"
 
 namespace weft {
 namespace {
@@ -16,17 +19,6 @@ const std::string kBias = ".bias";
 void check_shape(const std::string& name, const Source& source, int rows, int columns) {
     if (source.rows == rows && source.columns == columns) return;
     refuse(name, "must have shape [" + std::to_string(rows) + ", " + std::to_string(columns) + "]");
-}
-
-// A panel's worth of rows at a time; whether `work(first, last)` was true of all.
-template <class Work>
-bool for_rows(ThreadPool& pool, int rows, const Work& work) {
-    std::atomic<bool> holds = true;
-    pool.share(rows, 4 * kPanelColumns, [&](int, int begin, int end) {
-        for (int row = begin; row < end; row += kPanelColumns)
-            if (!work(row, std::min(end, row + kPanelColumns))) holds = false;
-    });
-    return holds;
 }
 
 }  // namespace
@@ -145,8 +137,11 @@ int EncoderWeights::column_of(const Place& place, int row) const {
 }
 
 bool EncoderWeights::load_matrix(const Place& place, const Source& source, ThreadPool& pool) const {
-    return for_rows(pool, place.rows,
-                    [&](int first, int last) { return pack_rows(place, source, first, last); });
+    std::atomic<bool> is_finite = true;
+    for_rows(pool, source, place.rows, [&](int first, int last) {
+        if (!pack_rows(place, source, first, last)) is_finite = false;
+    });
+    return is_finite;
 }
 
 bool EncoderWeights::pack_rows(const Place& place, const Source& source, int first_row, int last_row) const {
@@ -177,10 +172,12 @@ void EncoderWeights::load_bias(const Place& place, const Source& source) const {
 
 bool EncoderWeights::load_table(const Table& table, const Source& source, ThreadPool& pool) const {
     const std::int64_t hidden = spec_.hidden_size;
-    return for_rows(pool, table.count, [&](int first, int last) {
+    std::atomic<bool> is_finite = true;
+    for_rows(pool, source, table.count, [&](int first, int last) {
         copy_elements(source, first * hidden, last * hidden, spec_.element, table.rows);
-        return weft::is_finite(source, first * hidden, last * hidden);
+        if (!weft::is_finite(source, first * hidden, last * hidden)) is_finite = false;
     });
+    return is_finite;
 }
 
 void EncoderWeights::embed(int token, int token_type, int position, float* out) const {

@@ -1,7 +1,6 @@
 // The weights of an encoder: matrices packed into panels and tables to look up, in one region.
 #pragma once
 
-#include <atomic>
 #include <map>
 #include <set>
 #include <string>

@@ -31,7 +31,9 @@ class NativeEncoder:
             if name.startswith("head."):
                 continue  # a classifier's, which comes after
             data = np.ascontiguousarray(tensor.data)
-            if not self._encoder.load(name, tensor.dtype, data) and tensor.unchecked is not None:
+            is_mapped = tensor.is_mapped and data is tensor.data  # and no copy of it
+            is_finite = self._encoder.load(name, tensor.dtype, data, is_mapped)
+            if tensor.unchecked is not None and not is_finite:
                 refuse_values(tensor.unchecked)
 
     @property
