@@ -22,9 +22,10 @@ from benchmarks.steps.scaling import measure_scaling, print_scaling
 from benchmarks.steps.timing import Numbers, Shape, Timing, fill_pool, measure
 from weft.compute.load import describe_runner, load_runner, with_resident_sizes
 from weft.compute.native import NativeRunner, cpu, draw_rows, resident_bytes
-from weft.compute.runner import Runner
+from weft.compute.runner import Batch, Runner
 from weft.core.config import ComputeConfig
 from weft.model.checkpoint import Checkpoint
+from weft.model.encoders.spec import EncoderSpec
 from weft.model.open import open_model
 from weft.model.spec import DecoderSpec
 
@@ -141,6 +142,43 @@ def time_drawing(vocab_size: int, num_runs: int) -> dict[str, float]:
     return medians
 
 
+def texts_batch(num_texts: int, num_tokens: int, vocab_size: int) -> Batch:
+    """Whole texts of about so many tokens, random ones, for an encoder."""
+    random = np.random.default_rng(0)
+    lengths = [num_tokens]
+    if num_texts > 1:  # one of them alone has exactly so many
+        lengths = random.integers(num_tokens * 2 // 3, num_tokens * 4 // 3 + 1, num_texts).tolist()
+    rows = np.arange(sum(lengths), dtype=np.int32)
+    return Batch(
+        token_ids=random.integers(0, vocab_size, len(rows), dtype=np.int32),
+        positions=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
+        slots=rows,
+        query_starts=np.cumsum([0, *lengths], dtype=np.int32),
+        prompt_lens=np.array(lengths, np.int32),
+        block_tables=np.zeros((num_texts, 1), np.int32),
+        logit_rows=rows,
+    )
+
+
+def print_encoding(checkpoint: Checkpoint, num_tokens: int, num_runs: int) -> None:
+    """An encoder's two runners on the same texts, one thread each, taking turns; processor time."""
+    numpy = load_runner(checkpoint, compute="reference", num_threads=1)
+    native = load_runner(checkpoint, compute="native", num_threads=1)
+    print(f"{'texts':<18}{'numpy ms':>10}{'C++ ms':>10}{'ratio':>8}{'tokens/s':>10}")
+    for num_texts in (1, 32):
+        batch = texts_batch(num_texts, num_tokens, numpy.vocab_size)
+        taken = {id(runner): list[float]() for runner in (numpy, native)}
+        for runner in (numpy, native) * (num_runs + 1):
+            started = time.process_time()
+            runner.forward(batch)
+            taken[id(runner)].append(time.process_time() - started)
+        slow, fast = (statistics.median(taken[id(runner)][1:]) for runner in (numpy, native))
+        print(
+            f"{f'{num_texts} x {num_tokens}':<18}{1e3 * slow:>10.2f}{1e3 * fast:>10.2f}"
+            f"{slow / fast:>8.2f}{len(batch.token_ids) / fast:>10.0f}"
+        )
+
+
 def describe(options: argparse.Namespace, checkpoint: Checkpoint, runner: Runner) -> dict[str, str]:
     """What is timed, and on what."""
     card = checkpoint.card
@@ -164,7 +202,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto", help="as for weft serve")
     parser.add_argument("--compute", default="auto", choices=("auto", "native", "reference"))
     parser.add_argument("--quantization", choices=("int8",), help="as for weft serve")
-    parser.add_argument("--context", type=int, default=256, help="tokens a decoded sequence has")
+    parser.add_argument(
+        "--context", type=int, default=256, help="tokens a decoded sequence or a text has"
+    )
     parser.add_argument("--runs", type=int, default=10, help="how often each shape is run")
     parser.add_argument("--threads", type=int, help="of the native runner; all CPUs if unset")
     parser.add_argument(
@@ -178,9 +218,16 @@ def main() -> None:
     """Print what was run, where, and the tables."""
     options = parse()
     checkpoint = open_model(options.model, dtype=options.dtype)
+    if isinstance(checkpoint.spec, EncoderSpec):
+        print(
+            f"{options.model}: {checkpoint.card.num_parameters:,} parameters, {checkpoint.card.dtype}"
+        )
+        print(f"{cpu().describe()}; python {platform.python_version()}\n")
+        print_encoding(checkpoint, options.context, options.runs)
+        return
+    if not isinstance(checkpoint.spec, DecoderSpec):
+        raise SystemExit("--model must compute something")
     spec = checkpoint.spec
-    if not isinstance(spec, DecoderSpec):
-        raise SystemExit("--model must be a decoder")
     started = time.perf_counter()
     runner = load_runner(
         checkpoint,

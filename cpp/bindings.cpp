@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "cpu.h"
+#include "encoder/encoder.h"
 #include "kernels/select.h"
 #include "model/int8_product.h"
 #include "model/measure.h"
@@ -105,6 +106,21 @@ void add_adapter(weft::Model& model, int id, const std::map<std::string, std::pa
     for (const auto& [name, matrix] : whole) parts.whole.push_back({name, source_of(matrix)});
     const nb::gil_scoped_release release;
     model.add_adapter(id, parts);
+}
+
+// Hidden states of the wanted rows of whole sequences.
+void encode(weft::Encoder& encoder, const Ints& token_ids, const Ints& positions,
+            const std::optional<Ints>& token_types, const Ints& query_starts, const Ints& logit_rows,
+            Logits& states) {
+    weft::EncoderBatch batch{span_of(token_ids), span_of(positions), {}, span_of(query_starts), span_of(logit_rows)};
+    if (token_types) {
+        if (token_types->size() != token_ids.size())
+            throw std::invalid_argument("token_types must have as many rows as token_ids");
+        batch.token_types = span_of(*token_types);
+    }
+    const std::span<float> out(states.data(), states.size());
+    const nb::gil_scoped_release release;
+    encoder.forward(batch, out);
 }
 
 std::map<std::string, double> seconds(const weft::Model& model) {
@@ -246,6 +262,61 @@ void bind_spec(nb::module_& module) {
         });
 }
 
+void bind_encoder_spec(nb::module_& module) {
+    using weft::EncoderSpec;
+    nb::class_<weft::EncoderLayer>(module, "EncoderLayer")
+        .def(nb::init<>())
+        .def_rw("rope", &weft::EncoderLayer::rope, nb::arg().none())
+        .def_rw("reach", &weft::EncoderLayer::reach, nb::arg().none())
+        .def_rw("has_attention_norm", &weft::EncoderLayer::has_attention_norm);
+    nb::class_<EncoderSpec>(module, "EncoderSpec")
+        .def(nb::init<>())
+        .def_rw("vocab_size", &EncoderSpec::vocab_size)
+        .def_rw("hidden_size", &EncoderSpec::hidden_size)
+        .def_rw("intermediate_size", &EncoderSpec::intermediate_size)
+        .def_rw("num_heads", &EncoderSpec::num_heads)
+        .def_rw("layers", &EncoderSpec::layers)
+        .def_rw("ropes", &EncoderSpec::ropes)
+        .def_rw("num_positions", &EncoderSpec::num_positions)
+        .def_rw("position_offset", &EncoderSpec::position_offset)
+        .def_rw("num_token_types", &EncoderSpec::num_token_types)
+        .def_rw("norm_eps", &EncoderSpec::norm_eps)
+        .def_rw("norm_before", &EncoderSpec::norm_before)
+        .def_rw("is_gated", &EncoderSpec::is_gated)
+        .def_prop_rw(
+            "element",
+            [](const EncoderSpec& spec) {
+                return spec.element == weft::Element::kBfloat16 ? "bfloat16" : "float32";
+            },
+            [](EncoderSpec& spec, const std::string& name) { spec.element = element_named(name); })
+        .def("set_activation", [](EncoderSpec& spec, const std::string& name) {
+            spec.activation = choice<weft::Activation>("activation", name,
+                                                       {{"gelu", weft::Activation::kGelu},
+                                                        {"gelu_tanh", weft::Activation::kGeluTanh},
+                                                        {"relu", weft::Activation::kRelu},
+                                                        {"silu", weft::Activation::kSilu},
+                                                        {"tanh", weft::Activation::kTanh}});
+        });
+}
+
+void bind_encoder(nb::module_& module) {
+    nb::class_<weft::Encoder>(module, "Encoder")
+        .def(nb::init<const weft::EncoderSpec&, const std::string&, int>(), nb::arg("spec"), nb::arg("path"),
+             nb::arg("num_threads"))
+        .def("load",
+             [](weft::Encoder& encoder, const std::string& name, const std::string& dtype, const Tensor& tensor,
+                bool is_mapped) {
+                 const weft::Source source = source_of(name, dtype, tensor, std::nullopt, is_mapped);
+                 const nb::gil_scoped_release release;
+                 return encoder.load(name, source);
+             },
+             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert(), nb::arg("is_mapped"))
+        .def("forward", &encode, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
+             nb::arg("token_types").noconvert().none(), nb::arg("query_starts").noconvert(),
+             nb::arg("logit_rows").noconvert(), nb::arg("states").noconvert())
+        .def_prop_ro("num_threads", &weft::Encoder::num_threads);
+}
+
 void bind_model(nb::module_& module) {
     nb::class_<weft::Model>(module, "Model")
         .def(nb::init<const weft::ModelSpec&, const std::string&, int>(), nb::arg("spec"), nb::arg("path"),
@@ -308,4 +379,6 @@ NB_MODULE(_core, module) {
                nb::arg("weights").noconvert(), nb::arg("out").noconvert());
     bind_spec(module);
     bind_model(module);
+    bind_encoder_spec(module);
+    bind_encoder(module);
 }

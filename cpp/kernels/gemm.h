@@ -54,6 +54,15 @@ inline void finish_gate(const GemmTask& task, int panel, int first_row, int rows
     }
 }
 
+template <class E>
+inline void finish_all(const GemmTask& task, int panel, int first_row, int rows, const float* y) {
+    auto* out = static_cast<typename E::Activation*>(task.out) + panel * kPanelColumns;
+    for (int m = 0; m < rows; m++)
+        for (int j = 0; j < kPanelColumns; j += kLanes)
+            E::store_activation(out + (first_row + m) * task.out_stride + j,
+                                activate(task.activation, load(y + m * kPanelColumns + j)));
+}
+
 inline void finish_logits(const GemmTask& task, int panel, int first_row, int rows, float* y) {
     const int first_column = panel * kPanelColumns;
     const int left = task.columns - first_column;
@@ -78,6 +87,7 @@ inline void finish(const GemmTask& task, int panel, int first_row, int rows, flo
     add_bias(task, panel, rows, y, y_stride);
     add_adapters(task, panel, first_row, rows, y, y_stride);
     if (task.finish == Finish::kActivate) finish_gate<E>(task, panel, first_row, rows, y);
+    if (task.finish == Finish::kActivateAll) finish_all<E>(task, panel, first_row, rows, y);
     if (task.finish == Finish::kLogits) finish_logits(task, panel, first_row, rows, y);
 }
 

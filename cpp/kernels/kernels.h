@@ -24,8 +24,8 @@ constexpr int kPanelColumns = 32;  // output rows of a weight panel
 constexpr int kScanBlock = 64;     // logits of which the largest is kept, to find others by
 
 enum class Element { kBfloat16, kFloat32 };
-enum class Activation { kSilu, kGeluTanh, kRelu };
-enum class Finish { kStore, kActivate, kLogits };
+enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kTanh };
+enum class Finish { kStore, kActivate, kActivateAll, kLogits };
 enum class QkNorm { kNone, kHead, kFull };
 
 constexpr int kInt8ScaleBytes = kLanes * 4;  // a float for each token of a head of a tile
@@ -47,7 +47,8 @@ struct GemmTask {
     const std::int32_t* added_places;
     Finish finish;
     // kStore: float [rows][out_stride]. kActivate: activations, 16 for each panel, whose first 16
-    // columns are gates. kLogits: float, divided and capped, no column from `columns` on.
+    // columns are gates. kActivateAll: activations [rows][out_stride], each by itself. kLogits: float,
+    // divided and capped, no column from `columns` on.
     void* out;
     std::ptrdiff_t out_stride;
     Activation activation;
@@ -66,6 +67,21 @@ struct ResidualTask {
     int size;
     int padded;
     float scale;
+    float eps;
+};
+
+// One row: x += y, then x = norm(x), then out = norm(x) as activations, each norm by a weight of its own
+// that follows mean 0 and variance 1. Null leaves that part out.
+struct LayerNormTask {
+    float* x;
+    const float* y;
+    const float* after;  // weight and bias of the norm that x keeps
+    const float* after_bias;
+    const float* before;  // and of the one that only `out` gets
+    const float* before_bias;
+    void* out;
+    int size;
+    int padded;
     float eps;
 };
 
@@ -128,6 +144,7 @@ struct Kernels {
     int activation_bytes;
     void (*gemm)(const GemmTask&);
     void (*residual)(const ResidualTask&);
+    void (*layer_norm)(const LayerNormTask&);
     void (*heads)(const HeadsTask&);
     void (*attend)(const AttentionTask&);
     // The same where the KV cache is int8.

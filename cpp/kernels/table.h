@@ -4,6 +4,7 @@
 #include "kernels/attention.h"
 #include "kernels/draw.h"
 #include "kernels/gemm.h"
+#include "kernels/layer_norm.h"
 #include "kernels/probes.h"
 #include "kernels/rows.h"
 #include "kernels/scan.h"
@@ -14,7 +15,7 @@ namespace {
 template <class E>
 constexpr Kernels kTable = {
     E::kElement, static_cast<int>(sizeof(typename E::Activation)),
-    gemm<E>,     residual<E>,
+    gemm<E>,     residual<E>, layer_norm<E>,
     heads<E>,    attend<E>,   heads<Int8Cache<E>>, attend<Int8Cache<E>>, draw,
     draw_among,  find_maxima, sum_exp,
     sum_weights, log_softmax, count_from,

@@ -16,12 +16,6 @@ const ModelSpec& checked(const ModelSpec& spec) {
     return spec;
 }
 
-int checked_threads(int num_threads) {
-    if (num_threads < 1 || num_threads > 1024)
-        throw std::invalid_argument("num_threads must be from 1 to 1024");
-    return num_threads;
-}
-
 }  // namespace
 
 Model::Model(const ModelSpec& spec, const std::string& path, int num_threads)

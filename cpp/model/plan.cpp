@@ -10,13 +10,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 
-void check_range(std::span<const std::int32_t> values, std::int64_t end, const char* field) {
-    for (std::size_t i = 0; i < values.size(); i++)
-        if (values[i] < 0 || values[i] >= end)
-            refuse(std::string(field) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
-                   "; it must be from 0 to " + std::to_string(end - 1));
-}
-
 void check_sizes(const Batch& batch) {
     const std::size_t rows = batch.token_ids.size();
     if (rows == 0) refuse("token_ids is empty; a step has at least one row");
@@ -112,6 +105,13 @@ struct Planner {
 };
 
 }  // namespace
+
+void check_range(std::span<const std::int32_t> values, std::int64_t end, const char* field) {
+    for (std::size_t i = 0; i < values.size(); i++)
+        if (values[i] < 0 || values[i] >= end)
+            refuse(std::string(field) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
+                   "; it must be from 0 to " + std::to_string(end - 1));
+}
 
 Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch) {
     if (kv.num_blocks == 0) refuse("there is no KV pool; call allocate_kv first");

@@ -54,6 +54,9 @@ struct Plan {
     int max_tokens = 0;  // of one piece
 };
 
+// Throws std::invalid_argument, which names the field, unless all values are from 0 to `end` - 1.
+void check_range(std::span<const std::int32_t> values, std::int64_t end, const char* field);
+
 // Throws std::invalid_argument, which names the field, for a batch that could lead outside of the
 // vocabulary, the KV pool, its own tables or its own rows.
 Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch);

@@ -63,10 +63,6 @@ Region& Region::operator=(Region&& other) noexcept {
     return *this;
 }
 
-void grow(Region& region, std::size_t bytes) {
-    if (region.size() < bytes) region = Region(bytes + bytes / 2);
-}
-
 void forget_pages(const void* first, std::size_t bytes) {
     if (bytes == 0) return;
     // Whole pages, with what lies beside on the first and the last: to forget too much costs a fault.
@@ -80,6 +76,10 @@ void trim_heap() {
 #if defined(__GLIBC__)
     (void)malloc_trim(0);
 #endif
+}
+
+void grow(Region& region, std::size_t bytes) {
+    if (region.size() < bytes) region = Region(bytes + bytes / 2);
 }
 
 }  // namespace weft

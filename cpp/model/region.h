@@ -31,10 +31,6 @@ private:
     std::size_t size_ = 0;
 };
 
-// Makes a region that is too small larger, by half again: so that steps of slowly rising size do not map
-// anew each time. What it held is lost.
-void grow(Region& region, std::size_t bytes);
-
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Forgets the pages of a file's read-only map that [first, first + bytes) lies on. They no longer count
@@ -43,5 +39,9 @@ void forget_pages(const void* first, std::size_t bytes);
 
 // Gives what the C library's heap holds and does not use back to the operating system.
 void trim_heap();
+
+// Makes a region that is too small larger, by half again: so that steps of slowly rising size do not map
+// anew each time. What it held is lost.
+void grow(Region& region, std::size_t bytes);
 
 }  // namespace weft

@@ -6,17 +6,12 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "model/rope.h"
 
 namespace weft {
 
 // How the weights of linear layers are kept: as `element`, or as int8 with a scale for each output.
 enum class Quantization { kNone, kInt8 };
-
-// Rotary frequencies, worked out in Python: radians a position, one for each pair of elements.
-struct Rope {
-    std::vector<float> frequencies;
-    float attention_factor = 1;
-};
 
 struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`

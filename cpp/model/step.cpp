@@ -1,15 +1,15 @@
 #include "model/step.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
+
+#include "model/rope.h"
+#include "model/share_panels.h"
 
 namespace weft {
 namespace {
 
-// Up to so many rows, reading weights takes about as long as multiplying them.
-constexpr int kFewRows = 64;
 // Rows rounded to int8 at a time: a few take less than it takes another thread to notice.
 constexpr int kRowsToRound = 8;
 
@@ -75,25 +75,14 @@ void Step::prepare(int row) {
     std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
     for (std::size_t rope = 0; rope < spec_.ropes.size(); rope++) {
         const auto pairs = static_cast<std::ptrdiff_t>(spec_.ropes[rope].frequencies.size());
-        turn(spec_.ropes[rope], row, floats(model_.space_.rotations) + rope_starts_[rope] + row * 2 * pairs);
+        turn(spec_.ropes[rope], batch_.positions[at],
+             floats(model_.space_.rotations) + rope_starts_[rope] + row * 2 * pairs);
     }
     const ResidualTask task{hidden,       nullptr, nullptr,
                             data_or_null(model_.weights_.layers[0].attention_norm_before),
                             normed(row),  spec_.hidden_size, spec_.padded_hidden(),
                             1.0F,         spec_.norm_eps};
     model_.kernels_.residual(task);
-}
-
-void Step::turn(const Rope& rope, int row, float* cosines) const {
-    const auto position = static_cast<float>(batch_.positions[static_cast<std::size_t>(row)]);
-    float* sines = cosines + rope.frequencies.size();
-    for (std::size_t i = 0; i < rope.frequencies.size(); i++) {
-        // The angle is rounded to float32, as models are trained; its cosine is exact then.
-        const double angle = position * rope.frequencies[i];
-        const double factor = static_cast<double>(rope.attention_factor);
-        cosines[i] = static_cast<float>(std::cos(angle) * factor);
-        sines[i] = static_cast<float>(std::sin(angle) * factor);
-    }
 }
 
 const float* Step::rotations(int rope, int row) const {
@@ -319,7 +308,7 @@ void Step::linear(const Matrix& matrix, const void* x, int rows, Finish finish, 
 
 void Step::multiply(const Matrix& matrix, const GemmTask& task) {
     if (matrix.is_int8()) int8_linear(matrix, task);
-    else share_panels(matrix, task, model_.kernels_.gemm);
+    else share(matrix, task, model_.kernels_.gemm);
 }
 
 // Whether rows are floats where activations are something else: what the MLP of an int8 model makes
@@ -343,19 +332,12 @@ void Step::int8_linear(const Matrix& matrix, const GemmTask& task) {
     });
     Int8Task whole{task, scales, sums, matrix.scales.data()};
     whole.x = rounded;
-    share_panels(matrix, whole, model_.int8_kernels_.gemm);
+    share(matrix, whole, model_.int8_kernels_.gemm);
 }
 
 template <class Task, class Gemm>
-void Step::share_panels(const Matrix& matrix, const Task& task, Gemm gemm) {
-    // Long runs of panels for a few rows, which ask memory for the next one; otherwise small enough that
-    // threads end together even when one of them was interrupted.
-    const int chunks = model_.pool_.size() * (task.rows <= kFewRows ? 3 : 8);
-    const int size = std::max(matrix.num_panels() / chunks, 1);
-    model_.pool_.share(matrix.num_panels(), size, [&](int thread, int begin, int end) {
-        Task part = task;
-        part.first_panel = begin;
-        part.last_panel = end;
+void Step::share(const Matrix& matrix, const Task& task, Gemm gemm) {
+    share_panels(model_.pool_, matrix, task, [&](int thread, const Task& part) {
         if (adapters_.has_begun()) adapters_.multiply(thread, part, gemm);
         else gemm(part);
     });

@@ -34,7 +34,6 @@ private:
     };
 
     void prepare(int row);
-    void turn(const Rope& rope, int row, float* cosines) const;
     const float* rotations(int rope, int row) const;
     void layer(int index);
     void write_heads(int index, int row);
@@ -46,10 +45,10 @@ private:
     void linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
                 std::ptrdiff_t out_stride);
     void multiply(const Matrix& matrix, const GemmTask& task);
+    template <class Task, class Gemm>
+    void share(const Matrix& matrix, const Task& task, Gemm gemm);
     bool is_float(const void* x) const;
     void int8_linear(const Matrix& matrix, const GemmTask& task);
-    template <class Task, class Gemm>
-    void share_panels(const Matrix& matrix, const Task& task, Gemm gemm);
     void residual(const Rows& rows, int row, const std::vector<float>& after,
                   const std::vector<float>& before);
     void head();

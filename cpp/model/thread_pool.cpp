@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 
 #if defined(__linux__)
@@ -89,6 +90,12 @@ int available_cpus() {
     if (sched_getaffinity(0, sizeof set, &set) == 0) cpus = CPU_COUNT(&set);
 #endif
     return std::max(1, static_cast<int>(std::ceil(std::min(cpus, group_quota()))));
+}
+
+int checked_threads(int num_threads) {
+    if (num_threads < 1 || num_threads > 1024)
+        throw std::invalid_argument("num_threads must be from 1 to 1024");
+    return num_threads;
 }
 
 ThreadPool::ThreadPool(int num_threads) : size_(num_threads) {

@@ -11,6 +11,9 @@ namespace weft {
 // CPUs that this process may use: its affinity and the quotas of its control groups, at least 1.
 int available_cpus();
 
+// The same number; throws std::invalid_argument where no pool can have so many.
+int checked_threads(int num_threads);
+
 // One thread, the caller, goes through the work part by part. It never waits for a helper that has
 // taken nothing: on a machine that is busy with other things a helper may not run for milliseconds.
 class ThreadPool {

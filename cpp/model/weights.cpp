@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "int8/int8.h"
+#include "model/for_rows.h"
 
 namespace weft {
 namespace {
@@ -18,28 +19,6 @@ void refuse(const std::string& name, const std::string& what) {
 void check_shape(const std::string& name, const Source& source, int rows, int columns) {
     if (source.rows == rows && source.columns == columns) return;
     refuse(name, "must have shape [" + std::to_string(rows) + ", " + std::to_string(columns) + "]");
-}
-
-// Packs or copies rows in parallel, a panel's worth at a time. Of a file's map no more is kept than is
-// being read: else a checkpoint would be in memory twice when the last of it is packed.
-template <class Work>
-void for_rows(ThreadPool& pool, const Source& source, int rows, const Work& work) {
-    constexpr int kChunk = 4 * kPanelColumns;
-    const std::size_t row_bytes = static_cast<std::size_t>(source.columns) * stored_bytes(source.stored);
-    const auto forget = [&](int first, int last) {
-        if (source.is_mapped)
-            forget_pages(static_cast<const std::byte*>(source.data) + static_cast<std::size_t>(first) * row_bytes,
-                         static_cast<std::size_t>(last - first) * row_bytes);
-    };
-    pool.share(rows, kChunk, [&](int, int begin, int end) {
-        for (int row = begin; row < end; row += kPanelColumns) {
-            const int last = std::min(end, row + kPanelColumns);
-            work(row, last);
-            if (last % kChunk == 0 || last == end) forget((last - 1) / kChunk * kChunk, last);
-        }
-    });
-    // Linux maps what lies around a page that is asked for, also what was forgotten already.
-    forget(0, rows);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 //
 // Every path of this CPU, both element types, int8, adapters and every switch of the spec are drawn; a
 // schedule in random chunks must give the bits of one token at a time, and a broken plan must be refused.
+// Of encoders, sequences together must give the bits of each alone.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11,6 +12,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "encoder/encoder.h"
+#include "encoder/encoder.h"
 #include "kernels/select.h"
 #include "model/model.h"
 #include "sample/choose.h"
@@ -60,7 +63,8 @@ weft::ModelSpec draw_spec(Random& random) {
 }
 
 // A matrix as its checkpoint rounded it, in every fourth case.
-bool load_int8(weft::Model& model, const std::string& name, int rows, int columns, Random& random) {
+template <class Model>
+bool load_int8(Model& model, const std::string& name, int rows, int columns, Random& random) {
     if (name.find("layers.") != 0 || columns < 2 || draw(random, 0, 3) > 0) return false;
     std::vector<std::int8_t> numbers(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
     std::vector<float> scales(static_cast<std::size_t>(rows));
@@ -70,7 +74,8 @@ bool load_int8(weft::Model& model, const std::string& name, int rows, int column
     return true;
 }
 
-void load(weft::Model& model, const std::string& name, int rows, int columns, unsigned seed) {
+template <class Model>
+void load(Model& model, const std::string& name, int rows, int columns, unsigned seed) {
     Random random(seed + static_cast<unsigned>(std::hash<std::string>{}(name)));
     if (load_int8(model, name, rows, columns, random)) return;
     const bool is_short = draw(random, 0, 1) == 1;
@@ -267,18 +272,22 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
 }
 
 // Puts a wrong number somewhere. The plan may still be a good one; it must then be computed.
+constexpr int kWrong[] = {-1, 0, 1, 7, 64, 1 << 20, 2147483647, -2147483647 - 1};
+
+void damage(Ints& field, Random& random) {
+    const int what = draw(random, 0, 3);
+    if (what == 0 && !field.empty()) field.pop_back();
+    else if (what == 1) field.push_back(kWrong[draw(random, 0, 7)]);
+    else if (!field.empty())
+        field[static_cast<std::size_t>(draw(random, 0, static_cast<int>(field.size()) - 1))] = kWrong[draw(random, 0, 7)];
+}
+
 void damage(Arrays& arrays, Random& random) {
     Ints* fields[] = {&arrays.token_ids,    &arrays.positions,    &arrays.slots,
                       &arrays.query_starts, &arrays.block_tables, &arrays.logit_rows,
                       &arrays.adapter_ids};
-    Ints& field = *fields[draw(random, 0, 6)];
-    const int values[] = {-1, 0, 1, 7, 64, 1 << 20, 2147483647, -2147483647 - 1};
-    const int what = draw(random, 0, 3);
-    if (what == 0 && !field.empty()) field.pop_back();
-    else if (what == 1) field.push_back(values[draw(random, 0, 7)]);
-    else if (!field.empty())
-        field[static_cast<std::size_t>(draw(random, 0, static_cast<int>(field.size()) - 1))] = values[draw(random, 0, 7)];
-    if (draw(random, 0, 9) == 0) arrays.table_width = values[draw(random, 0, 4)];
+    damage(*fields[draw(random, 0, 6)], random);
+    if (draw(random, 0, 9) == 0) arrays.table_width = kWrong[draw(random, 0, 4)];
 }
 
 int break_plans(weft::Model& model, Random& random, const std::vector<Ints>& sequences) {
@@ -325,6 +334,114 @@ void check_seed(unsigned seed, const std::string& path) {
     need(break_plans(several, random, sequences) > 0, "no broken plan was refused", seed);
 }
 
+weft::EncoderSpec draw_encoder_spec(Random& random) {
+    weft::EncoderSpec spec;
+    spec.vocab_size = draw(random, 3, 70);
+    spec.num_heads = draw(random, 1, 5);
+    spec.hidden_size = spec.num_heads * 2 * draw(random, 1, 20);
+    spec.intermediate_size = draw(random, 1, 90);
+    spec.num_positions = draw(random, 0, 1) * 100;
+    spec.position_offset = spec.num_positions > 0 ? draw(random, 0, 2) : 0;
+    spec.num_token_types = draw(random, 0, 2);
+    spec.norm_eps = 1e-5F;
+    spec.norm_before = draw(random, 0, 1) == 1;
+    spec.is_gated = draw(random, 0, 1) == 1;
+    spec.activation = static_cast<weft::Activation>(draw(random, 0, 4));
+    spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
+    spec.ropes.push_back({{}, 1.0F});
+    for (int i = draw(random, 1, spec.head_dim() / 2); i > 0; i--) spec.ropes[0].frequencies.push_back(0.1F);
+    spec.layers.resize(static_cast<std::size_t>(draw(random, 1, 3)));
+    for (weft::EncoderLayer& layer : spec.layers) {
+        if (draw(random, 0, 2) > 0) layer.rope = 0;
+        if (draw(random, 0, 1) == 1) layer.reach = draw(random, 0, 40);
+        layer.has_attention_norm = !spec.norm_before || draw(random, 0, 2) > 0;
+    }
+    return spec;
+}
+
+void load_all(weft::Encoder& encoder, unsigned seed) {
+    const weft::EncoderSpec& s = encoder.spec();
+    const auto place = [&](const std::string& name, int rows, int columns) {
+        load(encoder, name, rows, columns, seed);
+        if (seed % 2 == 0) load(encoder, name + ".bias", rows, 1, seed);
+    };
+    const auto norm = [&](const std::string& name) { place(name, s.hidden_size, 1); };
+    load(encoder, "embed", s.vocab_size, s.hidden_size, seed);
+    if (s.num_positions > 0) load(encoder, "positions", s.num_positions, s.hidden_size, seed);
+    if (s.num_token_types > 0) load(encoder, "token_types", s.num_token_types, s.hidden_size, seed);
+    norm("embed_norm");
+    if (s.norm_before) norm("norm");
+    for (std::size_t i = 0; i < s.layers.size(); i++) {
+        const std::string prefix = "layers." + std::to_string(i) + ".";
+        for (const char* name : {"q", "k", "v", "o"}) place(prefix + name, s.hidden_size, s.hidden_size);
+        if (s.is_gated) place(prefix + "gate", s.intermediate_size, s.hidden_size);
+        place(prefix + "up", s.intermediate_size, s.hidden_size);
+        place(prefix + "down", s.hidden_size, s.intermediate_size);
+        if (s.layers[i].has_attention_norm) norm(prefix + "attention_norm");
+        norm(prefix + "mlp_norm");
+    }
+}
+
+// Whole sequences, one after the other; a token's type follows from the token.
+struct Texts {
+    Ints token_ids, positions, token_types, query_starts{0}, wanted;
+
+    void add(const Ints& tokens, int num_token_types) {
+        for (std::size_t place = 0; place < tokens.size(); place++) {
+            wanted.push_back(static_cast<std::int32_t>(token_ids.size()));
+            token_ids.push_back(tokens[place]);
+            positions.push_back(static_cast<std::int32_t>(place));
+            token_types.push_back(tokens[place] % std::max(num_token_types, 1));
+        }
+        query_starts.push_back(static_cast<std::int32_t>(token_ids.size()));
+    }
+
+    std::vector<float> states(weft::Encoder& encoder) const {
+        std::vector<float> states(wanted.size() * static_cast<std::size_t>(encoder.spec().hidden_size));
+        encoder.forward({token_ids, positions, token_types, query_starts, wanted}, states);
+        return states;
+    }
+};
+
+int break_texts(weft::Encoder& encoder, Random& random, const Texts& texts) {
+    int num_refused = 0;
+    for (int round = 0; round < 30; round++) {
+        Texts broken = texts;
+        Ints* fields[] = {&broken.token_ids, &broken.positions, &broken.token_types, &broken.query_starts,
+                          &broken.wanted};
+        for (int times = draw(random, 1, 3); times > 0; times--) damage(*fields[draw(random, 0, 4)], random);
+        try {
+            broken.states(encoder);
+        } catch (const std::invalid_argument&) {
+            num_refused++;
+        }
+    }
+    return num_refused;
+}
+
+void check_encoder(unsigned seed, const std::string& path) {
+    Random random(seed);
+    const weft::EncoderSpec spec = draw_encoder_spec(random);
+    weft::Encoder single(spec, path, 1);
+    weft::Encoder several(spec, path, draw(random, 2, 3));
+    load_all(single, seed);
+    load_all(several, seed);
+    Texts together;
+    std::vector<float> expected;
+    for (int count = draw(random, 1, 6); count > 0; count--) {
+        Ints tokens(static_cast<std::size_t>(draw(random, 1, 90)));
+        for (std::int32_t& token : tokens) token = draw(random, 0, spec.vocab_size - 1);
+        together.add(tokens, spec.num_token_types);
+        Texts alone;
+        alone.add(tokens, spec.num_token_types);
+        for (float value : alone.states(single)) expected.push_back(value);
+    }
+    for (float value : expected) need(value == value, "a state is NaN", seed);
+    const std::vector<float> got = together.states(several);
+    need(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0, "company changes the bits", seed);
+    need(break_texts(several, random, together) > 0, "no broken batch was refused", seed);
+}
+
 // Random rows, masks and cut-offs: a token of the row comes, and never one that is out.
 void check_choices(unsigned seed, const std::string& path) {
     Random random(seed);
@@ -368,6 +485,7 @@ int main(int argc, char** argv) {
     for (const std::string& path : weft::usable_paths())
         for (int seed = 0; seed < num_seeds; seed++) {
             check_seed(static_cast<unsigned>(seed), path);
+            check_encoder(static_cast<unsigned>(seed), path);
             check_choices(static_cast<unsigned>(seed), path);
             weft::check_products(static_cast<unsigned>(seed), path);
             weft::check_draws(static_cast<unsigned>(seed), path);

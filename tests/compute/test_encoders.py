@@ -1,4 +1,4 @@
-"""The encoder runner computes what Hugging Face transformers computes, family by family."""
+"""Both encoder runners compute what Hugging Face transformers computes, family by family."""
 
 import math
 
@@ -8,14 +8,16 @@ import torch
 
 from tests.compute.encoders import FAMILIES, draw_prompts, hidden_states, make_model, save
 from weft.compute.activations import erf
-from weft.compute.encoder import attend
-from weft.compute.load import load_pooler, load_runner
+from weft.compute.encoder import EncoderRunner, attend
+from weft.compute.load import describe_runner, load_pooler, load_runner, with_resident_sizes
+from weft.compute.native import NativeEncoder, encoder_bytes, usable_paths
 from weft.compute.pooler import Collected
-from weft.core.config import EngineOptions
+from weft.core.config import ComputeConfig, EngineOptions
 from weft.core.types import PoolingKind, PoolingParams
 from weft.engine.configure import resolve
 from weft.model.open import open_model
 
+COMPUTE = ("reference", "native")
 PROMPTS = draw_prompts((150, 1, 75, 16, 75, 33))
 
 
@@ -28,14 +30,15 @@ def pooled(checkpoint, rows, task):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_hidden_states_agree_with_transformers(family, tmp_path):
+def test_hidden_states_agree_with_transformers(family, compute, tmp_path):
     """Every number is within 1e-4, prompts of all lengths in one step."""
     model = make_model(family, "Model")
     with torch.no_grad():
         expected = [model(torch.tensor([p])).last_hidden_state[0].numpy() for p in PROMPTS]
 
-    runner = load_runner(open_model(save(model, tmp_path)))
+    runner = load_runner(open_model(save(model, tmp_path)), compute=compute)
     states = hidden_states(runner, PROMPTS)
 
     assert max(np.abs(a - b).max() for a, b in zip(states, expected, strict=True)) <= 1e-4
@@ -43,23 +46,25 @@ def test_hidden_states_agree_with_transformers(family, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sequence_scores_agree_with_transformers(family, tmp_path):
+def test_sequence_scores_agree_with_transformers(family, compute, tmp_path):
     """Each family has its own head above the encoder."""
     model = make_model(family, "ForSequenceClassification", num_labels=3)
     with torch.no_grad():
         expected = [model(torch.tensor([p])).logits[0].numpy() for p in PROMPTS]
 
     checkpoint = open_model(save(model, tmp_path))
-    states = hidden_states(load_runner(checkpoint), PROMPTS)
+    states = hidden_states(load_runner(checkpoint, compute=compute), PROMPTS)
     scores = [pooled(checkpoint, rows, "classify")[0] for rows in states]
 
     assert np.abs(np.array(scores) - np.array(expected)).max() <= 1e-4
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_token_scores_agree_with_transformers(family, tmp_path):
+def test_token_scores_agree_with_transformers(family, compute, tmp_path):
     """Every token gets its scores."""
     model = make_model(family, "ForTokenClassification", num_labels=4)
     prompt = PROMPTS[2]
@@ -67,7 +72,7 @@ def test_token_scores_agree_with_transformers(family, tmp_path):
         expected = model(torch.tensor([prompt])).logits[0].numpy()
 
     checkpoint = open_model(save(model, tmp_path))
-    (rows,) = hidden_states(load_runner(checkpoint), [prompt])
+    (rows,) = hidden_states(load_runner(checkpoint, compute=compute), [prompt])
 
     assert np.abs(pooled(checkpoint, rows, "token_classify") - expected).max() <= 1e-4
 
@@ -85,7 +90,8 @@ def test_a_model_saved_with_its_masked_head_embeds(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_second_text_of_a_pair_has_its_own_type(tmp_path):
+@pytest.mark.parametrize("compute", COMPUTE)
+def test_the_second_text_of_a_pair_has_its_own_type(compute, tmp_path):
     """Token types reach the embedding, row by row."""
     model = make_model("bert", "Model")
     prompt, types = PROMPTS[3], [0] * 7 + [1] * 9
@@ -93,26 +99,50 @@ def test_the_second_text_of_a_pair_has_its_own_type(tmp_path):
         states = model(torch.tensor([prompt]), token_type_ids=torch.tensor([types]))
         expected = states.last_hidden_state[0].numpy()
 
-    runner = load_runner(open_model(save(model, tmp_path)))
+    runner = load_runner(open_model(save(model, tmp_path)), compute=compute)
 
     assert np.abs(hidden_states(runner, [prompt], [types])[0] - expected).max() <= 1e-4
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("family", ["bert", "modernbert", "nomic_bert"])
-def test_a_prompt_is_the_same_bits_in_any_company(family, tmp_path):
+def test_a_prompt_is_the_same_bits_in_any_company(family, compute, tmp_path):
     """Alone, first, last, beside its like or beside others, on one thread or several: the same bits."""
-    runner = load_runner(open_model(save(make_model(family, "Model"), tmp_path)))
+    checkpoint = open_model(save(make_model(family, "Model"), tmp_path))
+    runner = load_runner(checkpoint, compute=compute)
 
     alone = [hidden_states(runner, [prompt])[0] for prompt in PROMPTS]
     together = hidden_states(runner, PROMPTS)
     reversed_order = hidden_states(runner, PROMPTS[::-1])[::-1]
-    checkpoint = open_model(str(tmp_path))
-    shared = hidden_states(load_runner(checkpoint, num_threads=3), PROMPTS)
+    threads = load_runner(checkpoint, compute=compute, num_threads=3)
+    shared = hidden_states(threads, PROMPTS)
 
     assert all((a == b).all() for a, b in zip(alone, together, strict=True))
     assert all((a == b).all() for a, b in zip(alone, reversed_order, strict=True))
     assert all((a == b).all() for a, b in zip(alone, shared, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_runner_of_an_encoder_is_chosen_and_told(tmp_path):
+    """As for decoders: native wherever the CPU has vectors for it, unless one is named."""
+    checkpoint = open_model(save(make_model("bert", "Model"), tmp_path))
+    native = ComputeConfig(compute="native", num_threads=2)
+    numpy = ComputeConfig(compute="reference", num_threads=2)
+    expected = NativeEncoder if usable_paths()[0] != "portable" else EncoderRunner
+
+    assert isinstance(load_runner(checkpoint), expected)
+    assert isinstance(load_runner(checkpoint, compute="native"), NativeEncoder)
+    assert isinstance(load_runner(checkpoint, compute="reference"), EncoderRunner)
+    assert load_runner(checkpoint, compute="native", num_threads=2).num_threads == 2
+    told = describe_runner(checkpoint, native), describe_runner(checkpoint, numpy)
+    assert told == (
+        f"computed in C++ ({usable_paths()[0]}, 2 threads)",
+        "computed with numpy (2 threads)",
+    )
+    card = with_resident_sizes(checkpoint, native).card
+    assert card.weight_bytes == encoder_bytes(checkpoint.spec, "float32")
+    assert with_resident_sizes(checkpoint, numpy).card == checkpoint.card
 
 
 @pytest.mark.parametrize("reach", [None, 40])

@@ -8,9 +8,11 @@ from weft.compute.encoder import EncoderRunner
 from weft.compute.native import (
     MAX_THREADS,
     Machine,
+    NativeEncoder,
     NativeRunner,
     Rounding,
     available_cpus,
+    encoder_bytes,
     resident_bytes,
     usable_paths,
 )
@@ -47,7 +49,6 @@ def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
     if options.enable_lora:
         _check_adapters(card)
     if not card.is_causal:
-        compute = "reference"
         _check_encoder(options, card)
     elif threads is not None and compute == "reference":
         raise ConfigError(
@@ -79,10 +80,6 @@ def _check_adapters(card: ModelCard) -> None:
 
 
 def _check_encoder(options: EngineOptions, card: ModelCard) -> None:
-    if options.compute == "native":
-        raise ConfigError(
-            f"--compute native is for models that generate; {card.name} is an encoder, computed with numpy"
-        )
     if options.quantization is not None:
         raise ConfigError(_not_quantized(options.quantization, card))
     if options.kv_cache_dtype != "auto":
@@ -124,8 +121,8 @@ def load_runner(
     `max_model_len` is the longest sequence that will be served (None: all that the model allows);
     models with a second set of rotary frequencies for long contexts choose by it. "auto" is the
     native runner wherever the CPU has vector instructions for it, else the reference. `num_threads`
-    is of the native runner (None: the CPUs that this process may use) and of encoders (None: one,
-    because numpy's own threads are not ours to count). `quantization` rounds linear layers to that
+    is of native runners (None: the CPUs that this process may use) and of encoders in numpy (None:
+    one, because numpy's own threads are not ours to count). `quantization` rounds linear layers to that
     type; encoders and models without weights refuse it. `kv_cache_dtype` matters to decoders only.
     """
     spec, card = checkpoint.spec, checkpoint.card
@@ -134,7 +131,7 @@ def load_runner(
     if isinstance(spec, EchoSpec):
         return EchoRunner(spec)
     if isinstance(spec, EncoderSpec):
-        return EncoderRunner(spec, checkpoint.load(), num_threads=num_threads or 1)
+        return _load_encoder(checkpoint, spec, _chosen(compute), num_threads)
     length = max_model_len or card.max_position_embeddings
     match _chosen(compute):
         case "reference":
@@ -158,6 +155,26 @@ def load_runner(
             assert_never(never)
 
 
+def _load_encoder(
+    checkpoint: Checkpoint,
+    spec: EncoderSpec,
+    compute: Literal["reference", "native"],
+    num_threads: int | None,
+) -> Runner:
+    match compute:
+        case "reference":
+            return EncoderRunner(spec, checkpoint.load(), num_threads=num_threads or 1)
+        case "native":
+            return NativeEncoder(
+                spec,
+                checkpoint.map(),
+                dtype=checkpoint.card.dtype,
+                machine=Machine(num_threads=num_threads),
+            )
+        case never:
+            assert_never(never)
+
+
 def load_pooler(checkpoint: Checkpoint, config: PoolerConfig | None) -> Pooler | None:
     """What follows the hidden states of a model that was opened for pooling; None for others."""
     pooling = checkpoint.card.pooling
@@ -172,14 +189,14 @@ def describe_runner(checkpoint: Checkpoint, compute: ComputeConfig) -> str:
     if isinstance(checkpoint.spec, EchoSpec):
         return "nothing to compute"
     threads = "1 thread" if compute.num_threads == 1 else f"{compute.num_threads} threads"
-    if isinstance(checkpoint.spec, EncoderSpec):
-        return f"computed with numpy ({threads})"
     weights = f", {compute.quantization} weights" if compute.quantization else ""
     if compute.kv_cache_dtype != "auto":
         weights += f", {compute.kv_cache_dtype} KV cache"
     match compute.compute:
         case "reference":
-            return f"computed with numpy{weights}"
+            # Encoders in numpy share a step over threads; decoders leave that to numpy.
+            shared = f" ({threads})" if isinstance(checkpoint.spec, EncoderSpec) else ""
+            return f"computed with numpy{shared}{weights}"
         case "native":
             return f"computed in C++ ({usable_paths()[0]}, {threads}){weights}"
         case never:
@@ -189,8 +206,10 @@ def describe_runner(checkpoint: Checkpoint, compute: ComputeConfig) -> str:
 def with_resident_sizes(checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
     """The checkpoint with the memory on its card that its weights and KV take in that runner."""
     spec, card = checkpoint.spec, checkpoint.card
-    if isinstance(spec, EchoSpec | EncoderSpec) or compute.compute == "reference":
+    if isinstance(spec, EchoSpec) or compute.compute == "reference":
         return checkpoint  # cards are made out for the reference
+    if isinstance(spec, EncoderSpec):
+        return replace(checkpoint, card=replace(card, weight_bytes=encoder_bytes(spec, card.dtype)))
     sizes = resident_bytes(spec, card.dtype, compute.quantization, compute.kv_cache_dtype)
     return replace(
         checkpoint,

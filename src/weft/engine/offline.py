@@ -53,10 +53,12 @@ class LLM:
         checkpoint = open_model(
             model, revision=settings.revision, dtype=settings.dtype, runner=settings.runner
         )
-        if settings.num_threads is None and not checkpoint.card.is_causal:
+        compute = choose(settings, checkpoint.card)
+        is_in_numpy = not checkpoint.card.is_causal and compute.compute == "reference"
+        if settings.num_threads is None and is_in_numpy:
             # In a process of the caller's numpy may have threads of its own, which are not ours to count.
             settings = msgspec.structs.replace(settings, num_threads=1)
-        checkpoint = with_resident_sizes(checkpoint, choose(settings, checkpoint.card))
+        checkpoint = with_resident_sizes(checkpoint, compute)
         config = resolve(settings, checkpoint.card, free_memory_bytes())
         self._template = _template(checkpoint)
         self._request_ids = itertools.count()

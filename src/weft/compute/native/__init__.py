@@ -1,10 +1,11 @@
-"""The C++ core, seen from Python: a runner, and what the CPU offers it."""
+"""The C++ core, seen from Python: its runners, and what the CPU offers them."""
 
 from dataclasses import dataclass
 
 from weft.compute.native import _core
 from weft.compute.native.choosing import Choice, choose_token, score_tokens
 from weft.compute.native.drawing import Drawn, draw_rows
+from weft.compute.native.encoder import NativeEncoder
 from weft.compute.native.runner import (
     MAX_THREADS,
     Machine,
@@ -14,7 +15,7 @@ from weft.compute.native.runner import (
     trim_heap,
     usable_paths,
 )
-from weft.compute.native.sizes import ResidentBytes, resident_bytes
+from weft.compute.native.sizes import ResidentBytes, encoder_bytes, resident_bytes
 
 __all__ = [
     "MAX_THREADS",
@@ -23,6 +24,7 @@ __all__ = [
     "Drawn",
     "Limits",
     "Machine",
+    "NativeEncoder",
     "NativeRunner",
     "ResidentBytes",
     "Rounding",
@@ -30,6 +32,7 @@ __all__ = [
     "choose_token",
     "cpu",
     "draw_rows",
+    "encoder_bytes",
     "measure_limits",
     "resident_bytes",
     "score_tokens",

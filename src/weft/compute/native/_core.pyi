@@ -106,3 +106,39 @@ class Model:
     ) -> None: ...
     def fill_kv(self, byte: int) -> None: ...
     def seconds(self) -> dict[str, float]: ...
+
+class EncoderLayer:
+    rope: int | None
+    reach: int | None
+    has_attention_norm: bool
+
+class EncoderSpec:
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    layers: list[EncoderLayer]
+    ropes: list[Rope]
+    num_positions: int
+    position_offset: int
+    num_token_types: int
+    norm_eps: float
+    norm_before: bool
+    is_gated: bool
+    element: str
+    def set_activation(self, name: str, /) -> None: ...
+
+class Encoder:
+    def __init__(self, spec: EncoderSpec, path: str, num_threads: int) -> None: ...
+    @property
+    def num_threads(self) -> int: ...
+    def load(self, name: str, dtype: str, tensor: NDArray[Any], is_mapped: bool) -> bool: ...
+    def forward(
+        self,
+        token_ids: IntArray,
+        positions: IntArray,
+        token_types: IntArray | None,
+        query_starts: IntArray,
+        logit_rows: IntArray,
+        states: FloatArray,
+    ) -> None: ...

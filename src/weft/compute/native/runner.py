@@ -177,7 +177,7 @@ def _model_spec(
     native.has_int8_cache = rounding.kv_cache_dtype == "int8"
     native.set_activation(spec.activation.value)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
-    native.ropes = [_rope(rope, max_model_len) for rope in ropes]
+    native.ropes = [native_rope(rope, max_model_len) for rope in ropes]
     layers = []
     for layer in spec.layers:
         native_layer = _core.LayerSpec()
@@ -188,7 +188,8 @@ def _model_spec(
     return native
 
 
-def _rope(rope: RopeSpec, max_model_len: int) -> _core.Rope:
+def native_rope(rope: RopeSpec, max_model_len: int) -> _core.Rope:
+    """Its frequencies, worked out."""
     native = _core.Rope()
     native.frequencies = inverse_frequencies(rope, max_model_len).tolist()
     native.attention_factor = rope.attention_factor

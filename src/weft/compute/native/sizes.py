@@ -1,9 +1,10 @@
-"""Memory that a decoder takes in the native runner: matrices and heads are padded to whole lanes."""
+"""Memory that a model takes in the native runner: matrices and heads are padded to whole lanes."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from weft.model.card import AdapterBytes
+from weft.model.encoders.spec import EncoderSpec
 from weft.model.spec import DecoderSpec
 from weft.model.weights import BYTES_PER_ELEMENT
 
@@ -72,6 +73,19 @@ def _adapter_bytes(spec: DecoderSpec, width: int) -> AdapterBytes:
     alone += spec.vocab_size + hidden  # the embedding
     pairs, threes = layers * (hidden + 2 * inner), layers * (hidden + qkv)
     return AdapterBytes((alone * width, pairs * width, threes * width), _PANEL)
+
+
+def encoder_bytes(spec: EncoderSpec, dtype: str) -> int:
+    """What the weights of an encoder take that is served as `dtype`; it keeps no KV."""
+    hidden = _padded(spec.hidden_size, _PANEL)
+    inner = _padded(spec.intermediate_size, _PANEL)
+    query = spec.num_heads * _padded(spec.head_dim, _LANES)
+    layer = (
+        hidden * (_padded(3 * query, _PANEL) + query) + (3 if spec.is_gated else 2) * hidden * inner
+    )
+    looked_up = (spec.vocab_size + spec.num_positions + spec.num_token_types) * spec.hidden_size
+    width = BYTES_PER_ELEMENT["bfloat16" if dtype == "bfloat16" else "float32"]
+    return (len(spec.layers) * layer + looked_up) * width
 
 
 def _padded(size: int, multiple: int) -> int:

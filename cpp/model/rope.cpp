@@ -1,0 +1,18 @@
+#include "model/rope.h"
+
+#include <cmath>
+
+namespace weft {
+
+void turn(const Rope& rope, std::int32_t position, float* cosines) {
+    float* sines = cosines + rope.frequencies.size();
+    for (std::size_t i = 0; i < rope.frequencies.size(); i++) {
+        // The angle is rounded to float32, as models are trained; its cosine is exact then.
+        const double angle = static_cast<float>(position) * rope.frequencies[i];
+        const double factor = static_cast<double>(rope.attention_factor);
+        cosines[i] = static_cast<float>(std::cos(angle) * factor);
+        sines[i] = static_cast<float>(std::sin(angle) * factor);
+    }
+}
+
+}  // namespace weft
