@@ -192,7 +192,7 @@ private:
         const int high = end_key_of(position) - base;
         const int begin = (low > 0 ? low : 0) / kLanes * kLanes;
         const int end = (high + kLanes - 1) / kLanes * kLanes;
-        // Only the first and the last few keys can be hidden; a mask elsewhere would cost as much as exp.
+        // Only the first and the last few keys can be hidden: the rest need no mask.
         const auto seen = [&](Lanes value, int t, float fill) {
             return t < low || t + kLanes > high ? keep(value, low - t, high - t, fill) : value;
         };
