@@ -9,7 +9,6 @@
 namespace weft {
 namespace {
 
-constexpr int kPackDepth = 256;  // depth packed at once: 32 columns of it stay in the first cache
 const std::string kBias = ".bias";
 
 [[noreturn]] void refuse(const std::string& name, const std::string& what) {
@@ -47,17 +46,18 @@ void EncoderWeights::place_layer(const std::string& prefix, EncoderLayerWeights&
     const EncoderSpec& s = spec_;
     const int hidden = s.hidden_size;
     const int inner = s.intermediate_size;
+    const int dim = s.head_dim();
     layer.qkv = matrix_of(s.padded_hidden(), s.qkv_columns());
     layer.o = matrix_of(s.query_size(), s.padded_hidden());
     layer.up = matrix_of(s.padded_hidden(), s.padded_inner() * (s.is_gated ? 2 : 1));
     layer.down = matrix_of(s.padded_inner(), s.padded_hidden());
-    place(prefix + "q", {&layer.qkv, 0, hidden, hidden, Order::kHeads});
-    place(prefix + "k", {&layer.qkv, s.query_size(), hidden, hidden, Order::kHeads});
-    place(prefix + "v", {&layer.qkv, 2 * s.query_size(), hidden, hidden, Order::kHeads});
-    place(prefix + "o", {&layer.o, 0, hidden, hidden, Order::kPlain, true});
-    if (s.is_gated) place(prefix + "gate", {&layer.up, 0, inner, hidden, Order::kGate});
-    place(prefix + "up", {&layer.up, 0, inner, hidden, s.is_gated ? Order::kUp : Order::kPlain});
-    place(prefix + "down", {&layer.down, 0, hidden, inner, Order::kPlain});
+    place(prefix + "q", {&layer.qkv, 0, hidden, hidden, Order::kHeads, dim});
+    place(prefix + "k", {&layer.qkv, s.query_size(), hidden, hidden, Order::kHeads, dim});
+    place(prefix + "v", {&layer.qkv, 2 * s.query_size(), hidden, hidden, Order::kHeads, dim});
+    place(prefix + "o", {&layer.o, 0, hidden, hidden, Order::kPlain, dim, true});
+    if (s.is_gated) place(prefix + "gate", {&layer.up, 0, inner, hidden, Order::kGate, dim});
+    place(prefix + "up", {&layer.up, 0, inner, hidden, s.is_gated ? Order::kUp : Order::kPlain, dim});
+    place(prefix + "down", {&layer.down, 0, hidden, inner, Order::kPlain, dim});
     if (spec.has_attention_norm) place_norm(prefix + "attention_norm", layer.attention_norm);
     place_norm(prefix + "mlp_norm", layer.mlp_norm);
 }
@@ -106,8 +106,9 @@ bool EncoderWeights::load(const std::string& name, const Source& source, ThreadP
         is_finite = load_table(*table->second, source, pool);
     } else if (const auto place = places_.find(weight); place != places_.end()) {
         check_shape(name, source, place->second.rows, is_bias ? 1 : place->second.columns);
-        if (is_bias) load_bias(place->second, source);
-        is_finite = is_bias ? weft::is_finite(source, 0, source.rows) : load_matrix(place->second, source, pool);
+        if (is_bias) pack_bias(place->second, source);
+        is_finite = is_bias ? weft::is_finite(source, 0, source.rows)
+                            : pack_matrix(place->second, source, spec_.element, pool);
     } else if (const auto vector = vectors_.find(name); vector != vectors_.end()) {
         check_shape(name, source, spec_.hidden_size, 1);
         vector->second->assign(static_cast<std::size_t>(spec_.padded_hidden()), 0.0F);
@@ -119,55 +120,6 @@ bool EncoderWeights::load(const std::string& name, const Source& source, ThreadP
     }
     missing_.erase(name);
     return is_finite;
-}
-
-int EncoderWeights::column_of(const Place& place, int row) const {
-    const int head_dim = spec_.head_dim();
-    switch (place.order) {
-        case Order::kHeads:
-            return place.first_column + row / head_dim * spec_.padded_dim() + row % head_dim;
-        case Order::kGate:
-            return row / kLanes * kPanelColumns + row % kLanes;
-        case Order::kUp:
-            return row / kLanes * kPanelColumns + kLanes + row % kLanes;
-        case Order::kPlain:
-            break;
-    }
-    return place.first_column + row;
-}
-
-bool EncoderWeights::load_matrix(const Place& place, const Source& source, ThreadPool& pool) const {
-    std::atomic<bool> is_finite = true;
-    for_rows(pool, source, place.rows, [&](int first, int last) {
-        if (!pack_rows(place, source, first, last)) is_finite = false;
-    });
-    return is_finite;
-}
-
-bool EncoderWeights::pack_rows(const Place& place, const Source& source, int first_row, int last_row) const {
-    bool is_finite = true;
-    // Inputs that lie side by side in the depth: a head for what takes the heads' output, else all.
-    const int run = place.is_of_heads ? spec_.head_dim() : place.columns;
-    const int padded = place.is_of_heads ? spec_.padded_dim() : run;
-    for (int group = 0; group * run < place.columns; group++)
-        for (int from = 0; from < run; from += kPackDepth) {
-            const int first = group * run + from;
-            const int last = std::min(first + kPackDepth, (group + 1) * run);
-            for (int row = first_row; row < last_row; row++) {
-                const std::int64_t start = row * source.columns;
-                is_finite &= weft::is_finite(source, start + first, start + last);
-                pack_run(source, row, first, last, *place.matrix, spec_.element, column_of(place, row),
-                         group * padded + from);
-            }
-        }
-    return is_finite;
-}
-
-void EncoderWeights::load_bias(const Place& place, const Source& source) const {
-    std::vector<float>& bias = place.matrix->bias;
-    bias.resize(static_cast<std::size_t>(place.matrix->columns));
-    for (int row = 0; row < place.rows; row++)
-        bias[static_cast<std::size_t>(column_of(place, row))] = element_of(source, row);
 }
 
 bool EncoderWeights::load_table(const Table& table, const Source& source, ThreadPool& pool) const {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "encoder/spec.h"
-#include "model/pack.h"
+#include "model/place.h"
 #include "model/region.h"
 #include "model/thread_pool.h"
 
@@ -50,17 +50,6 @@ public:
     LayerNorm norm;  // after the last layer
 
 private:
-    // Heads are padded to whole lanes; gate and up take turns in panels, 16 columns each.
-    enum class Order { kPlain, kHeads, kGate, kUp };
-    // A matrix of the checkpoint and its part of a packed one.
-    struct Place {
-        Matrix* matrix;
-        int first_column;
-        int rows;
-        int columns;
-        Order order;
-        bool is_of_heads = false;  // the input, that is the depth, is the heads' output
-    };
     // Rows of embeddings, as `element`, row by row.
     struct Table {
         std::byte* rows = nullptr;
@@ -73,10 +62,6 @@ private:
     void place_table(const std::string& name, Table& table, int count);
     Matrix matrix_of(int depth, int columns);
     std::byte* take(std::size_t bytes);
-    int column_of(const Place& place, int row) const;
-    bool load_matrix(const Place& place, const Source& source, ThreadPool& pool) const;
-    bool pack_rows(const Place& place, const Source& source, int first_row, int last_row) const;
-    void load_bias(const Place& place, const Source& source) const;
     bool load_table(const Table& table, const Source& source, ThreadPool& pool) const;
     void add_row(const Table& table, int row, float* out) const;
 

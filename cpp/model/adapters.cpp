@@ -56,7 +56,7 @@ Adapter::Adapter(const ModelSpec& spec, Weights& weights, const AdapterParts& pa
     for (const LowRank& part : parts.low_rank) plan(part, weights);
     allocate();
     for (const Whole& whole : parts.whole) pack(whole, pool);
-    for (const Placed& placed : placed_) pack(placed, weights, pool);
+    for (const Placed& placed : placed_) pack(placed, pool);
     for (const LowRank& part : parts.low_rank)
         if (part.name == "embed") pack_embedding(part, pool);
     placed_.clear();
@@ -126,11 +126,11 @@ void Adapter::allocate() {
     }
 }
 
-void Adapter::pack(const Placed& placed, const Weights& weights, ThreadPool& pool) {
+void Adapter::pack(const Placed& placed, ThreadPool& pool) {
     const Delta& delta = deltas_.at(placed.matrix);
     const Place& place = placed.place;
     const int rank = static_cast<int>(placed.part->a.rows);
-    // Inputs that lie side by side in the depth, as in `Weights`.
+    // Inputs that lie side by side in the depth, as in `pack_matrix`.
     const int run = place.is_of_heads ? spec_.head_dim : place.columns;
     const int padded = place.is_of_heads ? spec_.padded_dim() : run;
     pool.share(rank, 1, [&](int, int begin, int end) {
@@ -141,7 +141,7 @@ void Adapter::pack(const Placed& placed, const Weights& weights, ThreadPool& poo
     });
     pool.share(place.rows, 4 * kPanelColumns, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++)
-            pack_run(placed.part->b, row, 0, rank, delta.b, spec_.element, weights.column_of(place, row),
+            pack_run(placed.part->b, row, 0, rank, delta.b, spec_.element, column_of(place, row),
                      placed.first_rank);
     });
 }

@@ -72,7 +72,7 @@ private:
     void plan(const Whole& whole);
     void plan(const LowRank& part, Weights& weights);
     void allocate();
-    void pack(const Placed& placed, const Weights& weights, ThreadPool& pool);
+    void pack(const Placed& placed, ThreadPool& pool);
     void pack(const Whole& whole, ThreadPool& pool);
     void pack_embedding(const LowRank& part, ThreadPool& pool);
 

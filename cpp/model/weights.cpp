@@ -4,13 +4,10 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "int8/int8.h"
 #include "model/for_rows.h"
 
 namespace weft {
 namespace {
-
-constexpr int kPackDepth = 256;  // depth packed at once: 32 columns of it stay in the first cache
 
 void refuse(const std::string& name, const std::string& what) {
     throw std::invalid_argument("tensor " + name + " " + what);
@@ -84,10 +81,10 @@ bool Weights::load(const std::string& name, const Source& source, ThreadPool& po
     } else if (find_matrix(is_bias ? local.substr(0, local.size() - 5) : local, layer, place)) {
         check_shape(name, source, place.rows, is_bias ? 1 : place.columns);
         if (is_bias) {
-            load_bias(place, source);
+            pack_bias(place, source);
             is_finite = weft::is_finite(source, 0, place.rows);
         } else {
-            load_matrix(place, source, pool, is_finite);
+            is_finite = pack_matrix(place, source, spec_.element, pool) && is_finite;
         }
     } else if (find_vector(local, layer, span)) {
         check_shape(name, source, span.size, 1);
@@ -122,21 +119,22 @@ bool Weights::find_matrix(const std::string& local, LayerWeights& layer, Place& 
     const int v_column = k_column + s.num_kv_heads * s.padded_dim();
     const int hidden = s.hidden_size;
     const int inner = s.intermediate_size;
-    if (local == ".q") place = {&layer.qkv, 0, q_rows, hidden, Order::kHeads, false};
-    else if (local == ".k") place = {&layer.qkv, k_column, kv_rows, hidden, Order::kHeads, false};
-    else if (local == ".v") place = {&layer.qkv, v_column, kv_rows, hidden, Order::kHeads, false};
-    else if (local == ".o") place = {&layer.o, 0, hidden, q_rows, Order::kPlain, true};
-    else if (local == ".gate") place = {&layer.gate_up, 0, inner, hidden, Order::kGate, false};
-    else if (local == ".up") place = {&layer.gate_up, 0, inner, hidden, Order::kUp, false};
-    else if (local == ".down") place = {&layer.down, 0, hidden, inner, Order::kPlain, false};
+    const int dim = s.head_dim;
+    if (local == ".q") place = {&layer.qkv, 0, q_rows, hidden, Order::kHeads, dim};
+    else if (local == ".k") place = {&layer.qkv, k_column, kv_rows, hidden, Order::kHeads, dim};
+    else if (local == ".v") place = {&layer.qkv, v_column, kv_rows, hidden, Order::kHeads, dim};
+    else if (local == ".o") place = {&layer.o, 0, hidden, q_rows, Order::kPlain, dim, true};
+    else if (local == ".gate") place = {&layer.gate_up, 0, inner, hidden, Order::kGate, dim};
+    else if (local == ".up") place = {&layer.gate_up, 0, inner, hidden, Order::kUp, dim};
+    else if (local == ".down") place = {&layer.down, 0, hidden, inner, Order::kPlain, dim};
     else if (local == (s.tied_head ? "embed" : "head"))
-        place = {&head, 0, s.head_columns(), hidden, Order::kPlain, false};
+        place = {&head, 0, s.head_columns(), hidden, Order::kPlain, dim};
     else return false;
     return true;
 }
 
 Place Weights::place_of(const std::string& name) {
-    if (name == "head") return {&head, 0, spec_.head_columns(), spec_.hidden_size, Order::kPlain, false};
+    if (name == "head") return {&head, 0, spec_.head_columns(), spec_.hidden_size, Order::kPlain, spec_.head_dim};
     std::string local;
     LayerWeights& layer = layer_of(name, local);
     Place place;
@@ -160,68 +158,6 @@ bool Weights::find_vector(const std::string& local, LayerWeights& layer, Span& s
     else if (local == ".mlp_norm_after") span = {&layer.mlp_norm_after, hidden, hidden, padded};
     else return false;
     return true;
-}
-
-int Weights::column_of(const Place& place, int row) const {
-    switch (place.order) {
-        case Order::kHeads:
-            return place.first_column + row / spec_.head_dim * spec_.padded_dim() + row % spec_.head_dim;
-        case Order::kGate:
-            return row / kLanes * kPanelColumns + row % kLanes;
-        case Order::kUp:
-            return row / kLanes * kPanelColumns + kLanes + row % kLanes;
-        case Order::kPlain:
-            break;
-    }
-    return place.first_column + row;
-}
-
-void Weights::load_matrix(const Place& place, const Source& source, ThreadPool& pool,
-                          std::atomic<bool>& is_finite) const {
-    for_rows(pool, source, place.rows, [&](int first, int last) {
-        if (!pack_rows(place, source, first, last)) is_finite = false;
-    });
-}
-
-bool Weights::pack_rows(const Place& place, const Source& source, int first_row, int last_row) const {
-    bool is_finite = true;
-    Matrix& matrix = *place.matrix;
-    float inverses[kPanelColumns] = {};
-    if (matrix.is_int8())
-        for (int row = first_row; row < last_row; row++) {
-            const Int8Rounding rounding = source.stored == Stored::kInt8
-                                              ? Int8Rounding{1.0F, source.scales[row]}
-                                              : int8_rounding(largest_of(source, row));
-            inverses[row - first_row] = rounding.inverse;
-            matrix.scales[static_cast<std::size_t>(column_of(place, row))] = rounding.scale;
-        }
-    // Inputs that lie side by side in the depth: a head for what takes the heads' output, else all.
-    const int run = place.is_of_heads ? spec_.head_dim : place.columns;
-    const int padded = place.is_of_heads ? spec_.padded_dim() : run;
-    for (int group = 0; group * run < place.columns; group++)
-        for (int from = 0; from < run; from += kPackDepth) {
-            const int first = group * run + from;
-            const int last = std::min(first + kPackDepth, (group + 1) * run);
-            for (int row = first_row; row < last_row; row++) {
-                const int column = column_of(place, row);
-                const int depth = group * padded + from;
-                const std::int64_t start = row * source.columns;
-                is_finite &= weft::is_finite(source, start + first, start + last);
-                if (matrix.is_int8())
-                    pack_int8_run(source, row, first, last, matrix,
-                                  inverses[row - first_row], column, depth);
-                else
-                    pack_run(source, row, first, last, matrix, spec_.element, column, depth);
-            }
-        }
-    return is_finite;
-}
-
-void Weights::load_bias(const Place& place, const Source& source) const {
-    std::vector<float>& bias = place.matrix->bias;
-    bias.resize(static_cast<std::size_t>(place.matrix->columns));
-    for (int row = 0; row < place.rows; row++)
-        bias[static_cast<std::size_t>(column_of(place, row))] = element_of(source, row);
 }
 
 void Weights::load_vector(const Span& span, const Source& source) const {

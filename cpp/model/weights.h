@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/pack.h"
+#include "model/place.h"
 #include "model/region.h"
 #include "model/spec.h"
 #include "model/thread_pool.h"
@@ -26,20 +26,6 @@ struct LayerWeights {
     std::vector<float> mlp_norm_after;
 };
 
-// How rows of a matrix of the checkpoint become columns of a packed one: heads are padded to whole lanes;
-// gate and up take turns in panels, 16 columns each.
-enum class Order { kPlain, kHeads, kGate, kUp };
-
-// A matrix of the checkpoint and its part of a packed one.
-struct Place {
-    Matrix* matrix;
-    int first_column;
-    int rows;
-    int columns;
-    Order order;
-    bool is_of_heads;  // the input, that is the depth, is the heads' output
-};
-
 class Weights {
 public:
     explicit Weights(const ModelSpec& spec);
@@ -57,8 +43,6 @@ public:
 
     // Where the matrix "layers.3.q" or "head" is. Throws std::invalid_argument if there is none.
     Place place_of(const std::string& name);
-    // The packed column of a row of it.
-    int column_of(const Place& place, int row) const;
 
     std::vector<LayerWeights> layers;
     std::vector<float> norm;
@@ -78,10 +62,6 @@ private:
     LayerWeights& layer_of(const std::string& name, std::string& local);
     bool find_matrix(const std::string& local, LayerWeights& layer, Place& place);
     bool find_vector(const std::string& local, LayerWeights& layer, Span& span);
-    void load_matrix(const Place& place, const Source& source, ThreadPool& pool,
-                     std::atomic<bool>& is_finite) const;
-    bool pack_rows(const Place& place, const Source& source, int first_row, int last_row) const;
-    void load_bias(const Place& place, const Source& source) const;
     void load_vector(const Span& span, const Source& source) const;
     void load_embedding(const Source& source, ThreadPool& pool, std::atomic<bool>& is_finite) const;
     Matrix matrix_of(int depth, int columns, bool is_int8);

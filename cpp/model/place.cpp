@@ -1,0 +1,79 @@
+#include "model/place.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "int8/int8.h"
+#include "model/for_rows.h"
+
+namespace weft {
+namespace {
+
+constexpr int kPackDepth = 256;  // depth packed at once: 32 columns of it stay in the first cache
+
+bool pack_rows(const Place& place, const Source& source, Element element, int first_row, int last_row) {
+    bool is_finite = true;
+    Matrix& matrix = *place.matrix;
+    float inverses[kPanelColumns] = {};
+    if (matrix.is_int8())
+        for (int row = first_row; row < last_row; row++) {
+            const Int8Rounding rounding = source.stored == Stored::kInt8
+                                              ? Int8Rounding{1.0F, source.scales[row]}
+                                              : int8_rounding(largest_of(source, row));
+            inverses[row - first_row] = rounding.inverse;
+            matrix.scales[static_cast<std::size_t>(column_of(place, row))] = rounding.scale;
+        }
+    // Inputs that lie side by side in the depth: a head for what takes the heads' output, else all.
+    const int run = place.is_of_heads ? place.head_dim : place.columns;
+    const int padded = place.is_of_heads ? round_up(run, kLanes) : run;
+    for (int group = 0; group * run < place.columns; group++)
+        for (int from = 0; from < run; from += kPackDepth) {
+            const int first = group * run + from;
+            const int last = std::min(first + kPackDepth, (group + 1) * run);
+            for (int row = first_row; row < last_row; row++) {
+                const int column = column_of(place, row);
+                const int depth = group * padded + from;
+                const std::int64_t start = row * source.columns;
+                is_finite &= weft::is_finite(source, start + first, start + last);
+                if (matrix.is_int8())
+                    pack_int8_run(source, row, first, last, matrix, inverses[row - first_row], column, depth);
+                else
+                    pack_run(source, row, first, last, matrix, element, column, depth);
+            }
+        }
+    return is_finite;
+}
+
+}  // namespace
+
+int column_of(const Place& place, int row) {
+    switch (place.order) {
+        case Order::kHeads:
+            return place.first_column + row / place.head_dim * round_up(place.head_dim, kLanes) +
+                   row % place.head_dim;
+        case Order::kGate:
+            return row / kLanes * kPanelColumns + row % kLanes;
+        case Order::kUp:
+            return row / kLanes * kPanelColumns + kLanes + row % kLanes;
+        case Order::kPlain:
+            break;
+    }
+    return place.first_column + row;
+}
+
+bool pack_matrix(const Place& place, const Source& source, Element element, ThreadPool& pool) {
+    std::atomic<bool> is_finite = true;
+    for_rows(pool, source, place.rows, [&](int first, int last) {
+        if (!pack_rows(place, source, element, first, last)) is_finite = false;
+    });
+    return is_finite;
+}
+
+void pack_bias(const Place& place, const Source& source) {
+    std::vector<float>& bias = place.matrix->bias;
+    bias.resize(static_cast<std::size_t>(place.matrix->columns));
+    for (int row = 0; row < place.rows; row++)
+        bias[static_cast<std::size_t>(column_of(place, row))] = element_of(source, row);
+}
+
+}  // namespace weft
