@@ -1,6 +1,6 @@
 // Runs random models through random plans, good and bad, under the sanitizers (`make sanitize`).
 //
-// Every path of this CPU, both element types, int8, adapters and every switch of the spec are drawn; a
+// Every path of this CPU, both element types, int8 weights and caches, adapters and every switch of the spec are drawn; a
 // schedule in random chunks must give the bits of one token at a time, and a broken plan must be refused.
 // Of encoders, sequences together must give the bits of each alone.
 #include <algorithm>
@@ -52,6 +52,7 @@ weft::ModelSpec draw_spec(Random& random) {
     spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
     if (!spec.tied_head && draw(random, 0, 2) == 0) spec.num_outputs = draw(random, 1, 70);
     if (draw(random, 0, 2) == 0) spec.quantization = weft::Quantization::kInt8;
+    spec.has_int8_cache = draw(random, 0, 2) == 0;
     spec.ropes.push_back({{}, 1.0F});
     for (int i = 0; i < draw(random, 1, spec.head_dim / 2); i++) spec.ropes[0].frequencies.push_back(0.1F);
     spec.layers.resize(static_cast<std::size_t>(draw(random, 1, 3)));
@@ -63,8 +64,7 @@ weft::ModelSpec draw_spec(Random& random) {
 }
 
 // A matrix as its checkpoint rounded it, in every fourth case.
-template <class Model>
-bool load_int8(Model& model, const std::string& name, int rows, int columns, Random& random) {
+bool load_int8(weft::Model& model, const std::string& name, int rows, int columns, Random& random) {
     if (name.find("layers.") != 0 || columns < 2 || draw(random, 0, 3) > 0) return false;
     std::vector<std::int8_t> numbers(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
     std::vector<float> scales(static_cast<std::size_t>(rows));
@@ -73,6 +73,8 @@ bool load_int8(Model& model, const std::string& name, int rows, int columns, Ran
     model.load(name, {numbers.data(), weft::Stored::kInt8, rows, columns, scales.data()});
     return true;
 }
+
+bool load_int8(weft::Encoder&, const std::string&, int, int, Random&) { return false; }  // it reads none
 
 template <class Model>
 void load(Model& model, const std::string& name, int rows, int columns, unsigned seed) {
