@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from weft.compute.load import with_resident_sizes
+from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.types import OutputKind, SamplingParams
 from weft.engine.configure import resolve
@@ -34,7 +34,8 @@ async def start(model: str, num_drafted: int) -> LocalClient:
     """An engine that drafts so many tokens, or none."""
     wish = {"method": "ngram", "num_speculative_tokens": num_drafted} if num_drafted else None
     options = EngineOptions(model=model, max_model_len=1024, speculative_config=wish)
-    checkpoint = with_resident_sizes(open_model(model))
+    checkpoint = open_model(model)
+    checkpoint = with_resident_sizes(checkpoint, choose(options, checkpoint.card))
     config = resolve(options, checkpoint.card, free_memory_bytes())
     return await LocalClient.start(checkpoint, config)
 
