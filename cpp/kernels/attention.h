@@ -14,10 +14,8 @@
 namespace weft {
 namespace {
 
-// Tiles taken of one head before the next head. Heads lie side by side, and hardware prefetches what
-// is read from one end to the other: so few tiles where several heads are done together.
+// Tiles taken of one head before the next head: as many columns as a few rows have registers for.
 constexpr int kTilesPerTurn = 8;
-constexpr int kTilesPerTurnAlone = 8;
 // With so few rows the next tile does not come by itself while this one is multiplied.
 constexpr int kFewRows = 4;
 // How far ahead, in bytes of what is read, keys and values are asked for.
@@ -144,27 +142,26 @@ private:
     }
 
     void score() {
-        const int turn = num_heads() == 1 ? kTilesPerTurnAlone : kTilesPerTurn;
-        for (int index = first_tile; index < end_tile; index += turn)
+        for (int index = first_tile; index < end_tile; index += kTilesPerTurn)
             for (int head = 0; head < num_heads(); head++)
                 for_tiles<E>(rows, [&](int first, auto height, int) {
                     constexpr int kRows = decltype(height)::value;
                     const int left = end_tile - index;
-                    const int count = left < turn ? left : turn;
+                    const int count = left < kTilesPerTurn ? left : kTilesPerTurn;
                     for_columns<kColumnsBeside<E, kRows>>(count, [&](int tile, auto width) {
-                        score_rows<kRows, decltype(width)::value>(index + tile, head, first, turn);
+                        score_rows<kRows, decltype(width)::value>(index + tile, head, first);
                     });
                 });
     }
 
     template <int kRows, int kColumns>
-    void score_rows(int index, int head, int first, int turn) {
+    void score_rows(int index, int head, int first) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         Columns<E, kColumns> columns;
         columns.step = kCell<E>;
         for (int j = 0; j < kColumns; j++) {
             columns.cells[j] = keys(index + j, head);
-            columns.ahead[j] = ahead(index + j, head, turn);
+            columns.ahead[j] = ahead(index + j, head, kTilesPerTurn);
         }
         product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, columns,
                                           task.padded_dim / E::kStep,

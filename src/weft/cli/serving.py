@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 LOG_STATS_PERIOD_S = 5.0
 DEFAULT_MODEL = "embedded:tiny"
-# Objects of 64 streams in flight pass Python's own threshold, 700, at every step, and are no garbage:
-# of what a streamed token costs, 10 to 20 % (process time, docs/decisions/0009).
+# Objects of 64 streams in flight pass Python's own threshold, 700, at every step, and are no garbage
+# (docs/decisions/0009).
 _GC_THRESHOLD = 20_000
 EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server was ready
 

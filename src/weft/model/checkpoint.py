@@ -15,7 +15,7 @@ from weft.model.weights import LoadWeights, Weights, refuse_values
 class Checkpoint:
     """`tokenizer_files` holds, by file name, all that is needed to rebuild the tokenizer elsewhere.
 
-    `library` is what was built from them to check them: to build it again would take most of a start.
+    `parsed_tokenizer` is what was built from them to check them: to build it again would take most of a start.
     """
 
     card: ModelCard
@@ -23,7 +23,7 @@ class Checkpoint:
     chat_template: str | None
     tokenizer_files: Mapping[str, bytes]
     load_weights: LoadWeights = field(repr=False)
-    library: Tokenizer | None = field(default=None, repr=False)
+    parsed_tokenizer: Tokenizer | None = field(default=None, repr=False)
 
     def load(self, prefix: str = "") -> Weights:
         """Map and check every tensor whose name begins so; a `ConfigError` names one that is no numbers."""

@@ -68,7 +68,7 @@ def open_directory(
         facts.chat_template,
         files,
         lambda: matched.load(None if dtype == "auto" else dtype),
-        facts.library,
+        facts.parsed_tokenizer,
     )
 
 

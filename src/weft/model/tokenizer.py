@@ -35,7 +35,7 @@ class TokenizerFacts:
     bos_token_id: int | None
     pad_token_id: int | None
     chat_template: str | None
-    library: Tokenizer | None
+    parsed_tokenizer: Tokenizer | None
 
 
 NO_FACTS = TokenizerFacts(None, None, None, None, None)
@@ -96,7 +96,7 @@ def read_tokenizer(
         bos_token_id=_special_id(tokenizer, config, "bos_token"),
         pad_token_id=_special_id(tokenizer, config, "pad_token"),
         chat_template=read_chat_template(files, where),
-        library=tokenizer,
+        parsed_tokenizer=tokenizer,
     )
 
 

@@ -68,7 +68,7 @@ class LocalClient(FrontClient):
         runner = await asyncio.to_thread(load_configured, checkpoint, config)
         pooler = load_pooler(checkpoint, config.pooler_config)
         tokenizer = await asyncio.to_thread(
-            Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.library
+            Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
         )
         return await cls.start_with(runner, tokenizer, config, metrics, pooler)
 

@@ -66,7 +66,7 @@ class ProcessClient(FrontClient):
         try:
             # On a thread: of a large vocabulary it takes a second, and probes are to be answered.
             tokenizer = await asyncio.to_thread(
-                Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.library
+                Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
             )
             client = cls(config, tokenizer, child, metrics)
         except BaseException:

@@ -59,7 +59,7 @@ def open_random(name: str, query: str, dtype: str, runner: str = "auto") -> Chec
         facts.chat_template,
         files,
         lambda: _draw_all(spec, seed, drawn, served),
-        facts.library,
+        facts.parsed_tokenizer,
     )
 
 

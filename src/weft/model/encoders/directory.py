@@ -60,7 +60,7 @@ def open_encoder(
         facts.chat_template,
         files,
         lambda: matched.load(None if dtype == "auto" else dtype),
-        facts.library,
+        facts.parsed_tokenizer,
     )
 
 
