@@ -81,7 +81,8 @@ def test_the_programs_of_the_readme_answer(server: Server, source: str):
 def test_the_stack_of_the_readme_comes_up(line: str):
     """As written, but on free ports and with a small model."""
     with up(*shlex.split(line)[2:]) as stack:
-        assert stack.lines[-1].startswith("  try")
+        # Not always the last: each worker says by itself when it is ready.
+        assert any(shown.startswith("  try") for shown in stack.lines)
 
 
 def test_every_line_of_shell_is_known_here():
