@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/math.h"
 #include "kernels/product.h"
@@ -20,6 +21,8 @@ constexpr int kTilesPerTurn = 8;
 constexpr int kFewRows = 4;
 // How far ahead, in bytes of what is read, keys and values are asked for.
 constexpr std::ptrdiff_t kLead = 8192;
+// Values of so many bytes are asked for together with the keys: they wait in the second cache.
+constexpr std::ptrdiff_t kWaiting = 256 << 10;
 
 // Columns that fit the registers beside `kRows` rows: few rows alone would wait for each other's sums.
 template <class E, int kRows>
@@ -76,6 +79,12 @@ private:
     float* outputs;         // [heads][rows][padded_dim]
     float* inverse_totals;  // [heads][rows]
     Stored* edges[2];       // values of the first and of the last tile, [heads][head_size]
+
+    // From a tile of a head to another: so many tiles on, and from one head to the other in bytes.
+    struct Later {
+        int tiles;
+        std::ptrdiff_t bytes;
+    };
 
     int num_heads() const { return task.last_head - task.first_head; }
 
@@ -143,39 +152,54 @@ private:
 
     void score() {
         for (int index = first_tile; index < end_tile; index += kTilesPerTurn)
-            for (int head = 0; head < num_heads(); head++)
+            for (int head = 0; head < num_heads(); head++) {
+                const Later later = later_of(head, kTilesPerTurn);
                 for_tiles<E>(rows, [&](int first, auto height, int) {
                     constexpr int kRows = decltype(height)::value;
                     const int left = end_tile - index;
                     const int count = left < kTilesPerTurn ? left : kTilesPerTurn;
                     for_columns<kColumnsBeside<E, kRows>>(count, [&](int tile, auto width) {
-                        score_rows<kRows, decltype(width)::value>(index + tile, head, first);
+                        score_rows<kRows, decltype(width)::value>(index + tile, head, first, later);
                     });
                 });
+            }
     }
 
     template <int kRows, int kColumns>
-    void score_rows(int index, int head, int first) {
+    void score_rows(int index, int head, int first, const Later& later) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
-        Columns<E, kColumns> columns;
+        std::conditional_t<(kRows <= kFewRows), TwoColumns<E, kColumns>, Columns<E, kColumns>> columns;
         columns.step = kCell<E>;
         for (int j = 0; j < kColumns; j++) {
             columns.cells[j] = keys(index + j, head);
-            columns.ahead[j] = ahead(index + j, head, kTilesPerTurn);
+            columns.ahead[j] = ahead(index + j, later);
+            if constexpr (kRows <= kFewRows) columns.beside[j] = to_values(index + j);
         }
         product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, columns,
                                           task.padded_dim / E::kStep,
                                           scores + at * width + (index - first_tile) * kLanes, width, false);
     }
 
-    // Distance in bytes to what is read kLead bytes after this tile of this head: a later head's, or
-    // the same of a later turn. The hardware does not see where a sequence's next tile is.
-    std::ptrdiff_t ahead(int index, int head, int turn) const {
+    // From a key to the value at the same place, in bytes, where that can wait in the second cache.
+    std::ptrdiff_t to_values(int index) const {
+        if ((index - first_tile) * tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored)) >= kWaiting) return 0;
+        return static_cast<const char*>(task.values) - static_cast<const char*>(task.keys);
+    }
+
+    // What is read kLead bytes after a tile of this head: a later head's, or the same of a later turn. The
+    // hardware does not see where a sequence's next tile is.
+    Later later_of(int head, int turn) const {
         const std::ptrdiff_t head_bytes = head_size * static_cast<std::ptrdiff_t>(sizeof(Stored));
         const int later = head + static_cast<int>((kLead - 1) / (turn * head_bytes)) + 1;
-        const int to = index + later / num_heads() * turn;
+        return {later / num_heads() * turn, (later % num_heads() - head) * head_bytes};
+    }
+
+    // The distance to that, in bytes; 0 where there is nothing more.
+    std::ptrdiff_t ahead(int index, const Later& later) const {
+        const int to = index + later.tiles;
         if (to >= end_tile) return 0;
-        return (place(to, later % num_heads()) - place(index, head)) * static_cast<std::ptrdiff_t>(sizeof(Stored));
+        const std::ptrdiff_t tile_bytes = tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored));
+        return (task.tiles[to] - task.tiles[index]) * tile_bytes + later.bytes;
     }
 
     // Scores of one row become weights: exp(score - highest), 0 for what the row does not see.
@@ -250,12 +274,13 @@ private:
         for (int index = first_tile; index < end_tile; index += turn)
             for (int head = 0; head < num_heads(); head++) {
                 const int end = index + turn < end_tile ? index + turn : end_tile;
+                const Later later = later_of(head, num_heads() == 1 ? 1 : turn);
                 for_tiles<E>(rows, [&](int first, auto height, int) {
                     constexpr int kRows = decltype(height)::value;
                     for_columns<kColumnsBeside<E, kRows>>(
                         task.padded_dim / kLanes, [&](int column, auto width) {
                             combine_rows<kRows, decltype(width)::value>(index, end, head,
-                                                                        column * kLanes, first);
+                                                                        column * kLanes, first, later);
                         });
                 });
             }
@@ -263,7 +288,7 @@ private:
 
     // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
     template <int kRows, int kColumns>
-    void combine_rows(int begin, int end, int head, int column, int first) {
+    void combine_rows(int begin, int end, int head, int column, int first, const Later& later) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         float* out = outputs + at * task.padded_dim + column;
         Lanes sum[kRows][kColumns];
@@ -273,13 +298,13 @@ private:
         for (int index = begin; index < end; index++) {
             const Stored* v = values(index, head) + column * kLanes;
             const Act* w = weights + at * width + (index - first_tile) * kLanes;
-            const std::ptrdiff_t later = ahead(index, head, num_heads() == 1 ? 1 : kTilesPerTurn);
+            const std::ptrdiff_t distance = ahead(index, later);
             for (int s = 0; s < kLanes / E::kStep; s++) {
                 typename E::Cell cell[kColumns];
 #pragma GCC unroll 8
                 for (int j = 0; j < kColumns; j++) {
                     const Stored* p = v + j * kLanes * kLanes + s * kCell<E>;
-                    if (kRows <= kFewRows) ask(p, later);
+                    if (kRows <= kFewRows) ask(p, distance);
                     cell[j] = E::load_cell(p);
                 }
 #pragma GCC unroll 16

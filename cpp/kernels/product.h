@@ -22,10 +22,16 @@ struct Columns {
     std::ptrdiff_t step;          // from one cell of a column to the next, in elements
 };
 
+// The same, and what lies `beside` each cell, in bytes, is asked for too.
+template <class E, int kWide>
+struct TwoColumns : Columns<E, kWide> {
+    std::ptrdiff_t beside[kWide];
+};
+
 inline void ask(const void* p, std::ptrdiff_t ahead) { prefetch(static_cast<const char*>(p) + ahead); }
 
-template <class E, int kRows, int kWide>
-inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const Columns<E, kWide>& w,
+template <class E, int kRows, int kWide, class W>
+inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const W& w,
                     int num_steps, typename E::Number* y, std::ptrdiff_t y_stride, bool accumulate) {
     typename E::Sum sum[kRows][kWide];
     for (int m = 0; m < kRows; m++)
@@ -37,6 +43,7 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
         for (int j = 0; j < kWide; j++) {
             const typename E::Stored* p = w.cells[j] + s * w.step;
             ask(p, w.ahead[j]);
+            if constexpr (requires { w.beside; }) ask(p, w.beside[j]);
             cell[j] = E::load_cell(p);
         }
 #pragma GCC unroll 16
