@@ -161,7 +161,7 @@ def test_sequences_of_one_grammar_do_not_disturb_each_other():
 def test_masks_made_ahead_are_the_same():
     """On another thread, while the model computes."""
     states = [state("regex", f"[a-{last}]") for last in "bcd"]
-    compiler = GrammarCompiler(lambda: VOCABULARY, lambda: None)
+    compiler = GrammarCompiler(lambda _: VOCABULARY, lambda: None)
     GrammarState.compute_ahead(states, compiler.mask_pool)
     assert [len(allowed(grammar)) for grammar in states] == [2, 3, 4]
     compiler.close()
@@ -169,15 +169,15 @@ def test_masks_made_ahead_are_the_same():
 
 def test_no_vocabulary_is_read_before_a_grammar_is_ordered():
     """It takes a second and 100 MB where there are 150,000 tokens, and most engines follow no grammar."""
-    rung, num_reads = threading.Semaphore(0), []
-    compiler = GrammarCompiler(lambda: num_reads.append(1) or VOCABULARY, rung.release)
+    rung, reads = threading.Semaphore(0), []
+    compiler = GrammarCompiler(lambda ends: reads.append(ends) or VOCABULARY, rung.release)
     assert compiler.take_ready() == []
-    compiler.order("a", None)
+    compiler.order("a", None, (1, 2))
     assert rung.acquire(timeout=10)
-    compiler.order("b", None)
+    compiler.order("b", None, (1, 2))
     assert rung.acquire(timeout=10)
     compiler.close()
-    assert num_reads == [1]
+    assert reads == [(1, 2)]
 
 
 class Compiled:
@@ -185,11 +185,11 @@ class Compiled:
 
     def __init__(self):
         self.rung = threading.Semaphore(0)
-        self.compiler = GrammarCompiler(lambda: VOCABULARY, self.rung.release)
+        self.compiler = GrammarCompiler(lambda _: VOCABULARY, self.rung.release)
 
     def make(self, text):
         """Order a grammar and wait for it."""
-        self.compiler.order("id", text)
+        self.compiler.order("id", text, (EOS,))
         ready = self.compiler.take_ready()
         if not ready:
             assert self.rung.acquire(timeout=10)
@@ -249,8 +249,8 @@ def test_a_much_used_grammar_is_built_again(compiled):
 def test_a_tokenizer_that_cannot_be_used_fails_the_request_only():
     """The engine goes on; the sentence has the details."""
     rung = threading.Semaphore(0)
-    compiler = GrammarCompiler(lambda: Vocabulary.read("{}", 300, (1,)), rung.release)
-    compiler.order("id", to_grammar_text("regex", "ab", None))
+    compiler = GrammarCompiler(lambda ends: Vocabulary.read("{}", 300, ends), rung.release)
+    compiler.order("id", to_grammar_text("regex", "ab", None), (1,))
     assert rung.acquire(timeout=10)
     [(engine_id, reason)] = compiler.take_ready()
     assert (engine_id, reason.partition(" (")[0]) == (

@@ -15,7 +15,7 @@ from tests.model.checkpoints import (
     write_shards,
 )
 from weft.core.errors import ConfigError
-from weft.model.open import open_model
+from weft.model.open import find_model, open_model
 from weft.model.weights import Tensor
 
 
@@ -161,6 +161,25 @@ def test_the_chat_template_is_found(tmp_path, config, jinja, expected):
         (directory / "chat_template.jinja").write_text(jinja)
     checkpoint = open_model(str(directory))
     assert checkpoint.chat_template == (config["chat_template"] if expected is ... else expected)
+
+
+def test_a_model_is_found_without_reading_its_tokenizer(tmp_path):
+    """An engine loads weights meanwhile; what only the tokenizer says, it hears with requests."""
+    config = {key: value for key, value in CONFIG.items() if key != "eos_token_id"}
+    directory = write_checkpoint(tmp_path / "m", config)
+    write_json(directory / "tokenizer_config.json", {"eos_token": "<|im_end|>"})
+    found = find_model(str(directory))
+    assert (found.card.eos_token_ids, found.chat_template, found.parsed_tokenizer) == (
+        (),
+        None,
+        None,
+    )
+    whole = found.with_tokenizer()
+    assert whole.card.eos_token_ids == open_model(str(directory)).card.eos_token_ids != ()
+    assert whole.with_tokenizer() is whole
+    (directory / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError, match="not a valid tokenizer"):
+        find_model(str(directory)).with_tokenizer()
 
 
 def test_tokenizer_files_are_passed_on_as_found(tmp_path):

@@ -94,13 +94,17 @@ class Loaded:
 
 
 def load(found: Found, options: ServeOptions) -> Loaded:
-    """Check how the model is to be served; `ConfigError` says what of the options cannot be followed."""
+    """Read the tokenizer and check how the model is to be served.
+
+    `ConfigError` says what of the tokenizer or of the options cannot be followed.
+    """
     rpc_options = to_rpc_options(options)
     # The server reads these again: a bad file is to be told now, not after the model has loaded.
     server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
     template = read_template(options.chat_template)
     check_parsers(options)
     lora_modules = read_lora_modules(options.lora_modules or ())
+    found = found.with_tokenizer()
     template = found.checkpoint.chat_template if template is None else template
     return Loaded(
         found=found,

@@ -7,6 +7,8 @@ allowed; a model that does not fit is refused with flags that would make it fit.
 import math
 from dataclasses import dataclass
 
+import msgspec
+
 from weft.compute.load import choose
 from weft.core.config import (
     CacheConfig,
@@ -78,6 +80,17 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         lora_config=lora,
         stream_interval_ms=_stream_interval_ms(options),
     )
+
+
+def with_special_ids(config: EngineConfig, card: ModelCard) -> EngineConfig:
+    """With the special tokens of a card whose tokenizer was read after `resolve`."""
+    model = msgspec.structs.replace(
+        config.model_config,
+        eos_token_ids=card.eos_token_ids,
+        bos_token_id=card.bos_token_id,
+        pad_token_id=card.pad_token_id,
+    )
+    return msgspec.structs.replace(config, model_config=model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,9 @@ class EngineLoop:
         self._meter = LoadMeter(config, lambda: self._loras.num_loaded)
         model = config.model_config
         self._grammars = GrammarCompiler(
-            lambda: Vocabulary.read(read_tokenizer(), model.vocab_size, model.eos_token_ids),
+            lambda eos_token_ids: Vocabulary.read(
+                read_tokenizer(), model.vocab_size, eos_token_ids
+            ),
             mailbox.wake,
         )
         self._pending_pause: Pause | None = None
@@ -194,7 +196,7 @@ class EngineLoop:
     def _add(self, request: Request) -> None:
         self._scheduler.add(request)
         if request.grammar is not None or request.thought is not None:
-            self._grammars.order(request.engine_id, request.grammar)
+            self._grammars.order(request.engine_id, request.grammar, request.eos_token_ids)
 
     def _abort(self, command: Abort) -> list[SequenceOutput]:
         outputs = [

@@ -22,7 +22,7 @@ from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch
-from weft.model.open import open_model
+from weft.model.open import find_model
 from weft.text.tokenizer import TOKENIZER_FILE
 
 log = logging.getLogger("weft.engine")
@@ -118,12 +118,8 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
 def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, Mapping[str, bytes]]:
     model, cache = config.model_config, config.cache_config
     try:
-        checkpoint = open_model(
-            model.model,
-            revision=model.revision,
-            dtype=model.dtype,
-            runner=model.runner_type,
-            has_tokenizer=False,
+        checkpoint = find_model(
+            model.model, revision=model.revision, dtype=model.dtype, runner=model.runner_type
         )
         pooler = load_pooler(checkpoint, config.pooler_config)
         runner = load_configured(checkpoint, config)

@@ -1,7 +1,7 @@
 """`Checkpoint`: a model that was found and checked, before its weights are read."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from tokenizers import Tokenizer
 
@@ -11,19 +11,57 @@ from weft.model.spec import DecoderSpec, EchoSpec
 from weft.model.weights import LoadWeights, Weights, refuse_values
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerPart:
+    """What the tokenizer's files say of a model, by the fields that it becomes.
+
+    `parsed_tokenizer` is what was built from `tokenizer_files` to check them: to build it again would take
+    most of a start.
+    """
+
+    tokenizer_files: Mapping[str, bytes]
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    pad_token_id: int | None
+    chat_template: str | None
+    parsed_tokenizer: Tokenizer | None
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """`tokenizer_files` holds, by file name, all that is needed to rebuild the tokenizer elsewhere.
 
-    `parsed_tokenizer` is what was built from them to check them: to build it again would take most of a start.
+    What they say is known after `with_tokenizer`: the card has no special ids before, and there is no
+    template. An engine needs none of it, and to read a large vocabulary takes most of a start.
     """
 
     card: ModelCard
     spec: DecoderSpec | EncoderSpec | EchoSpec
-    chat_template: str | None
     tokenizer_files: Mapping[str, bytes]
     load_weights: LoadWeights = field(repr=False)
+    read_tokenizer: Callable[[], TokenizerPart] | None = field(default=None, repr=False)
+    chat_template: str | None = None
     parsed_tokenizer: Tokenizer | None = field(default=None, repr=False)
+
+    def with_tokenizer(self) -> "Checkpoint":
+        """With what the tokenizer's files say; a `ConfigError` says why they do not go with the model."""
+        if self.read_tokenizer is None:  # it was read, or built in
+            return self
+        part = self.read_tokenizer()
+        card = replace(
+            self.card,
+            eos_token_ids=part.eos_token_ids,
+            bos_token_id=part.bos_token_id,
+            pad_token_id=part.pad_token_id,
+        )
+        return replace(
+            self,
+            card=card,
+            tokenizer_files=part.tokenizer_files,
+            read_tokenizer=None,
+            chat_template=part.chat_template,
+            parsed_tokenizer=part.parsed_tokenizer,
+        )
 
     def load(self, prefix: str = "") -> Weights:
         """Map and check every tensor whose name begins so; a `ConfigError` names one that is no numbers."""

@@ -1,13 +1,14 @@
 """A Hugging Face directory as a `Checkpoint`: configs, tokenizer and headers are read and checked here."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
 from weft.model.card import AdapterBytes, ModelCard
-from weft.model.checkpoint import Checkpoint
+from weft.model.checkpoint import Checkpoint, TokenizerPart
 from weft.model.encoders.directory import open_encoder
 from weft.model.encoders.families import ENCODER_FAMILIES
 from weft.model.families import ModelConfigFile, read_config, read_spec
@@ -26,7 +27,7 @@ from weft.model.pooling import (
 from weft.model.quantized.config import read_quantization
 from weft.model.safetensors_files import find_tensors
 from weft.model.spec import DecoderSpec
-from weft.model.tokenizer import TokenizerFacts, open_tokenizer
+from weft.model.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
 from weft.model.weights import BYTES_PER_ELEMENT
 
 # Saved by old versions of transformers; computed from the config instead.
@@ -34,41 +35,61 @@ _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
 
 
 def open_directory(
-    path: Path,
-    *,
-    name: str,
-    dtype: str = "auto",
-    runner: str = "auto",
-    has_tokenizer: bool = True,
+    path: Path, *, name: str, dtype: str = "auto", runner: str = "auto"
 ) -> Checkpoint:
-    """Read and check everything of the checkpoint at `path` but the weights themselves.
+    """Read and check everything of the checkpoint at `path` but its tokenizer and the weights themselves.
 
     `runner` is "generate", "pooling" or, for what the files say, "auto".
     """
     where = str(path / "config.json")
     values = parse_object(read_bytes(path / "config.json"), where)
     if values.get("model_type") in ENCODER_FAMILIES:
-        return open_encoder(path, values, name, dtype, runner, has_tokenizer=has_tokenizer)
+        return open_encoder(path, values, name, dtype, runner)
     config = read_config(values, where)
     spec = read_spec(config)
     pooling = _pooling(path, config, spec.hidden_size, runner)
     spec = replace(spec, has_head=pooling is None)
-    ignored = config.family.ignored_tokens
-    files, facts = open_tokenizer(path, spec.vocab_size, ignored, is_wanted=has_tokenizer)
-    generation_path = f"{path}/generation_config.json"
-    data = files.get("generation_config.json")
-    generation = Fields(parse_object(data, generation_path) if data else {}, generation_path)
+    files = UnreadFiles(path)
+    generation = read_generation(files, str(path))
     matched = _match(path, config, spec, pooling)
-    card = describe(name, config, spec, facts, generation, matched.served_dtype(dtype))
+    card = describe(name, config, spec, generation, matched.served_dtype(dtype))
     if matched.format is not None and matched.rounded:
         card = replace(card, notice=matched.format.notice)
     return Checkpoint(
         replace(card, pooling=pooling),
         spec,
-        facts.chat_template,
         files,
         lambda: matched.load(None if dtype == "auto" else dtype),
-        facts.parsed_tokenizer,
+        lambda: read_part(
+            read_tokenizer_files(path), str(path), config, generation, spec.vocab_size
+        ),
+    )
+
+
+def read_generation(files: Mapping[str, bytes], where: str) -> Fields:
+    """generation_config.json, empty if there is none."""
+    path = f"{where}/generation_config.json"
+    data = files.get("generation_config.json")
+    return Fields(parse_object(data, path) if data else {}, path)
+
+
+def read_part(
+    files: Mapping[str, bytes],
+    where: str,
+    config: ModelConfigFile,
+    generation: Fields,
+    vocab_size: int,
+) -> TokenizerPart:
+    """The tokenizer of a decoder, checked, and what it and the configs say of special tokens."""
+    fields = config.fields
+    facts = read_tokenizer(files, where, vocab_size, config.family.ignored_tokens)
+    return TokenizerPart(
+        tokenizer_files=files,
+        eos_token_ids=eos_token_ids(facts.eos_token_id, fields, generation, vocab_size),
+        bos_token_id=optional_id(facts.bos_token_id, fields, "bos_token_id", vocab_size),
+        pad_token_id=optional_id(facts.pad_token_id, fields, "pad_token_id", vocab_size),
+        chat_template=facts.chat_template,
+        parsed_tokenizer=facts.parsed_tokenizer,
     )
 
 
@@ -104,22 +125,20 @@ def describe(
     name: str,
     config: ModelConfigFile,
     spec: DecoderSpec,
-    facts: TokenizerFacts,
     generation: Fields,
     dtype: str,
 ) -> ModelCard:
-    """The card of a decoder."""
-    fields, vocab_size = config.fields, spec.vocab_size
+    """The card of a decoder, without what its tokenizer says."""
     num_parameters = sum(math.prod(plan.shape) for plan in decoder_layout(spec))
     return ModelCard(
         name=name,
         model_type=config.model_type,
         architectures=config.architectures,
-        vocab_size=vocab_size,
+        vocab_size=spec.vocab_size,
         max_position_embeddings=spec.max_position_embeddings,
-        eos_token_ids=eos_token_ids(facts.eos_token_id, fields, generation, vocab_size),
-        bos_token_id=optional_id(facts.bos_token_id, fields, "bos_token_id", vocab_size),
-        pad_token_id=optional_id(facts.pad_token_id, fields, "pad_token_id", vocab_size),
+        eos_token_ids=(),
+        bos_token_id=None,
+        pad_token_id=None,
         dtype=dtype,
         default_sampling_params=default_sampling_params(generation),
         num_parameters=num_parameters,

@@ -1,4 +1,4 @@
-"""`open_model`: a name from the command line to a checked `Checkpoint`."""
+"""`find_model` and `open_model`: a name from the command line to a checked `Checkpoint`."""
 
 import re
 from dataclasses import replace
@@ -14,7 +14,7 @@ from weft.model.embedded.random import open_random
 from weft.model.fields import shown
 from weft.model.weights import DTYPES
 
-__all__ = ["Checkpoint", "open_model"]
+__all__ = ["Checkpoint", "find_model", "open_model"]
 
 RUNNERS = ("auto", "generate", "pooling")
 
@@ -32,15 +32,20 @@ def open_model(
     revision: str | None = None,
     dtype: str = "auto",
     runner: str = "auto",
-    has_tokenizer: bool = True,
 ) -> Checkpoint:
     """Find a model by directory, Hub id or `embedded:…`; a `ConfigError` says why it cannot be served.
 
     `dtype` other than "auto" rounds the weights to that type. `revision` is for Hub ids only.
     `runner` is what the model is for: "generate", "pooling" or, as its files say, "auto".
-    Without `has_tokenizer` that of a directory is not built, and the card lacks what it would say: for
-    a process that is told so by the one that built it.
     """
+    found = find_model(name, revision=revision, dtype=dtype, runner=runner)
+    return found.with_tokenizer()
+
+
+def find_model(
+    name: str, *, revision: str | None = None, dtype: str = "auto", runner: str = "auto"
+) -> Checkpoint:
+    """The same without its tokenizer, which is read by `Checkpoint.with_tokenizer`."""
     if runner not in RUNNERS:
         raise ConfigError(f"runner is {shown(runner)}; it must be one of {', '.join(RUNNERS)}")
     if dtype != "auto" and dtype not in DTYPES:
@@ -51,9 +56,7 @@ def open_model(
     path = _local_directory(name)
     if path is not None:
         _refuse_revision(name, revision)
-        return open_directory(
-            path, name=name, dtype=dtype, runner=runner, has_tokenizer=has_tokenizer
-        )
+        return open_directory(path, name=name, dtype=dtype, runner=runner)
     if not is_hub_id(name):
         raise ConfigError(
             f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
@@ -63,7 +66,7 @@ def open_model(
     from weft.model.hub import fetch  # noqa: PLC0415
 
     path = fetch(name, revision)
-    return open_directory(path, name=name, dtype=dtype, runner=runner, has_tokenizer=has_tokenizer)
+    return open_directory(path, name=name, dtype=dtype, runner=runner)
 
 
 def is_hub_id(name: str) -> bool:

@@ -38,9 +38,6 @@ class TokenizerFacts:
     parsed_tokenizer: Tokenizer | None
 
 
-NO_FACTS = TokenizerFacts(None, None, None, None, None)
-
-
 class UnreadFiles(Mapping[str, bytes]):
     """The same files, read when they are asked for: most engines never need their tokenizer."""
 
@@ -72,16 +69,6 @@ def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
     return {
         name: read_bytes(directory / name) for name in FILE_NAMES if (directory / name).exists()
     }
-
-
-def open_tokenizer(
-    directory: Path, vocab_size: int, ignored_tokens: frozenset[str], *, is_wanted: bool
-) -> tuple[Mapping[str, bytes], TokenizerFacts]:
-    """The files and what they say, checked; or, where nobody wants that, neither read nor built."""
-    if not is_wanted:
-        return UnreadFiles(directory), NO_FACTS
-    files = read_tokenizer_files(directory)
-    return files, read_tokenizer(files, str(directory), vocab_size, ignored_tokens)
 
 
 def read_tokenizer(

@@ -11,7 +11,7 @@ from tests.model.checkpoints import CONFIG, write_checkpoint
 from weft.compute.native import resident_bytes
 from weft.model.families import read_config, read_spec
 from weft.model.layout import decoder_layout
-from weft.model.open import open_model
+from weft.model.open import find_model
 
 MIB = 1 << 20
 LARGE = {
@@ -29,14 +29,14 @@ import json, sys
 import numpy as np
 from weft.compute.native import Machine, NativeRunner, Rounding
 from weft.compute.runner import Batch
-from weft.model.open import open_model
+from weft.model.open import find_model
 
 def read(key):
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 path, dtype, quantization = sys.argv[1:]
-checkpoint = open_model(path, dtype=dtype, has_tokenizer=False)
+checkpoint = find_model(path, dtype=dtype)
 start = read("VmRSS")
 runner = NativeRunner(
     checkpoint.spec, checkpoint.map(), dtype=checkpoint.card.dtype, max_model_len=128,
@@ -75,7 +75,7 @@ def measure(path, dtype, quantization=None):
 @pytest.mark.parametrize(("dtype", "quantization"), [("auto", None), ("auto", "int8")])
 def test_a_checkpoint_is_never_in_memory_twice(large, dtype, quantization):
     """While tensors are packed their pages of the file's map are given back, one after the other."""
-    checkpoint = open_model(str(large))
+    checkpoint = find_model(str(large))
     weights = resident_bytes(checkpoint.spec, checkpoint.card.dtype, quantization).weights
     peak, loaded, _ = measure(large, dtype, quantization)
     assert weights < loaded < weights + 16 * MIB

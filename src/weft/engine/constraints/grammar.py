@@ -201,11 +201,14 @@ class GrammarCompiler:
     """Builds grammars on a thread of its own. Everything else is for the loop's thread.
 
     The vocabulary is read for the first of them: 150,000 tokens take a second, in which the library
-    holds Python's lock, and 100 MB, and most engines never need them. `wake` is called from that thread
-    when one is ready.
+    holds Python's lock, and 100 MB, and most engines never need them. The ids that end a sequence come with
+    it; they are the model's, so all requests bring the same. `wake` is called from that thread when one
+    is ready.
     """
 
-    def __init__(self, read_vocabulary: Callable[[], Vocabulary], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, read_vocabulary: Callable[[Sequence[int]], Vocabulary], wake: Callable[[], None]
+    ) -> None:
         self._wake = wake
         self._ready: queue.SimpleQueue[tuple[str, str | None, Grammar | str]] = queue.SimpleQueue()
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
@@ -215,10 +218,10 @@ class GrammarCompiler:
         self._read_vocabulary = read_vocabulary
         self._vocabulary: Future[Vocabulary] | None = None
 
-    def order(self, engine_id: str, text: str | None) -> None:
+    def order(self, engine_id: str, text: str | None, eos_token_ids: Sequence[int]) -> None:
         """Ask for a grammar (None: for the vocabulary); `take_ready` gives it, at once if it is kept."""
         if self._vocabulary is None:
-            self._vocabulary = self._builder.submit(self._read_vocabulary)
+            self._vocabulary = self._builder.submit(self._read_vocabulary, eos_token_ids)
         grammar = None if text is None else self._kept.get(text)
         if text is not None and grammar is not None and grammar.num_uses < _MAX_USES:
             self._kept.move_to_end(text)

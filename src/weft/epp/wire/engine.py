@@ -51,7 +51,7 @@ class EngineConnection:
 
     def __init__(self, host_port: str) -> None:
         self._channel = grpc.aio.insecure_channel(host_port, options=_OPTIONS)
-        self._stub = vllm_engine_pb2_grpc.VllmEngineStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = vllm_engine_pb2_grpc.VllmEngineStub(self._channel)
 
     async def load(self) -> Load:
         """Its load now, summed over its ranks; raises `EngineFailed`."""

@@ -58,4 +58,6 @@ def open_echo(name: str, query: str) -> Checkpoint:
         kv_bytes_per_token=4,
         notice="embedded:echo repeats the prompt; no model is behind it.",
     )
-    return Checkpoint(card, spec, CHATML, files, lambda: Weights(MappingProxyType({})))
+    return Checkpoint(
+        card, spec, files, lambda: Weights(MappingProxyType({})), chat_template=CHATML
+    )

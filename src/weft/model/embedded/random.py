@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
 from weft.model.checkpoint import Checkpoint
-from weft.model.directory import describe
+from weft.model.directory import describe, read_generation, read_part
 from weft.model.embedded.byte_tokenizer import (
     ENDOFTEXT_ID,
     IM_END_ID,
@@ -20,11 +20,9 @@ from weft.model.embedded.byte_tokenizer import (
 )
 from weft.model.embedded.parameters import Parameters, parse_parameters
 from weft.model.families import read_config, read_spec
-from weft.model.fields import Fields
 from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.pooling import PoolingSpec
 from weft.model.spec import DecoderSpec
-from weft.model.tokenizer import read_tokenizer
 from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
 
 _KEYS = tuple(
@@ -45,10 +43,9 @@ def open_random(name: str, query: str, dtype: str, runner: str = "auto") -> Chec
         "config.json": json.dumps({**values, "dtype": drawn}, indent=1).encode(),
         "generation_config.json": json.dumps({"eos_token_id": [IM_END_ID, ENDOFTEXT_ID]}).encode(),
     }
-    facts = read_tokenizer(files, name, spec.vocab_size, frozenset())
     served = drawn if dtype == "auto" else dtype
-    generation = Fields(json.loads(files["generation_config.json"]), name)
-    card = describe(name, config, spec, facts, generation, served)
+    generation = read_generation(files, name)
+    card = describe(name, config, spec, generation, served)
     if not spec.has_head:
         last, hidden = PoolingKind.LAST, spec.hidden_size
         card = replace(card, pooling=PoolingSpec(hidden_size=hidden, kind=last, normalize=True))
@@ -56,10 +53,9 @@ def open_random(name: str, query: str, dtype: str, runner: str = "auto") -> Chec
     return Checkpoint(
         card,
         spec,
-        facts.chat_template,
         files,
         lambda: _draw_all(spec, seed, drawn, served),
-        facts.parsed_tokenizer,
+        lambda: read_part(files, name, config, generation, spec.vocab_size),
     )
 
 

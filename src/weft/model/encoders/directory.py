@@ -8,7 +8,7 @@ from types import MappingProxyType
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
 from weft.model.card import ModelCard
-from weft.model.checkpoint import Checkpoint
+from weft.model.checkpoint import Checkpoint, TokenizerPart
 from weft.model.encoders.families import (
     EncoderConfig,
     read_encoder_config,
@@ -21,7 +21,7 @@ from weft.model.generation import optional_id
 from weft.model.match import Matched, match_tensors
 from weft.model.pooling import PoolingSpec, read_embedding
 from weft.model.safetensors_files import find_tensors
-from weft.model.tokenizer import TokenizerFacts, open_tokenizer
+from weft.model.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
 from weft.model.weights import BYTES_PER_ELEMENT
 
 # As the first releases of BERT named the numbers of a norm.
@@ -34,10 +34,8 @@ def open_encoder(
     name: str,
     dtype: str,
     runner: str,
-    *,
-    has_tokenizer: bool,
 ) -> Checkpoint:
-    """Read and check everything of the checkpoint at `path` but the weights themselves."""
+    """Read and check everything of the checkpoint at `path` but its tokenizer and the weights themselves."""
     config = read_encoder_config(values, str(path / "config.json"))
     if runner == "generate":
         raise ConfigError(
@@ -45,10 +43,9 @@ def open_encoder(
         )
     spec = read_encoder_spec(config)
     pooling = _pooling(path, config, spec)
-    files, facts = open_tokenizer(path, spec.vocab_size, frozenset(), is_wanted=has_tokenizer)
     matched = _match(path, config, spec, pooling)
     card = replace(
-        _card(name, config, spec, facts),
+        _card(name, config, spec),
         dtype=matched.served_dtype(dtype),
         num_parameters=matched.num_parameters,
         weight_bytes=matched.num_parameters * BYTES_PER_ELEMENT["float32"],
@@ -57,10 +54,23 @@ def open_encoder(
     return Checkpoint(
         card,
         spec,
-        facts.chat_template,
-        files,
+        UnreadFiles(path),
         lambda: matched.load(None if dtype == "auto" else dtype),
-        facts.parsed_tokenizer,
+        lambda: _read_part(path, config, spec.vocab_size),
+    )
+
+
+def _read_part(path: Path, config: EncoderConfig, vocab_size: int) -> TokenizerPart:
+    files, fields = read_tokenizer_files(path), config.fields
+    facts = read_tokenizer(files, str(path), vocab_size, frozenset())
+    eos = optional_id(facts.eos_token_id, fields, "eos_token_id", vocab_size)
+    return TokenizerPart(
+        tokenizer_files=files,
+        eos_token_ids=() if eos is None else (eos,),
+        bos_token_id=optional_id(facts.bos_token_id, fields, "bos_token_id", vocab_size),
+        pad_token_id=optional_id(facts.pad_token_id, fields, "pad_token_id", vocab_size),
+        chat_template=facts.chat_template,
+        parsed_tokenizer=facts.parsed_tokenizer,
     )
 
 
@@ -88,24 +98,17 @@ def _usual(name: str) -> str:
     return name
 
 
-def _card(
-    name: str,
-    config: EncoderConfig,
-    spec: EncoderSpec,
-    facts: TokenizerFacts,
-) -> ModelCard:
-    """All that config and tokenizer say; sizes are of the tensors."""
-    fields, vocab_size = config.fields, spec.vocab_size
-    eos = optional_id(facts.eos_token_id, fields, "eos_token_id", vocab_size)
+def _card(name: str, config: EncoderConfig, spec: EncoderSpec) -> ModelCard:
+    """All that the config says; sizes are of the tensors."""
     return ModelCard(
         name=name,
         model_type=config.model_type,
         architectures=config.architectures,
-        vocab_size=vocab_size,
+        vocab_size=spec.vocab_size,
         max_position_embeddings=spec.max_position_embeddings,
-        eos_token_ids=() if eos is None else (eos,),
-        bos_token_id=optional_id(facts.bos_token_id, fields, "bos_token_id", vocab_size),
-        pad_token_id=optional_id(facts.pad_token_id, fields, "pad_token_id", vocab_size),
+        eos_token_ids=(),
+        bos_token_id=None,
+        pad_token_id=None,
         dtype="float32",
         default_sampling_params=MappingProxyType({}),
         num_parameters=0,
