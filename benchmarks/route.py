@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.route_processes import WEFT, Result, envoy, measure, picker, process, servers
 from weft.cli.up import PICKER_CONFIG
 from weft.cli.up_envoy import EnvoyPlan
-from weft.pb.ext_proc_pb2 import ProcessingRequest
+from weft.pb.ext_proc_pb2 import BodySendMode, ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 from weft.pb.vllm_engine_pb2 import GenerateRequest, TokenizedInput
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
@@ -92,8 +92,8 @@ def messages(path: str, content_type: str, body: bytes) -> list[ProcessingReques
         "x-forwarded-proto": "http",
     }.items():  # fmt: skip
         opening.request_headers.headers.headers.add(key=key, raw_value=value.encode())
-    opening.protocol_config.request_body_mode = 4
-    opening.protocol_config.response_body_mode = 4
+    opening.protocol_config.request_body_mode = BodySendMode.FULL_DUPLEX_STREAMED
+    opening.protocol_config.response_body_mode = BodySendMode.FULL_DUPLEX_STREAMED
     out = [opening]
     size = 16_384 if "grpc" in content_type else 1_000_000
     for start in range(0, len(body), size):
@@ -136,7 +136,7 @@ async def alone(
             call = process_stream()
             for message in make(number):
                 await call.write(message)
-            while await call.read() is not grpc.aio.EOF:
+            while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # no stub has it
                 pass
             assert await call.code() is grpc.StatusCode.OK
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.serve_load import Job, Report, Seen, drive
 from weft.core.config import EngineOptions
-from weft.core.types import OutputKind, SamplingParams
+from weft.core.types import OutputKind, SamplingParams, TokensPrompt
 from weft.engine.configure import resolve
 from weft.engine.front.process_client import ProcessClient
 from weft.model.open import open_model
@@ -164,8 +164,8 @@ async def alone(client: ProcessClient, job: Job) -> Report:
     )
 
     async def ask(prompt: list[int], seen: Seen) -> None:
-        request = {"prompt_token_ids": prompt}
-        async with aclosing(client.generate(request, params, f"{id(seen):x}")) as outputs:
+        tokens: TokensPrompt = {"prompt_token_ids": prompt}
+        async with aclosing(client.generate(tokens, params, f"{id(seen):x}")) as outputs:
             async for output in outputs:
                 seen.take(sum(len(answer.token_ids) for answer in output.outputs))
 

@@ -21,9 +21,11 @@ from statistics import median
 
 import grpc
 import psutil
-from peers.environments import LLAMA, ROOT
-from start_checkpoint import SHAPE_BY_NAME, checkpoint
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.peers.environments import LLAMA, ROOT
+from benchmarks.start_checkpoint import SHAPE_BY_NAME, checkpoint
 from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.model.open import open_model

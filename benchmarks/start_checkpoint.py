@@ -5,8 +5,9 @@ import random
 from pathlib import Path
 
 import tokenizers
-from peers.checkpoints import SHAPES, Shape, write_checkpoint
-from peers.environments import ROOT
+
+from benchmarks.peers.checkpoints import SHAPES, Shape, write_checkpoint
+from benchmarks.peers.environments import ROOT
 
 SHAPE_BY_NAME = {shape.name: shape for shape in SHAPES}
 _LONGEST = 16  # characters of a token

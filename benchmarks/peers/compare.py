@@ -136,15 +136,23 @@ def commands(shape: Shape, names: Sequence[str]) -> Iterator[tuple[str, list[str
                 LLAMA.make()
                 file = _gguf(shape, checkpoint, "Q8_0" if name.endswith("q8_0") else "BF16")
                 yield name, [str(LLAMA.python), str(HERE / "engine_llama.py"), str(file)], {}
-            case "transformers":
+            case "transformers" | "transformers continuous":
                 TRANSFORMERS.make()
-                command = [str(TRANSFORMERS.python), str(HERE / "engine_transformers.py")]
-                yield name, [*command, str(checkpoint)], {}
+                script = HERE / f"engine_{name.replace(' ', '_')}.py"
+                yield name, [str(TRANSFORMERS.python), str(script), str(checkpoint)], {}
             case _:
                 raise SystemExit(f"unknown engine {name!r}; there are: {', '.join(ENGINES)}")
 
 
-ENGINES = ("weft", "weft int8", "vllm", "llama.cpp", "llama.cpp q8_0", "transformers")
+ENGINES = (
+    "weft",
+    "weft int8",
+    "vllm",
+    "llama.cpp",
+    "llama.cpp q8_0",
+    "transformers",
+    "transformers continuous",
+)
 
 
 def _gguf(shape: Shape, checkpoint: Path, kind: str) -> Path:
@@ -211,7 +219,13 @@ def table(results: Sequence[Measured], engines: Sequence[str]) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3g} ({min(values):.3g}–{max(values):.3g})"
+    middle, low, high = map(_figures, (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({low}–{high})"
+
+
+def _figures(value: float) -> str:
+    """Three figures, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ratio(ours: Sequence[Measured], theirs: Sequence[Measured]) -> str:

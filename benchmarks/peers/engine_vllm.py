@@ -1,10 +1,10 @@
 """vLLM's CPU build as one of the engines: AsyncLLM in the environment that `environments.py` makes."""
 
-import asyncio
 import itertools
 import sys
 from collections.abc import AsyncIterator
 
+import uvloop
 import vllm
 from protocol import claim_stdout, serve, streaming
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -39,4 +39,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())  # as its server does

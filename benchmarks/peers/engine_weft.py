@@ -1,11 +1,11 @@
 """Weft as one of the engines: the engine in its own process, as `weft serve` runs it."""
 
 import argparse
-import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+import uvloop
 from protocol import claim_stdout, serve, streaming
 
 from weft import __version__
@@ -17,7 +17,11 @@ from weft.engine.front.process_client import ProcessClient
 from weft.engine.memory import free_memory_bytes
 from weft.model.open import open_model
 
-KV_BYTES = 4 * 2**30
+# What the workloads of one round need, so that the round that is thrown away writes all of it: an engine
+# that has served for a while does not wait for the kernel to clear its KV memory, nor do peers, who write
+# theirs at the start.
+KV_TOKENS = 16384
+BLOCK_SIZE = 16
 
 
 async def main() -> None:
@@ -29,7 +33,11 @@ async def main() -> None:
     pipe = claim_stdout()
     extra = {"quantization": arguments.quantization} if arguments.quantization else {}
     options = EngineOptions(
-        model=arguments.model, max_model_len=8192, kv_cache_bytes=KV_BYTES, **extra
+        model=arguments.model,
+        max_model_len=8192,
+        block_size=BLOCK_SIZE,
+        num_gpu_blocks_override=KV_TOKENS // BLOCK_SIZE,
+        **extra,
     )
     checkpoint = open_model(options.model)
     checkpoint = with_resident_sizes(checkpoint, choose(options, checkpoint.card))
@@ -53,4 +61,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())  # as its server does

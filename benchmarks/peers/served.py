@@ -31,6 +31,7 @@ from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 START_TIMEOUT_S = 600.0
 HEALTH_TIMEOUT_S = 5.0
+BLOCK_SIZE = 16  # of Weft's KV cache
 SERVERS = ("weft", "vllm")
 # Sends one prompt and calls back each time that more of the answer has come; gives the tokens of all.
 Ask = Callable[[list[int], int, Callable[[], None]], Awaitable[int]]
@@ -62,12 +63,7 @@ async def measure(server: str, ask: Ask, prompts: list[list[int]]) -> Served:
     stamps: list[Stamps] = []
 
     async def client() -> None:
-        for prompt in waiting:
-            started, at = time.perf_counter(), []
-            num_tokens = await ask(
-                prompt, SERVED.max_tokens, lambda s=started, a=at: a.append(time.perf_counter() - s)
-            )
-            stamps.append(Stamps(at, num_tokens))
+        stamps.extend([await _follow(ask, prompt) for prompt in waiting])
 
     started = time.perf_counter()
     async with asyncio.TaskGroup() as clients:
@@ -81,6 +77,15 @@ async def measure(server: str, ask: Ask, prompts: list[list[int]]) -> Served:
     gaps = [b - a for one in stamps for a, b in zip(one.at, one.at[1:], strict=False)]
     first, between = _percentiles(firsts), _percentiles(gaps)
     return Served(server, num_tokens / total_s, *first, *between)
+
+
+async def _follow(ask: Ask, prompt: list[int]) -> Stamps:
+    started = time.perf_counter()
+    at: list[float] = []
+    num_tokens = await ask(
+        prompt, SERVED.max_tokens, lambda: at.append(time.perf_counter() - started)
+    )
+    return Stamps(at, num_tokens)
 
 
 def _percentiles(values: list[float]) -> tuple[float, float]:
@@ -214,7 +219,10 @@ async def run(shape: Shape, servers: Sequence[str], repetitions: int) -> list[Se
 async def _start_weft(checkpoint: str, shape: Shape, stack: AsyncExitStack) -> dict[str, Ask]:
     http, rpc = _free_port(), _free_port()
     command = [sys.executable, "-m", "weft.cli.main", "serve", checkpoint, "--port", str(http)]
-    command += ["--grpc-port", str(rpc), "--max-model-len", "8192", "--kv-cache-bytes", "4GiB"]
+    command += ["--grpc-port", str(rpc), "--max-model-len", "8192"]
+    # As many tokens as one run has, so that the run that is thrown away writes all of it.
+    num_blocks = SERVED.num_prompts * (SERVED.prompt_tokens + SERVED.max_tokens) // BLOCK_SIZE
+    command += ["--block-size", str(BLOCK_SIZE), "--num-gpu-blocks-override", str(num_blocks)]
     command += ["--served-model-name", shape.name]
     await start("weft", command, {}, stack, http)
     channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{rpc}"))

@@ -140,7 +140,7 @@ def _request(number: int, vocab_size: int, context: int, num_steps: int) -> Requ
         engine_id=f"r{number}",
         prompt_token_ids=np.random.default_rng(number).integers(0, vocab_size, context).tolist(),
         params=SamplingParams(temperature=0.0, max_tokens=num_steps, ignore_eos=True),
-        eos_token_ids=[],
+        eos_token_ids=(),
         seed=number,
         arrival_time=0.0,
     )
