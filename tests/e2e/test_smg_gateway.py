@@ -112,7 +112,7 @@ def test_chat_answers_what_the_engine_alone_answers(chat, llm, question_ids):
 
 
 def test_a_streamed_chat_adds_up_to_the_whole_one(chat, llm, question_ids):
-    """Text in several pieces, one reason, and the usage at the end."""
+    """The same text, one reason, and the usage at the end."""
     [expected] = alone(llm, question_ids)
     stream = chat.chat.completions.create(
         model=TINY, messages=QUESTION, temperature=0, max_tokens=30,
@@ -123,9 +123,18 @@ def test_a_streamed_chat_adds_up_to_the_whole_one(chat, llm, question_ids):
     pieces = [choice.delta.content for choice in choices if choice.delta.content]
     reasons = [choice.finish_reason for choice in choices if choice.finish_reason]
     assert "".join(pieces) == expected.text
-    assert len(pieces) > 1
     assert reasons == [expected.finish_reason]
     assert chunks[-1].usage.completion_tokens == len(expected.token_ids)
+
+
+def test_a_long_answer_does_not_wait_for_its_end(chat):
+    """It fills the context: a short one may be over before the gateway reads the first of it."""
+    stream = chat.chat.completions.create(
+        model=TINY, messages=QUESTION, temperature=0, stream=True, extra_body={"ignore_eos": True}
+    )
+    choices = [choice for chunk in stream for choice in chunk.choices]
+    assert len([choice for choice in choices if choice.delta.content]) > 1
+    assert choices[-1].finish_reason == "length"
 
 
 SCHEMA = {
