@@ -1,5 +1,13 @@
 #include "cpu.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -8,6 +16,38 @@
 namespace weft {
 
 #if defined(__x86_64__)
+
+namespace {
+
+// The operating system saves tile registers only for processes that ask for it.
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr int kAskPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h
+    constexpr int kTileData = 18;
+    static const bool may = syscall(SYS_arch_prctl, kAskPermission, kTileData) == 0;
+    return may;
+#else
+    return false;
+#endif
+}
+
+void add_amx(std::vector<std::string>& names) {
+    unsigned eax = 0;
+    unsigned ebx = 0;
+    unsigned ecx = 0;
+    unsigned edx = 0;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return;
+    const auto has = [&](int bit) { return (edx >> bit & 1) != 0; };
+    constexpr int kBfloat16 = 22;
+    constexpr int kTile = 24;
+    constexpr int kInt8 = 25;
+    if (!has(kTile) || !may_use_tiles()) return;
+    names.emplace_back("amx_tile");
+    if (has(kInt8)) names.emplace_back("amx_int8");
+    if (has(kBfloat16)) names.emplace_back("amx_bf16");
+}
+
+}  // namespace
 
 std::string cpu_architecture() { return "x86-64"; }
 
@@ -25,6 +65,7 @@ std::vector<std::string> cpu_features() {
     if (__builtin_cpu_supports("avx512vl")) names.emplace_back("avx512vl");
     if (__builtin_cpu_supports("avx512vnni")) names.emplace_back("avx512_vnni");
     if (__builtin_cpu_supports("avx512bf16")) names.emplace_back("avx512_bf16");
+    add_amx(names);
     return names;
 }
 

@@ -61,7 +61,7 @@ void Encoder::forward(const EncoderBatch& batch, std::span<float> states) {
     const std::lock_guard lock(mutex_);
     if (const std::string name = weights_.missing(); !name.empty())
         throw std::invalid_argument("tensor " + name + " was not loaded");
-    const EncoderPlan plan = make_encoder_plan(spec_, batch);
+    const EncoderPlan plan = make_encoder_plan(spec_, batch, kernels_.attention_rows);
     if (states.size() != batch.wanted.size() * static_cast<std::size_t>(spec_.hidden_size))
         throw std::invalid_argument("states must have a row of hidden_size for each of logit_rows");
     if (batch.wanted.empty()) return;

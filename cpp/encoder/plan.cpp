@@ -45,7 +45,7 @@ void check_positions(const EncoderSpec& spec, const EncoderBatch& batch) {
 
 }  // namespace
 
-EncoderPlan make_encoder_plan(const EncoderSpec& spec, const EncoderBatch& batch) {
+EncoderPlan make_encoder_plan(const EncoderSpec& spec, const EncoderBatch& batch, int attention_rows) {
     check_sizes(spec, batch);
     check_range(batch.token_ids, spec.vocab_size, "token_ids");
     // A model without token types has one kind of token.
@@ -55,7 +55,7 @@ EncoderPlan make_encoder_plan(const EncoderSpec& spec, const EncoderBatch& batch
     EncoderPlan plan;
     plan.rows = static_cast<int>(batch.token_ids.size());
     plan.slots.reserve(batch.token_ids.size());
-    const int step = attention_tokens(1);
+    const int step = attention_tokens(attention_rows, 1);
     for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
         const int begin = batch.query_starts[i];
         const int end = batch.query_starts[i + 1];

@@ -40,6 +40,6 @@ struct EncoderPlan {
 
 // Throws std::invalid_argument, which names the field, for a batch that could lead outside of the
 // tables of embeddings or its own rows, or that does not hold whole sequences.
-EncoderPlan make_encoder_plan(const EncoderSpec& spec, const EncoderBatch& batch);
+EncoderPlan make_encoder_plan(const EncoderSpec& spec, const EncoderBatch& batch, int attention_rows);
 
 }  // namespace weft

@@ -19,7 +19,9 @@ inline void scale_sums(const Int8Task& task, int panel, int row, const std::int3
     }
 }
 
-inline void int8_block(const Int8Task& task, int panel, int first_row, int rows) {
+// `multiply(sums)` gives those of a few rows and one panel.
+template <class Multiply>
+inline void int8_block(const Int8Task& task, int panel, int first_row, int rows, const Multiply& multiply) {
     alignas(64) std::int32_t sums[kBlockRows * kPanelColumns];
     alignas(64) float waiting[kBlockRows * kPanelColumns];
     float* y = waiting;
@@ -28,7 +30,7 @@ inline void int8_block(const Int8Task& task, int panel, int first_row, int rows)
         y = static_cast<float*>(task.out) + first_row * task.out_stride + panel * kPanelColumns;
         y_stride = task.out_stride;
     }
-    multiply_panel<Int8>(task, panel, first_row, rows, sums, kPanelColumns);
+    multiply(sums);
     for (int m = 0; m < rows; m++)
         scale_sums(task, panel, first_row + m, sums + m * kPanelColumns, y + m * y_stride);
     finish<Float32>(task, panel, first_row, rows, y, y_stride);
@@ -57,11 +59,11 @@ void int8_gemm(const Int8Task& task) {
         return for_columns<kRowPanels>(task.last_panel - task.first_panel, [&](int at, auto panels) {
             int8_row<decltype(panels)::value>(task, task.first_panel + at);
         });
-    for (int panel = task.first_panel; panel < task.last_panel; panel++)
-        for (int row = 0; row < task.rows; row += kBlockRows) {
-            const int left = task.rows - row;
-            int8_block(task, panel, row, left < kBlockRows ? left : kBlockRows);
-        }
+    for_blocks(task, 0, task.rows, [&](int panel, int first_row, int rows) {
+        int8_block(task, panel, first_row, rows, [&](std::int32_t* sums) {
+            multiply_panel<Int8>(task, panel, first_row, rows, sums, kPanelColumns);
+        });
+    });
 }
 
 inline Lanes load_activations(const QuantizeTask& task, int i) {

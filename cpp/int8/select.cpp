@@ -11,7 +11,7 @@ const Int8Kernels& int8_kernels_of(const std::string& path) {
 #if defined(__x86_64__)
     const std::vector<std::string> features = cpu_features();
     const bool has_vnni = std::find(features.begin(), features.end(), "avx512_vnni") != features.end();
-    if (path.starts_with("avx512")) return has_vnni ? avx512_vnni_int8_kernels() : avx2_int8_kernels();
+    if (path == "amx" || path.starts_with("avx512")) return has_vnni ? avx512_vnni_int8_kernels() : avx2_int8_kernels();
     if (path == "avx2") return avx2_int8_kernels();
 #endif
     (void)path;

@@ -2,12 +2,11 @@
 //
 // Scores of all visible keys first, then the exact maximum, then weights and their sum, lane by lane
 // in order of position, then values in order of position. Hidden keys weigh exactly 0, so which tiles
-// a task reads beyond a row's own changes no bit of that row.
+// a task reads beyond a row's own changes no bit of that row. The two products are left to `Self`.
 #pragma once
 
 #include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #include "kernels/math.h"
 #include "kernels/product.h"
@@ -24,14 +23,9 @@ constexpr std::ptrdiff_t kLead = 8192;
 // Values of so many bytes are asked for together with the keys: they wait in the second cache.
 constexpr std::ptrdiff_t kWaiting = 256 << 10;
 
-// Columns that fit the registers beside `kRows` rows: few rows alone would wait for each other's sums.
-template <class E, int kRows>
-constexpr int kColumnsBeside = kRows * 8 <= kMaxRows<E> * kWide   ? 8
-                               : kRows * 4 <= kMaxRows<E> * kWide ? 4
-                               : kRows * 2 <= kMaxRows<E> * kWide ? 2
-                                                                  : 1;
-
-template <class E>
+// `Self` has score_turn(begin, end, head, later) and combine_turn(begin, end, head, later), for all rows of a
+// head and tiles [begin, end): scores from queries and keys, outputs from weights and values.
+template <class E, class Self>
 struct Attention {
     using Stored = typename E::Stored;
     using Act = typename E::Activation;
@@ -51,7 +45,8 @@ struct Attention {
         end_key = end_key_of(highest);
         first_tile = first_key / kLanes;
         end_tile = (end_key - 1) / kLanes + 1;
-        width = static_cast<std::ptrdiff_t>(end_tile - first_tile) * kLanes;
+        // Odd, or rows would lie where they push each other out of the first cache.
+        width = static_cast<std::ptrdiff_t>((end_tile - first_tile) | 1) * kLanes;
         head_size = static_cast<std::ptrdiff_t>(t.padded_dim) * kLanes;
         divide_scratch();
     }
@@ -67,7 +62,7 @@ struct Attention {
             for (int row = 0; row < rows; row++) emit(head, row);
     }
 
-private:
+protected:
     const AttentionTask& task;
     int tokens, rows;
     int first_key, end_key;  // keys that any row sees
@@ -85,6 +80,8 @@ private:
         int tiles;
         std::ptrdiff_t bytes;
     };
+
+    Self& self() { return static_cast<Self&>(*this); }
 
     int num_heads() const { return task.last_head - task.first_head; }
 
@@ -153,31 +150,9 @@ private:
     void score() {
         for (int index = first_tile; index < end_tile; index += kTilesPerTurn)
             for (int head = 0; head < num_heads(); head++) {
-                const Later later = later_of(head, kTilesPerTurn);
-                for_tiles<E>(rows, [&](int first, auto height, int) {
-                    constexpr int kRows = decltype(height)::value;
-                    const int left = end_tile - index;
-                    const int count = left < kTilesPerTurn ? left : kTilesPerTurn;
-                    for_columns<kColumnsBeside<E, kRows>>(count, [&](int tile, auto width) {
-                        score_rows<kRows, decltype(width)::value>(index + tile, head, first, later);
-                    });
-                });
+                const int end = index + kTilesPerTurn < end_tile ? index + kTilesPerTurn : end_tile;
+                self().score_turn(index, end, head, later_of(head, kTilesPerTurn));
             }
-    }
-
-    template <int kRows, int kColumns>
-    void score_rows(int index, int head, int first, const Later& later) {
-        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
-        std::conditional_t<(kRows <= kFewRows), TwoColumns<E, kColumns>, Columns<E, kColumns>> columns;
-        columns.step = kCell<E>;
-        for (int j = 0; j < kColumns; j++) {
-            columns.cells[j] = keys(index + j, head);
-            columns.ahead[j] = ahead(index + j, later);
-            if constexpr (kRows <= kFewRows) columns.beside[j] = to_values(index + j);
-        }
-        product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, columns,
-                                          task.padded_dim / E::kStep,
-                                          scores + at * width + (index - first_tile) * kLanes, width, false);
     }
 
     // From a key to the value at the same place, in bytes, where that can wait in the second cache.
@@ -274,48 +249,8 @@ private:
         for (int index = first_tile; index < end_tile; index += turn)
             for (int head = 0; head < num_heads(); head++) {
                 const int end = index + turn < end_tile ? index + turn : end_tile;
-                const Later later = later_of(head, num_heads() == 1 ? 1 : turn);
-                for_tiles<E>(rows, [&](int first, auto height, int) {
-                    constexpr int kRows = decltype(height)::value;
-                    for_columns<kColumnsBeside<E, kRows>>(
-                        task.padded_dim / kLanes, [&](int column, auto width) {
-                            combine_rows<kRows, decltype(width)::value>(index, end, head,
-                                                                        column * kLanes, first, later);
-                        });
-                });
+                self().combine_turn(index, end, head, later_of(head, num_heads() == 1 ? 1 : turn));
             }
-    }
-
-    // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
-    template <int kRows, int kColumns>
-    void combine_rows(int begin, int end, int head, int column, int first, const Later& later) {
-        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
-        float* out = outputs + at * task.padded_dim + column;
-        Lanes sum[kRows][kColumns];
-        for (int m = 0; m < kRows; m++)
-            for (int j = 0; j < kColumns; j++)
-                sum[m][j] = begin == first_tile ? splat(0.0F) : load(out + m * task.padded_dim + j * kLanes);
-        for (int index = begin; index < end; index++) {
-            const Stored* v = values(index, head) + column * kLanes;
-            const Act* w = weights + at * width + (index - first_tile) * kLanes;
-            const std::ptrdiff_t distance = ahead(index, later);
-            for (int s = 0; s < kLanes / E::kStep; s++) {
-                typename E::Cell cell[kColumns];
-#pragma GCC unroll 8
-                for (int j = 0; j < kColumns; j++) {
-                    const Stored* p = v + j * kLanes * kLanes + s * kCell<E>;
-                    if (kRows <= kFewRows) ask(p, distance);
-                    cell[j] = E::load_cell(p);
-                }
-#pragma GCC unroll 16
-                for (int m = 0; m < kRows; m++)
-#pragma GCC unroll 8
-                    for (int j = 0; j < kColumns; j++)
-                        sum[m][j] = E::dot(sum[m][j], cell[j], w + m * width + s * E::kStep);
-            }
-        }
-        for (int m = 0; m < kRows; m++)
-            for (int j = 0; j < kColumns; j++) store(out + m * task.padded_dim + j * kLanes, sum[m][j]);
     }
 
     void emit(int head, int row) {
@@ -330,11 +265,6 @@ private:
             E::store_activation(to + i, mul(load(from + i), factor));
     }
 };
-
-template <class E>
-void attend(const AttentionTask& task) {
-    Attention<E>(task).run();
-}
 
 }  // namespace
 }  // namespace weft

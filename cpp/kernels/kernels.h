@@ -142,6 +142,7 @@ struct DrawTask {
 struct Kernels {
     Element element;
     int activation_bytes;
+    int attention_rows;  // that a task of theirs should have: tokens times group, but at least one token
     void (*gemm)(const GemmTask&);
     void (*residual)(const ResidualTask&);
     void (*layer_norm)(const LayerNormTask&);
@@ -168,10 +169,8 @@ inline int element_bytes(Element element) { return element == Element::kFloat32 
 
 inline int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Rows that one attention task may have: tokens times group, but at least one token.
-constexpr int kAttentionRows = 12;
-
-inline int attention_tokens(int group) { return group >= kAttentionRows ? 1 : kAttentionRows / group; }
+// Tokens of one sequence in an attention task of up to `rows`.
+inline int attention_tokens(int rows, int group) { return group >= rows ? 1 : rows / group; }
 
 // Bytes of `AttentionTask::scratch` for keys in `num_tiles` tiles.
 inline std::size_t attention_scratch(int heads, int rows, int padded_dim, int num_tiles) {
@@ -187,5 +186,6 @@ const Kernels& portable_kernels(Element element);
 const Kernels& avx2_kernels(Element element);
 const Kernels& avx512_kernels(Element element);
 const Kernels& avx512_bf16_kernels(Element element);
+const Kernels& amx_kernels(Element element);
 
 }  // namespace weft

@@ -18,6 +18,9 @@ struct Path {
 std::vector<Path> all_paths() {
     return {
 #if defined(__x86_64__)
+        {"amx",
+         amx_kernels,
+         {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "amx_tile", "amx_bf16"}},
         {"avx512_bf16", avx512_bf16_kernels, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}},
         {"avx512", avx512_kernels, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"}},
         {"avx2", avx2_kernels, {"avx2", "fma"}},

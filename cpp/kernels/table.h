@@ -1,7 +1,7 @@
 // The table that a kernel file fills. Included last.
 #pragma once
 
-#include "kernels/attention.h"
+#include "kernels/attention_registers.h"
 #include "kernels/draw.h"
 #include "kernels/gemm.h"
 #include "kernels/layer_norm.h"
@@ -12,9 +12,11 @@
 namespace weft {
 namespace {
 
+constexpr int kAttentionRows = 12;
+
 template <class E>
 constexpr Kernels kTable = {
-    E::kElement, static_cast<int>(sizeof(typename E::Activation)),
+    E::kElement, static_cast<int>(sizeof(typename E::Activation)), kAttentionRows,
     gemm<E>,     residual<E>, layer_norm<E>,
     heads<E>,    attend<E>,   heads<Int8Cache<E>>, attend<Int8Cache<E>>, draw,
     draw_among,  find_maxima, sum_exp,

@@ -126,7 +126,7 @@ void Model::forward(const Batch& batch, std::span<float> logits) {
     const std::lock_guard lock(mutex_);
     if (const std::string name = weights_.missing(); !name.empty())
         throw std::invalid_argument("tensor " + name + " was not loaded");
-    const Plan plan = make_plan(spec_, kv_shape_, batch);
+    const Plan plan = make_plan(spec_, kv_shape_, batch, kernels_.attention_rows);
     if (logits.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.head_columns()))
         throw std::invalid_argument("logits must have a row of the head's columns for each of logit_rows");
     std::vector<const Adapter*> adapters = adapters_of(batch);

@@ -52,6 +52,7 @@ struct Planner {
     const ModelSpec& spec;
     const KvShape& kv;
     const Batch& batch;
+    const int attention_rows;
     Plan plan;
 
     std::span<const std::int32_t> table(std::size_t sequence) const {
@@ -95,7 +96,7 @@ struct Planner {
         if (kv.has_whole_tiles()) add_tiles(sequence, num_tiles);
         else add_gathers(sequence, num_tokens);
         plan.max_tiles = std::max(plan.max_tiles, num_tiles);
-        const int step = attention_tokens(spec.group());
+        const int step = attention_tokens(attention_rows, spec.group());
         for (int row = begin; row < end; row += step) {
             const int last = std::min(end, row + step);
             plan.pieces.push_back({row, last, first_tile});
@@ -113,10 +114,10 @@ void check_range(std::span<const std::int32_t> values, std::int64_t end, const c
                    "; it must be from 0 to " + std::to_string(end - 1));
 }
 
-Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch) {
+Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows) {
     if (kv.num_blocks == 0) refuse("there is no KV pool; call allocate_kv first");
     check_batch(spec, kv, batch);
-    Planner planner{spec, kv, batch, {}};
+    Planner planner{spec, kv, batch, attention_rows, {}};
     planner.plan.rows = static_cast<int>(batch.token_ids.size());
     for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) planner.add_sequence(i);
     return std::move(planner.plan);

@@ -59,6 +59,6 @@ void check_range(std::span<const std::int32_t> values, std::int64_t end, const c
 
 // Throws std::invalid_argument, which names the field, for a batch that could lead outside of the
 // vocabulary, the KV pool, its own tables or its own rows.
-Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch);
+Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows);
 
 }  // namespace weft

@@ -1,0 +1,110 @@
+// The products of attention in vector registers.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/attention.h"
+
+namespace weft {
+namespace {
+
+// Columns that fit the registers beside `kRows` rows: few rows alone would wait for each other's sums.
+template <class E, int kRows>
+constexpr int kColumnsBeside = kRows * 8 <= kMaxRows<E> * kWide   ? 8
+                               : kRows * 4 <= kMaxRows<E> * kWide ? 4
+                               : kRows * 2 <= kMaxRows<E> * kWide ? 2
+                                                                  : 1;
+
+template <class E>
+class AttentionInRegisters : public Attention<E, AttentionInRegisters<E>> {
+    using Base = Attention<E, AttentionInRegisters<E>>;
+    friend Base;
+    using typename Base::Act;
+    using typename Base::Later;
+    using typename Base::Stored;
+    using Base::first_tile;
+    using Base::outputs;
+    using Base::queries;
+    using Base::rows;
+    using Base::scores;
+    using Base::task;
+    using Base::weights;
+    using Base::width;
+
+public:
+    using Base::Base;
+
+private:
+    void score_turn(int begin, int end, int head, const Later& later) {
+        for_tiles<E>(rows, [&](int first, auto height, int) {
+            constexpr int kRows = decltype(height)::value;
+            for_columns<kColumnsBeside<E, kRows>>(end - begin, [&](int tile, auto count) {
+                score_rows<kRows, decltype(count)::value>(begin + tile, head, first, later);
+            });
+        });
+    }
+
+    template <int kRows, int kColumns>
+    void score_rows(int index, int head, int first, const Later& later) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
+        std::conditional_t<(kRows <= kFewRows), TwoColumns<E, kColumns>, Columns<E, kColumns>> columns;
+        columns.step = kCell<E>;
+        for (int j = 0; j < kColumns; j++) {
+            columns.cells[j] = this->keys(index + j, head);
+            columns.ahead[j] = this->ahead(index + j, later);
+            if constexpr (kRows <= kFewRows) columns.beside[j] = this->to_values(index + j);
+        }
+        product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, columns,
+                                          task.padded_dim / E::kStep,
+                                          scores + at * width + (index - first_tile) * kLanes, width, false);
+    }
+
+    void combine_turn(int begin, int end, int head, const Later& later) {
+        for_tiles<E>(rows, [&](int first, auto height, int) {
+            constexpr int kRows = decltype(height)::value;
+            for_columns<kColumnsBeside<E, kRows>>(task.padded_dim / kLanes, [&](int column, auto count) {
+                combine_rows<kRows, decltype(count)::value>(begin, end, head, column * kLanes, first, later);
+            });
+        });
+    }
+
+    // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
+    template <int kRows, int kColumns>
+    void combine_rows(int begin, int end, int head, int column, int first, const Later& later) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
+        float* out = outputs + at * task.padded_dim + column;
+        Lanes sum[kRows][kColumns];
+        for (int m = 0; m < kRows; m++)
+            for (int j = 0; j < kColumns; j++)
+                sum[m][j] = begin == first_tile ? splat(0.0F) : load(out + m * task.padded_dim + j * kLanes);
+        for (int index = begin; index < end; index++) {
+            const Stored* v = this->values(index, head) + column * kLanes;
+            const Act* w = weights + at * width + (index - first_tile) * kLanes;
+            const std::ptrdiff_t distance = this->ahead(index, later);
+            for (int s = 0; s < kLanes / E::kStep; s++) {
+                typename E::Cell cell[kColumns];
+#pragma GCC unroll 8
+                for (int j = 0; j < kColumns; j++) {
+                    const Stored* p = v + j * kLanes * kLanes + s * kCell<E>;
+                    if (kRows <= kFewRows) ask(p, distance);
+                    cell[j] = E::load_cell(p);
+                }
+#pragma GCC unroll 16
+                for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 8
+                    for (int j = 0; j < kColumns; j++)
+                        sum[m][j] = E::dot(sum[m][j], cell[j], w + m * width + s * E::kStep);
+            }
+        }
+        for (int m = 0; m < kRows; m++)
+            for (int j = 0; j < kColumns; j++) store(out + m * task.padded_dim + j * kLanes, sum[m][j]);
+    }
+};
+
+template <class E>
+void attend(const AttentionTask& task) {
+    AttentionInRegisters<E>(task).run();
+}
+
+}  // namespace
+}  // namespace weft

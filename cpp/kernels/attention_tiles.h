@@ -1,0 +1,97 @@
+// The products of attention in tile registers.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/tiles.h"
+
+namespace weft {
+namespace {
+
+template <class E>
+class AttentionInTiles : public Attention<E, AttentionInTiles<E>> {
+    using Base = Attention<E, AttentionInTiles<E>>;
+    friend Base;
+    using typename Base::Act;
+    using typename Base::Later;
+    using typename Base::Stored;
+    using Base::first_tile;
+    using Base::outputs;
+    using Base::queries;
+    using Base::rows;
+    using Base::scores;
+    using Base::task;
+    using Base::weights;
+    using Base::width;
+
+public:
+    using Base::Base;
+
+private:
+    TileShapes shapes;
+
+    // `body(first row, rows)`, up to as many as two tiles hold.
+    template <class Body>
+    void for_rows(const Body& body) const {
+        constexpr int kMost = 2 * kTileRows;
+        for (int row = 0; row < rows; row += kMost) body(row, rows - row < kMost ? rows - row : kMost);
+    }
+
+    void score_turn(int begin, int end, int head, const Later& later) {
+        for_rows([&](int first, int height) {
+            for_columns<2>(end - begin, [&](int tile, auto count) {
+                score_tiles<decltype(count)::value>(begin + tile, head, first, height, later);
+            });
+        });
+    }
+
+    template <int kColumns>
+    void score_tiles(int index, int head, int first, int height, const Later& later) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
+        const auto cells = [&](int step, int column) {
+            const Stored* p = this->keys(index + column, head) + step * kCell<E>;
+            if (rows <= kFewRows) {
+                ask_tile(p, this->ahead(index + column, later));
+                ask_tile(p, this->to_values(index + column));
+            }
+            return p;
+        };
+        multiply_in_tiles<E, kColumns>(
+            shapes, height, {queries + at * task.padded_dim, task.padded_dim}, cells, kCellBytes,
+            task.padded_dim / E::kStep, {scores + at * width + (index - first_tile) * kLanes, width});
+    }
+
+    void combine_turn(int begin, int end, int head, const Later& later) {
+        for_rows([&](int first, int height) {
+            for_columns<2>(task.padded_dim / kLanes, [&](int column, auto count) {
+                if (height > kTileRows)
+                    combine_tiles<2, decltype(count)::value>(begin, end, head, column * kLanes, first, height, later);
+                else
+                    combine_tiles<1, decltype(count)::value>(begin, end, head, column * kLanes, first, height, later);
+            });
+        });
+    }
+
+    // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
+    template <int kHigh, int kColumns>
+    void combine_tiles(int begin, int end, int head, int column, int first, int height, const Later& later) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
+        const auto cells = [&](int tile, int j) {
+            const Stored* p = this->values(begin + tile, head) + (column + j * kLanes) * kLanes;
+            if (rows <= kFewRows) ask_tile(p, this->ahead(begin + tile, later));
+            return p;
+        };
+        shapes.set(height, kLanes / E::kStep);
+        product_in_tiles<E, kHigh, kColumns>({weights + at * width + (begin - first_tile) * kLanes, width}, kLanes,
+                                             cells, kCellBytes, end - begin,
+                                             {outputs + at * task.padded_dim + column, task.padded_dim},
+                                             begin > first_tile);
+    }
+
+    static void ask_tile(const Stored* p, std::ptrdiff_t ahead) {
+        if (ahead == 0) return;
+        for (int s = 0; s < kLanes / E::kStep; s++) ask(p + s * kCell<E>, ahead);
+    }
+};
+
+}  // namespace
+}  // namespace weft

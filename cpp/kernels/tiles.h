@@ -1,0 +1,140 @@
+// The micro-kernel in tile registers (Intel AMX): up to 32 rows of activations times one or two columns of
+// cells. A cell is a row of a tile: 16 columns by four bytes of depth.
+//
+// One instruction adds up 16 such steps of depth. For bfloat16 it sums the first and the second elements of
+// all pairs apart, each from 0, and adds both to what there was; so sums are of the same bits for any number of
+// rows, but not those of other paths. The compiler knows nothing of what is in these registers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/product.h"
+
+namespace weft {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int kTileSteps = 16;      // of depth
+constexpr int kTileRowBytes = 64;
+
+template <int kTile>
+inline void load_tile(const void* p, std::ptrdiff_t stride) {
+    asm volatile("tileloadd (%0,%1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(kTile) : "memory");
+}
+
+template <int kTile>
+inline void store_tile(void* p, std::ptrdiff_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1)" : : "r"(p), "r"(stride), "i"(kTile) : "memory");
+}
+
+template <int kTile>
+inline void clear_tile() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
+}
+
+// What the registers hold: sums of two tiles of rows by two columns in 0 to 3, their activations in 4 and 5,
+// cells in 6 and 7. A thread that is done with them gives them back, or each switch to it would save them.
+class TileShapes {
+public:
+    TileShapes() = default;
+    TileShapes(const TileShapes&) = delete;
+    TileShapes& operator=(const TileShapes&) = delete;
+    ~TileShapes() { asm volatile("tilerelease"); }
+
+    // For `rows` of activations, from 1 to 32, and so many steps of depth. Clears the registers if that is new.
+    void set(int rows, int steps) {
+        const int upper = rows < kTileRows ? rows : kTileRows;
+        const int lower = rows > kTileRows ? rows - kTileRows : upper;
+        if (upper == shapes_.rows[0] && lower == shapes_.rows[2] && steps == shapes_.rows[6]) return;
+        for (int tile = 0; tile < 8; tile++) {
+            const bool is_lower = tile == 2 || tile == 3 || tile == 5;
+            const bool is_rows = tile == 4 || tile == 5;
+            shapes_.rows[tile] = static_cast<std::uint8_t>(tile >= 6 ? steps : is_lower ? lower : upper);
+            shapes_.row_bytes[tile] = static_cast<std::uint16_t>(is_rows ? steps * 4 : kTileRowBytes);
+        }
+        asm volatile("ldtilecfg %0" : : "m"(shapes_));
+    }
+
+private:
+    // As the instruction reads them.
+    struct alignas(64) Shapes {
+        std::uint8_t palette = 1;
+        std::uint8_t start_row = 0;
+        std::uint8_t reserved[14] = {};
+        std::uint16_t row_bytes[16] = {};
+        std::uint8_t rows[16] = {};
+    };
+    Shapes shapes_;
+};
+
+// Where rows of a product begin and how far apart they are, in elements.
+template <class T>
+struct TileRowsAt {
+    T* rows;
+    std::ptrdiff_t stride;
+};
+
+// Sums of rows of one or two tiles times one or two columns, over `num_tiles` tiles of depth of the shapes that
+// are set: the activations of the next are `x_step` elements on, `cells(tile, column)` says where its cells are.
+// These are `cell_bytes` apart. `adds`: to what is in `y`.
+template <class E, int kHigh, int kWide, class CellsAt>
+inline void product_in_tiles(const TileRowsAt<const typename E::Activation>& x, int x_step, const CellsAt& cells,
+                             std::ptrdiff_t cell_bytes, int num_tiles,
+                             const TileRowsAt<typename E::Number>& y, bool adds) {
+    const std::ptrdiff_t x_bytes = x.stride * static_cast<std::ptrdiff_t>(sizeof *x.rows);
+    const std::ptrdiff_t y_bytes = y.stride * static_cast<std::ptrdiff_t>(sizeof *y.rows);
+    const typename E::Activation* lower_x = x.rows + kTileRows * x.stride;
+    typename E::Number* lower_y = y.rows + kTileRows * y.stride;
+    if (adds) {
+        load_tile<0>(y.rows, y_bytes);
+        if constexpr (kWide == 2) load_tile<1>(y.rows + kLanes, y_bytes);
+        if constexpr (kHigh == 2) load_tile<2>(lower_y, y_bytes);
+        if constexpr (kHigh == 2 && kWide == 2) load_tile<3>(lower_y + kLanes, y_bytes);
+    } else {
+        clear_tile<0>();
+        if constexpr (kWide == 2) clear_tile<1>();
+        if constexpr (kHigh == 2) clear_tile<2>();
+        if constexpr (kHigh == 2 && kWide == 2) clear_tile<3>();
+    }
+    for (int tile = 0; tile < num_tiles; tile++) {
+        load_tile<4>(x.rows + tile * x_step, x_bytes);
+        load_tile<6>(cells(tile, 0), cell_bytes);
+        E::template multiply_tiles<0, 4, 6>();
+        if constexpr (kWide == 2) load_tile<7>(cells(tile, 1), cell_bytes);
+        if constexpr (kWide == 2) E::template multiply_tiles<1, 4, 7>();
+        if constexpr (kHigh == 2) load_tile<5>(lower_x + tile * x_step, x_bytes);
+        if constexpr (kHigh == 2) E::template multiply_tiles<2, 5, 6>();
+        if constexpr (kHigh == 2 && kWide == 2) E::template multiply_tiles<3, 5, 7>();
+    }
+    store_tile<0>(y.rows, y_bytes);
+    if constexpr (kWide == 2) store_tile<1>(y.rows + kLanes, y_bytes);
+    if constexpr (kHigh == 2) store_tile<2>(lower_y, y_bytes);
+    if constexpr (kHigh == 2 && kWide == 2) store_tile<3>(lower_y + kLanes, y_bytes);
+}
+
+// The same for `rows` from 1 to 32 and any number of steps of depth: those that fill no tile come last.
+// `cells(step, column)`.
+template <class E, int kWide, class CellsAt>
+inline void multiply_in_tiles(TileShapes& shapes, int rows, const TileRowsAt<const typename E::Activation>& x,
+                              const CellsAt& cells, std::ptrdiff_t cell_bytes, int steps,
+                              const TileRowsAt<typename E::Number>& y) {
+    const int whole = steps / kTileSteps * kTileSteps;
+    const auto multiply = [&](int begin, int depth, int num_tiles) {
+        if (num_tiles == 0) return;
+        shapes.set(rows, depth);
+        const TileRowsAt<const typename E::Activation> from{x.rows + begin * E::kStep, x.stride};
+        const auto at = [&](int tile, int column) { return cells(begin + tile * kTileSteps, column); };
+        const auto product = [&](auto high) {
+            product_in_tiles<E, decltype(high)::value, kWide>(from, kTileSteps * E::kStep, at, cell_bytes, num_tiles,
+                                                              y, begin > 0);
+        };
+        if (rows > kTileRows) product(Constant<2>{});
+        else product(Constant<1>{});
+    };
+    multiply(0, kTileSteps, whole / kTileSteps);
+    multiply(whole, steps - whole, steps > whole ? 1 : 0);
+}
+
+}  // namespace
+}  // namespace weft
