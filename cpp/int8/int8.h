@@ -48,5 +48,6 @@ struct Int8Kernels {
 const Int8Kernels& portable_int8_kernels();
 const Int8Kernels& avx2_int8_kernels();
 const Int8Kernels& avx512_vnni_int8_kernels();
+const Int8Kernels& amx_int8_kernels();
 
 }  // namespace weft

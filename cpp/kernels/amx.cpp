@@ -21,6 +21,7 @@ struct TiledBfloat16 : Bfloat16 {
 
 #include "kernels/attention_tiles.h"
 #include "kernels/gemm.h"
+#include "kernels/int8_cache.h"
 #include "kernels/panel_tiles.h"
 #include "kernels/row_as_tiles.h"
 
@@ -47,36 +48,17 @@ void gemm_in_tiles(const GemmTask& task) {
     });
 }
 
-void attend_in_tiles(const AttentionTask& task) { AttentionInTiles<TiledBfloat16>(task).run(); }
-
-double probe_tiles(int rounds, float* sink) {
-    TileShapes shapes;
-    shapes.set(2 * kTileRows, kTileSteps);
-    alignas(64) float y[kTileRows * kLanes] = {};
-    load_tile<4>(y, kTileRowBytes);
-    load_tile<5>(y, kTileRowBytes);
-    load_tile<6>(y, kTileRowBytes);
-    load_tile<7>(y, kTileRowBytes);
-    clear_tile<0>();
-    clear_tile<1>();
-    clear_tile<2>();
-    clear_tile<3>();
-    for (int round = 0; round < rounds; round++) {
-        TiledBfloat16::multiply_tiles<0, 4, 6>();
-        TiledBfloat16::multiply_tiles<1, 4, 7>();
-        TiledBfloat16::multiply_tiles<2, 5, 6>();
-        TiledBfloat16::multiply_tiles<3, 5, 7>();
-    }
-    store_tile<0>(y, kTileRowBytes);
-    *sink = y[0];
-    return 4.0 * 2.0 * rounds * kTileRows * kLanes * kTileSteps * Bfloat16::kStep;
+template <class E>
+void attend_in_tiles(const AttentionTask& task) {
+    AttentionInTiles<E>(task).run();
 }
 
 Kernels with_tiles(Kernels kernels) {
     kernels.attention_rows = 2 * kTileRows;
     kernels.gemm = gemm_in_tiles;
-    kernels.attend = attend_in_tiles;
-    kernels.probe_arithmetic = probe_tiles;
+    kernels.attend = attend_in_tiles<TiledBfloat16>;
+    kernels.int8_attend = attend_in_tiles<Int8Cache<TiledBfloat16>>;
+    kernels.probe_arithmetic = probe_tiles<TiledBfloat16>;
     return kernels;
 }
 

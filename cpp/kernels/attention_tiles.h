@@ -28,6 +28,7 @@ public:
 
 private:
     TileShapes shapes;
+    alignas(64) std::byte widened[kTileSteps * kTileRowBytes];
 
     // `body(first row, rows)`, up to as many as two tiles hold.
     template <class Body>
@@ -49,11 +50,12 @@ private:
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         const auto cells = [&](int step, int column) {
             const Stored* p = this->keys(index + column, head) + step * kCell<E>;
+            const int steps = task.padded_dim / E::kStep - step;
             if (rows <= kFewRows) {
                 ask_tile(p, this->ahead(index + column, later));
                 ask_tile(p, this->to_values(index + column));
             }
-            return p;
+            return cells_at(p, steps < kTileSteps ? steps : kTileSteps);
         };
         multiply_in_tiles<E, kColumns>(
             shapes, height, {queries + at * task.padded_dim, task.padded_dim}, cells, kCellBytes,
@@ -78,13 +80,20 @@ private:
         const auto cells = [&](int tile, int j) {
             const Stored* p = this->values(begin + tile, head) + (column + j * kLanes) * kLanes;
             if (rows <= kFewRows) ask_tile(p, this->ahead(begin + tile, later));
-            return p;
+            return cells_at(p, kLanes / E::kStep);
         };
         shapes.set(height, kLanes / E::kStep);
         product_in_tiles<E, kHigh, kColumns>({weights + at * width + (begin - first_tile) * kLanes, width}, kLanes,
                                              cells, kCellBytes, end - begin,
                                              {outputs + at * task.padded_dim + column, task.padded_dim},
                                              begin > first_tile);
+    }
+
+    // Of an int8 cache the cells are made, one column of a tile at a time: it is loaded at once.
+    const void* cells_at(const Stored* p, int count) {
+        if constexpr (!Base::kIsScaled) return p;
+        for (int s = 0; s < count; s++) E::store_cell(widened + s * kTileRowBytes, E::load_cell(p + s * kCell<E>));
+        return widened;
     }
 
     static void ask_tile(const Stored* p, std::ptrdiff_t ahead) {

@@ -33,6 +33,7 @@ struct Bfloat16 {
     static Cell widen_cell(const std::int8_t* p) {
         return {(__m512i)_mm512_cvtne2ps_pbh(widen_int8(p + kLanes).v, widen_int8(p).v)};
     }
+    static void store_cell(void* p, const Cell& cell) { _mm512_store_si512(p, cell.pairs); }
     static Lanes dot(Lanes sum, const Cell& cell, const Activation* x) {
         int pair;
         std::memcpy(&pair, x, sizeof pair);

@@ -136,5 +136,30 @@ inline void multiply_in_tiles(TileShapes& shapes, int rows, const TileRowsAt<con
     multiply(whole, steps - whole, steps > whole ? 1 : 0);
 }
 
+// As `probe_arithmetic`.
+template <class E>
+double probe_tiles(int rounds, float* sink) {
+    TileShapes shapes;
+    shapes.set(2 * kTileRows, kTileSteps);
+    alignas(64) typename E::Number y[kTileRows * kLanes] = {};
+    load_tile<4>(y, kTileRowBytes);
+    load_tile<5>(y, kTileRowBytes);
+    load_tile<6>(y, kTileRowBytes);
+    load_tile<7>(y, kTileRowBytes);
+    clear_tile<0>();
+    clear_tile<1>();
+    clear_tile<2>();
+    clear_tile<3>();
+    for (int round = 0; round < rounds; round++) {
+        E::template multiply_tiles<0, 4, 6>();
+        E::template multiply_tiles<1, 4, 7>();
+        E::template multiply_tiles<2, 5, 6>();
+        E::template multiply_tiles<3, 5, 7>();
+    }
+    store_tile<0>(y, kTileRowBytes);
+    *sink = static_cast<float>(y[0]);
+    return 4.0 * 2.0 * rounds * kTileRows * kLanes * kTileSteps * E::kStep;
+}
+
 }  // namespace
 }  // namespace weft

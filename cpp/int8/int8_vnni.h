@@ -1,0 +1,62 @@
+// int8 where the CPU adds up four products in one instruction (AVX-512 VNNI).
+#pragma once
+
+#include "kernels/lanes_avx512.h"
+
+#include <cstring>
+
+#include "kernels/elements.h"
+
+namespace weft {
+namespace {
+
+typedef int SixteenInts __attribute__((vector_size(64)));
+
+struct Ints {
+    SixteenInts v;
+};
+
+inline Ints load(const std::int32_t* p) { return {(SixteenInts)_mm512_loadu_si512(p)}; }
+inline void store(std::int32_t* p, Ints a) { _mm512_storeu_si512(p, (__m512i)a.v); }
+inline Lanes to_floats(Ints a, std::int32_t shift) {
+    return {_mm512_cvtepi32_ps(_mm512_sub_epi32((__m512i)a.v, _mm512_set1_epi32(shift)))};
+}
+inline Lanes widen_bfloat16(const std::uint16_t* p) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+}
+// Whole numbers as int8; returns their sum.
+inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
+    const __m512i whole = _mm512_cvtps_epi32(a.v);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(whole));
+    return _mm512_reduce_add_epi32(whole);
+}
+
+struct Int8 {
+    using Stored = std::uint8_t;
+    using Activation = std::int8_t;
+    using Number = std::int32_t;
+    using Sum = Ints;
+    static constexpr int kStep = 4;
+    static constexpr std::int32_t kShift = 128;  // sums are of weights as they are stored
+
+    struct Cell {
+        __m512i bytes;
+    };
+
+    static Sum zero() { return {SixteenInts{}}; }
+    static Cell load_cell(const Stored* p) { return {_mm512_loadu_si512(p)}; }
+    static Sum dot(Sum sum, const Cell& cell, const Activation* x) {
+        int four;
+        std::memcpy(&four, x, sizeof four);
+        return {(SixteenInts)_mm512_dpbusd_epi32((__m512i)sum.v, cell.bytes, _mm512_set1_epi32(four))};
+    }
+};
+
+template <class E>
+constexpr int kMaxRows = 12;
+constexpr int kWide = 2;
+constexpr int kRowPanels = 4;
+
+}  // namespace
+}  // namespace weft
