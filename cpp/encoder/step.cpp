@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "model/share_panels.h"
+#include "model/share_product.h"
 
 namespace weft {
 namespace {
@@ -224,7 +224,7 @@ void EncoderStep::linear(const Matrix& matrix, const void* x, int rows, Finish f
     for (std::ptrdiff_t first = 0; first < rows; first += slab) {
         task.x = static_cast<const std::byte*>(x) + first * row_bytes;
         task.out = static_cast<std::byte*>(out) + first * out_stride * out_bytes;
-        task.rows = std::min(slab, rows - static_cast<int>(first));
+        task.last_row = std::min(slab, rows - static_cast<int>(first));
         share_panels(encoder_.pool_, matrix, task,
                      [&](int, const GemmTask& part) { encoder_.kernels_.gemm(part); });
     }

@@ -16,7 +16,7 @@ struct TiledInt8 : Int8 {
 
 // One row comes faster from other registers, and sums of whole numbers are the same.
 void int8_gemm_in_tiles(const Int8Task& task) {
-    if (task.rows == 1) return int8_gemm(task);
+    if (task.last_row == 1) return int8_gemm(task);
     TileShapes shapes;
     for_blocks_in_tiles<TiledInt8>(task, [&](int panel, int first_row, int rows) {
         int8_block(task, panel, first_row, rows, [&](std::int32_t* sums) {

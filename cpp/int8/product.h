@@ -55,11 +55,11 @@ inline void int8_row(const Int8Task& task, int panel) {
 }
 
 void int8_gemm(const Int8Task& task) {
-    if (task.rows == 1)
+    if (task.last_row == 1)
         return for_columns<kRowPanels>(task.last_panel - task.first_panel, [&](int at, auto panels) {
             int8_row<decltype(panels)::value>(task, task.first_panel + at);
         });
-    for_blocks(task, 0, task.rows, [&](int panel, int first_row, int rows) {
+    for_blocks(task.first_panel, task.last_panel, task.first_row, task.last_row, [&](int panel, int first_row, int rows) {
         int8_block(task, panel, first_row, rows, [&](std::int32_t* sums) {
             multiply_panel<Int8>(task, panel, first_row, rows, sums, kPanelColumns);
         });

@@ -39,7 +39,7 @@ void gemm_one_row(const GemmTask& task) {
 }
 
 void gemm_in_tiles(const GemmTask& task) {
-    if (task.rows == 1) return gemm_one_row(task);
+    if (task.last_row == 1) return gemm_one_row(task);
     TileShapes shapes;
     for_blocks_in_tiles<TiledBfloat16>(task, [&](int panel, int first_row, int rows) {
         gemm_block<Bfloat16>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {
@@ -55,6 +55,7 @@ void attend_in_tiles(const AttentionTask& task) {
 
 Kernels with_tiles(Kernels kernels) {
     kernels.attention_rows = 2 * kTileRows;
+    kernels.pieces = 1;
     kernels.gemm = gemm_in_tiles;
     kernels.attend = attend_in_tiles<TiledBfloat16>;
     kernels.int8_attend = attend_in_tiles<Int8Cache<TiledBfloat16>>;

@@ -57,9 +57,9 @@ private:
             }
             return cells_at(p, steps < kTileSteps ? steps : kTileSteps);
         };
-        multiply_in_tiles<E, kColumns>(
+        multiply_in_tiles<E, kColumns, Passing::kNone>(
             shapes, height, {queries + at * task.padded_dim, task.padded_dim}, cells, kCellBytes,
-            task.padded_dim / E::kStep, {scores + at * width + (index - first_tile) * kLanes, width});
+            task.padded_dim / E::kStep, {scores + at * width + (index - first_tile) * kLanes, width}, false);
     }
 
     void combine_turn(int begin, int end, int head, const Later& later) {
@@ -83,7 +83,7 @@ private:
             return cells_at(p, kLanes / E::kStep);
         };
         shapes.set(height, kLanes / E::kStep);
-        product_in_tiles<E, kHigh, kColumns>({weights + at * width + (begin - first_tile) * kLanes, width}, kLanes,
+        product_in_tiles<E, kHigh, kColumns, Passing::kNone>({weights + at * width + (begin - first_tile) * kLanes, width}, kLanes,
                                              cells, kCellBytes, end - begin,
                                              {outputs + at * task.padded_dim + column, task.padded_dim},
                                              begin > first_tile);

@@ -120,10 +120,10 @@ inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows,
     finish<E>(task, panel, first_row, rows, y, y_stride);
 }
 
-// Rows [first_row, last_row) and all panels of a task: `block(panel, first row, rows)`.
+// Some panels and rows of a task: `block(panel, first row, rows)`.
 template <class Block>
-inline void for_blocks(const GemmTask& task, int first_row, int last_row, const Block& block) {
-    for (int panel = task.first_panel; panel < task.last_panel; panel++)
+inline void for_blocks(int first_panel, int last_panel, int first_row, int last_row, const Block& block) {
+    for (int panel = first_panel; panel < last_panel; panel++)
         for (int row = first_row; row < last_row; row += kBlockRows) {
             const int left = last_row - row;
             block(panel, row, left < kBlockRows ? left : kBlockRows);
@@ -132,8 +132,8 @@ inline void for_blocks(const GemmTask& task, int first_row, int last_row, const 
 
 template <class E>
 void gemm(const GemmTask& task) {
-    if (task.rows == 1) return gemm_one_row<E>(task);
-    for_blocks(task, 0, task.rows, [&](int panel, int first_row, int rows) {
+    if (task.last_row == 1) return gemm_one_row<E>(task);
+    for_blocks(task.first_panel, task.last_panel, task.first_row, task.last_row, [&](int panel, int first_row, int rows) {
         gemm_block<E>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {
             multiply_panel<E>(task, panel, first_row, rows, y, y_stride);
         });

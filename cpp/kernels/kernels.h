@@ -30,11 +30,12 @@ enum class QkNorm { kNone, kHead, kFull };
 
 constexpr int kInt8ScaleBytes = kLanes * 4;  // a float for each token of a head of a tile
 
-// Rows [0, rows) times panels [first_panel, last_panel).
+// Rows [first_row, last_row) times panels [first_panel, last_panel).
 struct GemmTask {
-    const void* x;  // activations, [rows][x_stride]
+    const void* x;  // activations of row 0, [rows][x_stride]
     std::ptrdiff_t x_stride;
-    int rows;
+    int first_row;
+    int last_row;
     const void* panels;  // the whole matrix
     int depth;           // padded to a multiple of 16
     int first_panel;
@@ -143,6 +144,7 @@ struct Kernels {
     Element element;
     int activation_bytes;
     int attention_rows;  // that a task of theirs should have: tokens times group, but at least one token
+    int pieces;  // of a product's many rows, for each thread: each piece reads all weights again
     void (*gemm)(const GemmTask&);
     void (*residual)(const ResidualTask&);
     void (*layer_norm)(const LayerNormTask&);

@@ -90,7 +90,7 @@ inline void multiply_panel(const GemmTask& task, int panel, int first_row, int r
         const int left = task.depth - depth;
         const bool is_last = left <= kBlockDepth<E>;
         const int steps = (is_last ? left : kBlockDepth<E>) / E::kStep;
-        const bool is_first_pass = first_row == 0;
+        const bool is_first_pass = first_row == task.first_row;
         const Cells cells{!is_first_pass || depth > 0 || panel > task.first_panel,
                           is_first_pass && !(is_last && panel + 1 == task.last_panel)};
         multiply_cells<E>(rows, x + depth, task.x_stride, w + static_cast<std::ptrdiff_t>(depth) * kPanelColumns,

@@ -8,44 +8,61 @@ namespace weft {
 namespace {
 
 constexpr int kTilesRows = 2 * kTileRows;  // multiplied together
-// Activations of so many bytes stay in the second cache while all panels of a task pass by.
-constexpr std::ptrdiff_t kTilesBytes = 512 << 10;
+// So many steps of a panel, 36 KB of it, stay in the first cache while rows pass by.
+constexpr int kStepsAtOnce = 18 * kTileSteps;
+// Panels and activations of so many bytes stay in the second cache while the others pass by.
+constexpr std::ptrdiff_t kPanelsAtOnce = 768 << 10;
+constexpr std::ptrdiff_t kRowsAtOnce = 256 << 10;
 
-// As `for_blocks`, for all rows of a task.
+// How many pieces of `bytes` make up no more than `most`, but at least `fewest`.
+inline int how_many(std::ptrdiff_t most, std::ptrdiff_t bytes, int fewest) {
+    const int count = static_cast<int>(most / bytes);
+    return count > fewest ? count : fewest;
+}
+
+// All rows and panels of a task: `block(panel, first row, rows)`.
 template <class E, class Block>
 inline void for_blocks_in_tiles(const GemmTask& task, const Block& block) {
     const std::ptrdiff_t row_bytes = task.depth * static_cast<std::ptrdiff_t>(sizeof(typename E::Activation));
-    const int fitting = static_cast<int>(kTilesBytes / row_bytes) / kBlockRows * kBlockRows;
-    const int size = fitting > kBlockRows ? fitting : kBlockRows;
-    for (int row = 0; row < task.rows; row += size)
-        for_blocks(task, row, task.rows - row < size ? task.rows : row + size, block);
+    const std::ptrdiff_t panel_bytes = task.depth / E::kStep * 2 * kCellBytes;
+    const int panels = how_many(kPanelsAtOnce, panel_bytes, 1);
+    const int rows = how_many(kRowsAtOnce, kBlockRows * row_bytes, 1) * kBlockRows;
+    for (int panel = task.first_panel; panel < task.last_panel; panel += panels)
+        for (int row = task.first_row; row < task.last_row; row += rows)
+            for_blocks(panel, task.last_panel - panel < panels ? task.last_panel : panel + panels,
+                       row, task.last_row - row < rows ? task.last_row : row + rows, block);
+}
+
+// Sums of some rows times one panel, from `begin` to `end` of its steps, for one tile of rows after the other.
+template <class E, Passing kPassing>
+inline void multiply_steps_in_tiles(TileShapes& shapes, const GemmTask& task, int panel, int first_row, int rows,
+                                    int begin, int end, typename E::Number* y, std::ptrdiff_t y_stride) {
+    const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride + begin * E::kStep;
+    const typename E::Stored* w = panel_of<E>(task, panel) + 2 * begin * kCell<E>;
+    const auto cells = [&](int step, int column) {
+        const typename E::Stored* p = w + (2 * step + column) * kCell<E>;
+        // Few rows wait for memory; more are better off when their own loads come first.
+        if constexpr (kPassing == Passing::kCells)
+            for (int s = 0; s < kTileSteps; s++) ask(p + 2 * s * kCell<E>, kAheadAlone);
+        return p;
+    };
+    for (int row = 0; row < rows; row += kTilesRows)
+        multiply_in_tiles<E, 2, kPassing>(shapes, rows - row < kTilesRows ? rows - row : kTilesRows,
+                                          {x + row * task.x_stride, task.x_stride}, cells, 2 * kCellBytes,
+                                          end - begin, {y + row * y_stride, y_stride}, begin > 0);
 }
 
 // As `multiply_panel`.
 template <class E>
 inline void multiply_panel_in_tiles(TileShapes& shapes, const GemmTask& task, int panel, int first_row, int rows,
                                     typename E::Number* y, std::ptrdiff_t y_stride) {
-    const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride;
     const int steps = task.depth / E::kStep;
-    const int count = (rows + kTilesRows - 1) / kTilesRows;
-    const bool is_first_pass = first_row == 0;
-    const Cells cells{!is_first_pass || panel > task.first_panel,
-                      is_first_pass && panel + 1 < task.last_panel};
-    const typename E::Stored* w = panel_of<E>(task, panel);
-    for (int tile = 0; tile < count; tile++) {
-        const int row = tile * kTilesRows;
-        const std::ptrdiff_t ahead[] = {ahead_of_tile(cells, tile, count, 0, steps),
-                                        ahead_of_tile(cells, tile, count, 1, steps)};
-        const auto at = [&](int step, int column) {
-            const typename E::Stored* p = w + (2 * step + column) * kCell<E>;
-            if (ahead[column] != 0)
-                for (int s = 0; s < kTileSteps; s++) ask(p + 2 * s * kCell<E>, ahead[column]);
-            return p;
-        };
-        multiply_in_tiles<E, 2>(shapes, rows - row < kTilesRows ? rows - row : kTilesRows,
-                                {x + row * task.x_stride, task.x_stride}, at, 2 * kCellBytes, steps,
-                                {y + row * y_stride, y_stride});
-    }
+    if (task.last_row - task.first_row <= kTilesRows)
+        return multiply_steps_in_tiles<E, Passing::kCells>(shapes, task, panel, first_row, rows, 0, steps, y, y_stride);
+    for (int begin = 0; begin < steps; begin += kStepsAtOnce)
+        multiply_steps_in_tiles<E, Passing::kActivations>(
+            shapes, task, panel, first_row, rows, begin,
+            steps - begin < kStepsAtOnce ? steps : begin + kStepsAtOnce, y, y_stride);
 }
 
 }  // namespace

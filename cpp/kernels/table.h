@@ -13,10 +13,11 @@ namespace weft {
 namespace {
 
 constexpr int kAttentionRows = 12;
+constexpr int kPieces = 4;
 
 template <class E>
 constexpr Kernels kTable = {
-    E::kElement, static_cast<int>(sizeof(typename E::Activation)), kAttentionRows,
+    E::kElement, static_cast<int>(sizeof(typename E::Activation)), kAttentionRows, kPieces,
     gemm<E>,     residual<E>, layer_norm<E>,
     heads<E>,    attend<E>,   heads<Int8Cache<E>>, attend<Int8Cache<E>>, draw,
     draw_among,  find_maxima, sum_exp,

@@ -23,6 +23,12 @@ inline void load_tile(const void* p, std::ptrdiff_t stride) {
     asm volatile("tileloadd (%0,%1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(kTile) : "memory");
 }
 
+// The same past the first cache, which keeps what it has.
+template <int kTile>
+inline void load_passing_tile(const void* p, std::ptrdiff_t stride) {
+    asm volatile("tileloaddt1 (%0,%1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(kTile) : "memory");
+}
+
 template <int kTile>
 inline void store_tile(void* p, std::ptrdiff_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1)" : : "r"(p), "r"(stride), "i"(kTile) : "memory");
@@ -68,6 +74,9 @@ private:
     Shapes shapes_;
 };
 
+// What passes by the first cache, because the other is needed again.
+enum class Passing { kNone, kActivations, kCells };
+
 // Where rows of a product begin and how far apart they are, in elements.
 template <class T>
 struct TileRowsAt {
@@ -78,7 +87,7 @@ struct TileRowsAt {
 // Sums of rows of one or two tiles times one or two columns, over `num_tiles` tiles of depth of the shapes that
 // are set: the activations of the next are `x_step` elements on, `cells(tile, column)` says where its cells are.
 // These are `cell_bytes` apart. `adds`: to what is in `y`.
-template <class E, int kHigh, int kWide, class CellsAt>
+template <class E, int kHigh, int kWide, Passing kPassing, class CellsAt>
 inline void product_in_tiles(const TileRowsAt<const typename E::Activation>& x, int x_step, const CellsAt& cells,
                              std::ptrdiff_t cell_bytes, int num_tiles,
                              const TileRowsAt<typename E::Number>& y, bool adds) {
@@ -97,13 +106,21 @@ inline void product_in_tiles(const TileRowsAt<const typename E::Activation>& x, 
         if constexpr (kHigh == 2) clear_tile<2>();
         if constexpr (kHigh == 2 && kWide == 2) clear_tile<3>();
     }
+    const auto load_x = [&](auto tile, const void* p) {
+        if constexpr (kPassing == Passing::kActivations) load_passing_tile<decltype(tile)::value>(p, x_bytes);
+        else load_tile<decltype(tile)::value>(p, x_bytes);
+    };
+    const auto load_cells = [&](auto tile, const void* p) {
+        if constexpr (kPassing == Passing::kCells) load_passing_tile<decltype(tile)::value>(p, cell_bytes);
+        else load_tile<decltype(tile)::value>(p, cell_bytes);
+    };
     for (int tile = 0; tile < num_tiles; tile++) {
-        load_tile<4>(x.rows + tile * x_step, x_bytes);
-        load_tile<6>(cells(tile, 0), cell_bytes);
+        load_x(Constant<4>{}, x.rows + tile * x_step);
+        load_cells(Constant<6>{}, cells(tile, 0));
         E::template multiply_tiles<0, 4, 6>();
-        if constexpr (kWide == 2) load_tile<7>(cells(tile, 1), cell_bytes);
+        if constexpr (kWide == 2) load_cells(Constant<7>{}, cells(tile, 1));
         if constexpr (kWide == 2) E::template multiply_tiles<1, 4, 7>();
-        if constexpr (kHigh == 2) load_tile<5>(lower_x + tile * x_step, x_bytes);
+        if constexpr (kHigh == 2) load_x(Constant<5>{}, lower_x + tile * x_step);
         if constexpr (kHigh == 2) E::template multiply_tiles<2, 5, 6>();
         if constexpr (kHigh == 2 && kWide == 2) E::template multiply_tiles<3, 5, 7>();
     }
@@ -115,10 +132,10 @@ inline void product_in_tiles(const TileRowsAt<const typename E::Activation>& x, 
 
 // The same for `rows` from 1 to 32 and any number of steps of depth: those that fill no tile come last.
 // `cells(step, column)`.
-template <class E, int kWide, class CellsAt>
+template <class E, int kWide, Passing kPassing, class CellsAt>
 inline void multiply_in_tiles(TileShapes& shapes, int rows, const TileRowsAt<const typename E::Activation>& x,
                               const CellsAt& cells, std::ptrdiff_t cell_bytes, int steps,
-                              const TileRowsAt<typename E::Number>& y) {
+                              const TileRowsAt<typename E::Number>& y, bool adds) {
     const int whole = steps / kTileSteps * kTileSteps;
     const auto multiply = [&](int begin, int depth, int num_tiles) {
         if (num_tiles == 0) return;
@@ -126,8 +143,8 @@ inline void multiply_in_tiles(TileShapes& shapes, int rows, const TileRowsAt<con
         const TileRowsAt<const typename E::Activation> from{x.rows + begin * E::kStep, x.stride};
         const auto at = [&](int tile, int column) { return cells(begin + tile * kTileSteps, column); };
         const auto product = [&](auto high) {
-            product_in_tiles<E, decltype(high)::value, kWide>(from, kTileSteps * E::kStep, at, cell_bytes, num_tiles,
-                                                              y, begin > 0);
+            product_in_tiles<E, decltype(high)::value, kWide, kPassing>(from, kTileSteps * E::kStep, at, cell_bytes,
+                                                                        num_tiles, y, adds || begin > 0);
         };
         if (rows > kTileRows) product(Constant<2>{});
         else product(Constant<1>{});

@@ -16,7 +16,7 @@ GemmTask product(const std::byte* x, const Matrix& matrix, int rows, float* out,
     GemmTask task{};
     task.x = x;
     task.x_stride = matrix.depth;
-    task.rows = rows;
+    task.last_row = rows;
     task.panels = matrix.panels;
     task.depth = matrix.depth;
     task.last_panel = matrix.num_panels();

@@ -55,7 +55,7 @@ void multiply_int8(const std::string& path, std::span<const float> rows, const S
     Int8Task task{};
     task.x = rounded.data();
     task.x_stride = depth;
-    task.rows = static_cast<int>(count);
+    task.last_row = static_cast<int>(count);
     task.panels = matrix.panels;
     task.depth = depth;
     task.last_panel = matrix.num_panels();

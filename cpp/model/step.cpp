@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "model/rope.h"
-#include "model/share_panels.h"
+#include "model/share_product.h"
 
 namespace weft {
 namespace {
@@ -111,7 +111,8 @@ void Step::layer(int index) {
     lap(Part::kLinear);
     // Every row is in the cache before any row reads: it may attend to others of this step. Tokens of one
     // tile share cache lines, so neighbours in a prompt are written by one thread.
-    pool.share(all_.count, plan_.max_tokens == 1 ? 1 : kLanes, [&](int, int begin, int end) {
+    const int at_once = plan_.max_tokens == 1 ? 1 : std::max(kLanes, rows_at_once(pool, all_.count, model_.kernels_.pieces));
+    pool.share(all_.count, at_once, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) write_heads(index, row);
     });
     if (is_last && last_.count == 0) return;
@@ -257,14 +258,15 @@ void Step::finish_layer(int index, const Rows& rows) {
     const std::ptrdiff_t hidden = spec_.padded_hidden();
     void* wide = model_.space_.wide.data();
     linear(weights.o, rows.attended, rows.count, Finish::kStore, wide, hidden);
-    pool.share(rows.count, 1, [&](int, int begin, int end) {
+    const int at_once = rows_at_once(pool, rows.count, model_.kernels_.pieces);
+    pool.share(rows.count, at_once, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++)
             residual(rows, row, weights.attention_norm_after, weights.mlp_norm_before);
     });
     linear(weights.gate_up, model_.space_.normed.data(), rows.count, Finish::kActivate,
            model_.space_.inner.data(), spec_.padded_inner());
     linear(weights.down, model_.space_.inner.data(), rows.count, Finish::kStore, wide, hidden);
-    pool.share(rows.count, 1, [&](int, int begin, int end) {
+    pool.share(rows.count, at_once, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) residual(rows, row, weights.mlp_norm_after, next);
     });
 }
@@ -289,7 +291,7 @@ void Step::linear(const Matrix& matrix, const void* x, int rows, Finish finish, 
     GemmTask task{};
     task.x = x;
     task.x_stride = matrix.depth;
-    task.rows = rows;
+    task.last_row = rows;
     task.panels = matrix.panels;
     task.depth = matrix.depth;
     task.bias = data_or_null(matrix.bias);
@@ -322,7 +324,7 @@ void Step::int8_linear(const Matrix& matrix, const GemmTask& task) {
     auto* rounded = reinterpret_cast<std::int8_t*>(model_.space_.rounded.data());
     auto* sums = reinterpret_cast<std::int32_t*>(model_.space_.row_sums.data());
     float* scales = floats(model_.space_.row_scales);
-    model_.pool_.share(task.rows, kRowsToRound, [&](int, int begin, int end) {
+    model_.pool_.share(task.last_row, kRowsToRound, [&](int, int begin, int end) {
         for (std::ptrdiff_t row = begin; row < end; row++) {
             const std::ptrdiff_t at = row * matrix.depth;
             const auto* x = static_cast<const std::byte*>(task.x) + at * (is_bfloat16 ? 2 : 4);
@@ -337,10 +339,12 @@ void Step::int8_linear(const Matrix& matrix, const GemmTask& task) {
 
 template <class Task, class Gemm>
 void Step::share(const Matrix& matrix, const Task& task, Gemm gemm) {
-    share_panels(model_.pool_, matrix, task, [&](int thread, const Task& part) {
-        if (adapters_.has_begun()) adapters_.multiply(thread, part, gemm);
-        else gemm(part);
-    });
+    if (adapters_.has_begun())
+        share_panels(model_.pool_, matrix, task,
+                     [&](int thread, const Task& part) { adapters_.multiply(thread, part, gemm); });
+    else
+        share_product(model_.pool_, matrix, task, model_.kernels_.pieces,
+                      [&](int, const Task& part) { gemm(part); });
 }
 
 void Step::head() {

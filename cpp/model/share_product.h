@@ -1,0 +1,51 @@
+// A product, shared out to threads: its panels, or where rows are many those.
+#pragma once
+
+#include <algorithm>
+
+#include "model/pack.h"
+#include "model/thread_pool.h"
+
+namespace weft {
+
+// Up to so many rows, reading weights takes about as long as multiplying them.
+constexpr int kRowsThatWait = 64;
+// From so many rows on a thread takes rows of its own and all weights, and finds in its caches what it made of
+// them in the part before.
+constexpr int kRowsToShare = 192;
+
+// `work(thread, task)` for ranges of panels that cover the matrix.
+template <class Task, class Work>
+void share_panels(ThreadPool& pool, const Matrix& matrix, const Task& task, const Work& work) {
+    // Long runs of panels for a few rows, which ask memory for the next one; otherwise small enough that
+    // threads end together even when one of them was interrupted.
+    const int chunks = pool.size() * (task.last_row <= kRowsThatWait ? 3 : 8);
+    const int size = std::max(matrix.num_panels() / chunks, 1);
+    pool.share(matrix.num_panels(), size, [&](int thread, int begin, int end) {
+        Task part = task;
+        part.first_panel = begin;
+        part.last_panel = end;
+        work(thread, part);
+    });
+}
+
+// Rows that a thread takes at once of `count`, in every part of a step the same.
+inline int rows_at_once(const ThreadPool& pool, int count, int pieces) {
+    if (count <= kRowsThatWait) return 1;
+    return round_up((count - 1) / (pool.size() * pieces) + 1, 2 * kLanes);
+}
+
+// `work(thread, task)` for ranges of rows or of panels that cover the product.
+template <class Task, class Work>
+void share_product(ThreadPool& pool, const Matrix& matrix, const Task& task, int pieces, const Work& work) {
+    if (task.last_row < kRowsToShare) return share_panels(pool, matrix, task, work);
+    pool.share(task.last_row, rows_at_once(pool, task.last_row, pieces), [&](int thread, int begin, int end) {
+        Task part = task;
+        part.first_row = begin;
+        part.last_row = end;
+        part.last_panel = matrix.num_panels();
+        work(thread, part);
+    });
+}
+
+}  // namespace weft
