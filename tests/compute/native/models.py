@@ -24,12 +24,17 @@ SHAPES = {
 
 
 def make_runner(
-    shape: str, dtype: str, path: str | None = None, num_threads: int = 1, nan_token: bool = False
+    shape: str,
+    dtype: str,
+    path: str | None = None,
+    num_threads: int = 1,
+    nan_token: bool = False,
+    norm: float | None = None,
 ) -> NativeRunner:
     """Every other layer has the shape's window; soft caps are on where there is one.
 
     `dtype` "int8" is bfloat16 with linear layers in int8; after a "+" comes what the KV cache is rounded
-    to. `nan_token` makes the embedding of token 0 NaN.
+    to. `nan_token` makes the embedding of token 0 NaN, `norm` all weights of the last norm the same.
     """
     dtype, _, kv_cache_dtype = dtype.partition("+")
     quantization = "int8" if dtype == "int8" else None
@@ -42,6 +47,9 @@ def make_runner(
         embed = weights["embed"].data.copy()
         embed[0] = 0x7FC0 if dtype == "bfloat16" else np.nan
         weights = Weights({**weights.tensors, "embed": Tensor(dtype, embed)})
+    if norm is not None:
+        same = Tensor("float32", np.full(spec.hidden_size, norm, np.float32))
+        weights = Weights({**weights.tensors, "norm": same})
     return NativeRunner(
         spec,
         weights,

@@ -28,6 +28,35 @@ def test_any_schedule_gives_the_same_bits(shape, dtype, path):
         assert [logits.tobytes() for logits in got] == expected
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_long_prompt_in_one_step_gives_the_same_bits(shape, dtype, path):
+    """Enough rows that each thread takes rows of its own, and that they pass in several blocks."""
+    ids = np.random.default_rng(6).integers(0, 300, 450).tolist()
+    expected = alone(make_runner(shape, dtype, path), ids).tobytes()
+    blocks = list(range(1, 30))
+    for num_threads in (1, 2, 3):
+        runner = make_runner(shape, dtype, path, num_threads)
+        runner.allocate_kv(num_blocks=30, block_size=16)
+        got = runner.forward(step([Part(ids, 450, blocks, 0, 450)], 16))
+        assert got.tobytes() == expected
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_sums_too_small_to_be_normal_are_the_same_bits(dtype, path):
+    """Instructions differ in what they make of these; those for one row and for many must agree."""
+    ids = np.random.default_rng(7).integers(0, 300, 40).tolist()
+    runner = make_runner("plain", dtype, path, num_threads=2, norm=1e-37)
+    expected = alone(runner, ids)
+    smallest_normal = np.finfo(np.float32).smallest_normal
+    assert (np.abs(expected) < smallest_normal).mean() > 0.02
+    assert (np.abs(expected) > smallest_normal).mean() > 0.02
+    [got] = run_at_random(runner, [ids], np.random.default_rng(8), max_chunk=40)
+    assert got.tobytes() == expected.tobytes()
+
+
 RUNNERS = {dtype: make_runner("odd sizes", dtype, num_threads=2) for dtype in DTYPES}
 
 
