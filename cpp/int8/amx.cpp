@@ -19,7 +19,7 @@ void int8_gemm_in_tiles(const Int8Task& task) {
     if (task.last_row == 1) return int8_gemm(task);
     TileShapes shapes;
     for_blocks_in_tiles<TiledInt8>(task, [&](int panel, int first_row, int rows) {
-        int8_block(task, panel, first_row, rows, [&](std::int32_t* sums) {
+        int8_block<kTiledBlockRows>(task, panel, first_row, rows, [&](std::int32_t* sums) {
             multiply_panel_in_tiles<TiledInt8>(shapes, task, panel, first_row, rows, sums, kPanelColumns);
         });
     });

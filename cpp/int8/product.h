@@ -19,11 +19,11 @@ inline void scale_sums(const Int8Task& task, int panel, int row, const std::int3
     }
 }
 
-// `multiply(sums)` gives those of a few rows and one panel.
-template <class Multiply>
+// Of up to `kRows` rows. `multiply(sums)` gives the sums of a few rows and one panel.
+template <int kRows, class Multiply>
 inline void int8_block(const Int8Task& task, int panel, int first_row, int rows, const Multiply& multiply) {
-    alignas(64) std::int32_t sums[kBlockRows * kPanelColumns];
-    alignas(64) float waiting[kBlockRows * kPanelColumns];
+    alignas(64) std::int32_t sums[kRows * kPanelColumns];
+    alignas(64) float waiting[kRows * kPanelColumns];
     float* y = waiting;
     std::ptrdiff_t y_stride = kPanelColumns;
     if (task.finish == Finish::kStore) {
@@ -59,8 +59,8 @@ void int8_gemm(const Int8Task& task) {
         return for_columns<kRowPanels>(task.last_panel - task.first_panel, [&](int at, auto panels) {
             int8_row<decltype(panels)::value>(task, task.first_panel + at);
         });
-    for_blocks(task.first_panel, task.last_panel, task.first_row, task.last_row, [&](int panel, int first_row, int rows) {
-        int8_block(task, panel, first_row, rows, [&](std::int32_t* sums) {
+    for_blocks<kBlockRows>(task.first_panel, task.last_panel, task.first_row, task.last_row, [&](int panel, int first_row, int rows) {
+        int8_block<kBlockRows>(task, panel, first_row, rows, [&](std::int32_t* sums) {
             multiply_panel<Int8>(task, panel, first_row, rows, sums, kPanelColumns);
         });
     });

@@ -42,7 +42,7 @@ void gemm_in_tiles(const GemmTask& task) {
     if (task.last_row == 1) return gemm_one_row(task);
     TileShapes shapes;
     for_blocks_in_tiles<TiledBfloat16>(task, [&](int panel, int first_row, int rows) {
-        gemm_block<Bfloat16>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {
+        gemm_block<Bfloat16, kTiledBlockRows>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {
             multiply_panel_in_tiles<TiledBfloat16>(shapes, task, panel, first_row, rows, y, y_stride);
         });
     });

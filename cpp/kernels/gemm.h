@@ -106,10 +106,10 @@ inline void gemm_one_row(const GemmTask& task) {
     });
 }
 
-// `multiply(y, y_stride)` gives the sums of a few rows and one panel.
-template <class E, class Multiply>
+// Of up to `kRows` rows. `multiply(y, y_stride)` gives the sums of a few rows and one panel.
+template <class E, int kRows, class Multiply>
 inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows, const Multiply& multiply) {
-    alignas(64) float waiting[kBlockRows * kPanelColumns];
+    alignas(64) float waiting[kRows * kPanelColumns];
     float* y = waiting;
     std::ptrdiff_t y_stride = kPanelColumns;
     if (task.finish == Finish::kStore) {
@@ -120,21 +120,21 @@ inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows,
     finish<E>(task, panel, first_row, rows, y, y_stride);
 }
 
-// Some panels and rows of a task: `block(panel, first row, rows)`.
-template <class Block>
+// Some panels and rows of a task, `kRows` at a time: `block(panel, first row, rows)`.
+template <int kRows, class Block>
 inline void for_blocks(int first_panel, int last_panel, int first_row, int last_row, const Block& block) {
     for (int panel = first_panel; panel < last_panel; panel++)
-        for (int row = first_row; row < last_row; row += kBlockRows) {
+        for (int row = first_row; row < last_row; row += kRows) {
             const int left = last_row - row;
-            block(panel, row, left < kBlockRows ? left : kBlockRows);
+            block(panel, row, left < kRows ? left : kRows);
         }
 }
 
 template <class E>
 void gemm(const GemmTask& task) {
     if (task.last_row == 1) return gemm_one_row<E>(task);
-    for_blocks(task.first_panel, task.last_panel, task.first_row, task.last_row, [&](int panel, int first_row, int rows) {
-        gemm_block<E>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {
+    for_blocks<kBlockRows>(task.first_panel, task.last_panel, task.first_row, task.last_row, [&](int panel, int first_row, int rows) {
+        gemm_block<E, kBlockRows>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {
             multiply_panel<E>(task, panel, first_row, rows, y, y_stride);
         });
     });

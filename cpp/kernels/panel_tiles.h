@@ -7,6 +7,7 @@
 namespace weft {
 namespace {
 
+constexpr int kTiledBlockRows = 192;       // handled before the next panel
 constexpr int kTilesRows = 2 * kTileRows;  // multiplied together
 // So many steps of a panel, 36 KB of it, stay in the first cache while rows pass by.
 constexpr int kStepsAtOnce = 18 * kTileSteps;
@@ -26,10 +27,10 @@ inline void for_blocks_in_tiles(const GemmTask& task, const Block& block) {
     const std::ptrdiff_t row_bytes = task.depth * static_cast<std::ptrdiff_t>(sizeof(typename E::Activation));
     const std::ptrdiff_t panel_bytes = task.depth / E::kStep * 2 * kCellBytes;
     const int panels = how_many(kPanelsAtOnce, panel_bytes, 1);
-    const int rows = how_many(kRowsAtOnce, kBlockRows * row_bytes, 1) * kBlockRows;
+    const int rows = how_many(kRowsAtOnce, kTiledBlockRows * row_bytes, 1) * kTiledBlockRows;
     for (int panel = task.first_panel; panel < task.last_panel; panel += panels)
         for (int row = task.first_row; row < task.last_row; row += rows)
-            for_blocks(panel, task.last_panel - panel < panels ? task.last_panel : panel + panels,
+            for_blocks<kTiledBlockRows>(panel, task.last_panel - panel < panels ? task.last_panel : panel + panels,
                        row, task.last_row - row < rows ? task.last_row : row + rows, block);
 }
 
