@@ -10,9 +10,11 @@ namespace weft {
 
 // Up to so many rows, reading weights takes about as long as multiplying them.
 constexpr int kRowsThatWait = 64;
-// From so many rows on a thread takes rows of its own and all weights, and finds in its caches what it made of
-// them in the part before.
-constexpr int kRowsToShare = 192;
+// With so many rows for each thread, it takes rows of its own and all weights, and finds in its caches what it
+// made of them in the part before.
+constexpr int kRowsOfThread = 96;
+// Each piece of its rows reads all weights again: a piece has at least so many.
+constexpr int kRowsOfPiece = 64;
 
 // `work(thread, task)` for ranges of panels that cover the matrix.
 template <class Task, class Work>
@@ -29,16 +31,17 @@ void share_panels(ThreadPool& pool, const Matrix& matrix, const Task& task, cons
     });
 }
 
-// Rows that a thread takes at once of `count`, in every part of a step the same.
+// Rows that a thread takes at once of `count`, in every part of a step the same: up to `pieces` of many.
 inline int rows_at_once(const ThreadPool& pool, int count, int pieces) {
     if (count <= kRowsThatWait) return 1;
-    return round_up((count - 1) / (pool.size() * pieces) + 1, 2 * kLanes);
+    const int wanted = std::clamp(count / (pool.size() * kRowsOfPiece), 1, pieces);
+    return round_up((count - 1) / (pool.size() * wanted) + 1, kLanes);
 }
 
 // `work(thread, task)` for ranges of rows or of panels that cover the product.
 template <class Task, class Work>
 void share_product(ThreadPool& pool, const Matrix& matrix, const Task& task, int pieces, const Work& work) {
-    if (task.last_row < kRowsToShare) return share_panels(pool, matrix, task, work);
+    if (task.last_row < pool.size() * kRowsOfThread) return share_panels(pool, matrix, task, work);
     pool.share(task.last_row, rows_at_once(pool, task.last_row, pieces), [&](int thread, int begin, int end) {
         Task part = task;
         part.first_row = begin;

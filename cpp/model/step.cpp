@@ -111,7 +111,8 @@ void Step::layer(int index) {
     lap(Part::kLinear);
     // Every row is in the cache before any row reads: it may attend to others of this step. Tokens of one
     // tile share cache lines, so neighbours in a prompt are written by one thread.
-    const int at_once = plan_.max_tokens == 1 ? 1 : std::max(kLanes, rows_at_once(pool, all_.count, model_.kernels_.pieces));
+    const int at_once =
+        plan_.max_tokens == 1 ? 1 : std::max(kLanes, rows_at_once(pool, all_.count, model_.kernels_.pieces));
     pool.share(all_.count, at_once, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) write_heads(index, row);
     });
