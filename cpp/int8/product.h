@@ -59,11 +59,12 @@ void int8_gemm(const Int8Task& task) {
         return for_columns<kRowPanels>(task.last_panel - task.first_panel, [&](int at, auto panels) {
             int8_row<decltype(panels)::value>(task, task.first_panel + at);
         });
-    for_blocks<kBlockRows>(task.first_panel, task.last_panel, task.first_row, task.last_row, [&](int panel, int first_row, int rows) {
+    const auto block = [&](int panel, int first_row, int rows) {
         int8_block<kBlockRows>(task, panel, first_row, rows, [&](std::int32_t* sums) {
             multiply_panel<Int8>(task, panel, first_row, rows, sums, kPanelColumns);
         });
-    });
+    };
+    for_blocks<kBlockRows>(task.first_panel, task.last_panel, task.first_row, task.last_row, block);
 }
 
 inline Lanes load_activations(const QuantizeTask& task, int i) {

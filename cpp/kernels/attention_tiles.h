@@ -37,56 +37,53 @@ private:
         for (int row = 0; row < rows; row += kMost) body(row, rows - row < kMost ? rows - row : kMost);
     }
 
-    void score_turn(int begin, int end, int head, const Later& later) {
+    // Nothing is asked for ahead: that changed no time of a step.
+    void score_turn(int begin, int end, int head, const Later&) {
         for_rows([&](int first, int height) {
             for_columns<2>(end - begin, [&](int tile, auto count) {
-                score_tiles<decltype(count)::value>(begin + tile, head, first, height, later);
+                score_tiles<decltype(count)::value>(begin + tile, head, first, height);
             });
         });
     }
 
     template <int kColumns>
-    void score_tiles(int index, int head, int first, int height, const Later& later) {
+    void score_tiles(int index, int head, int first, int height) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         const auto cells = [&](int step, int column) {
             const Stored* p = this->keys(index + column, head) + step * kCell<E>;
-            const int steps = task.padded_dim / E::kStep - step;
-            if (rows <= kFewRows) {
-                ask_tile(p, this->ahead(index + column, later));
-                ask_tile(p, this->to_values(index + column));
-            }
-            return cells_at(p, steps < kTileSteps ? steps : kTileSteps);
+            const int left = task.padded_dim / E::kStep - step;
+            const int count = left < kTileSteps ? left : kTileSteps;
+            return cells_at(p, count);
         };
         multiply_in_tiles<E, kColumns, Passing::kNone>(
             shapes, height, {queries + at * task.padded_dim, task.padded_dim}, cells, kCellBytes,
             task.padded_dim / E::kStep, {scores + at * width + (index - first_tile) * kLanes, width}, false);
     }
 
-    void combine_turn(int begin, int end, int head, const Later& later) {
+    void combine_turn(int begin, int end, int head, const Later&) {
         for_rows([&](int first, int height) {
             for_columns<2>(task.padded_dim / kLanes, [&](int column, auto count) {
                 if (height > kTileRows)
-                    combine_tiles<2, decltype(count)::value>(begin, end, head, column * kLanes, first, height, later);
+                    combine_tiles<2, decltype(count)::value>(begin, end, head, column * kLanes, first, height);
                 else
-                    combine_tiles<1, decltype(count)::value>(begin, end, head, column * kLanes, first, height, later);
+                    combine_tiles<1, decltype(count)::value>(begin, end, head, column * kLanes, first, height);
             });
         });
     }
 
     // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
     template <int kHigh, int kColumns>
-    void combine_tiles(int begin, int end, int head, int column, int first, int height, const Later& later) {
+    void combine_tiles(int begin, int end, int head, int column, int first, int height) {
+        constexpr int kSteps = kLanes / E::kStep;  // of a tile's tokens
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         const auto cells = [&](int tile, int j) {
             const Stored* p = this->values(begin + tile, head) + (column + j * kLanes) * kLanes;
-            if (rows <= kFewRows) ask_tile(p, this->ahead(begin + tile, later));
-            return cells_at(p, kLanes / E::kStep);
+            return cells_at(p, kSteps);
         };
-        shapes.set(height, kLanes / E::kStep);
-        product_in_tiles<E, kHigh, kColumns, Passing::kNone>({weights + at * width + (begin - first_tile) * kLanes, width}, kLanes,
-                                             cells, kCellBytes, end - begin,
-                                             {outputs + at * task.padded_dim + column, task.padded_dim},
-                                             begin > first_tile);
+        shapes.set(height, kSteps);
+        product_in_tiles<E, kHigh, kColumns, Passing::kNone>(
+            {weights + at * width + (begin - first_tile) * kLanes, width}, kLanes, cells, kCellBytes, end - begin,
+            {outputs + at * task.padded_dim + column, task.padded_dim}, begin > first_tile);
     }
 
     // Of an int8 cache the cells are made, one column of a tile at a time: it is loaded at once.
@@ -94,11 +91,6 @@ private:
         if constexpr (!Base::kIsScaled) return p;
         for (int s = 0; s < count; s++) E::store_cell(widened + s * kTileRowBytes, E::load_cell(p + s * kCell<E>));
         return widened;
-    }
-
-    static void ask_tile(const Stored* p, std::ptrdiff_t ahead) {
-        if (ahead == 0) return;
-        for (int s = 0; s < kLanes / E::kStep; s++) ask(p + s * kCell<E>, ahead);
     }
 };
 

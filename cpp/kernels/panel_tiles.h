@@ -30,8 +30,9 @@ inline void for_blocks_in_tiles(const GemmTask& task, const Block& block) {
     const int rows = how_many(kRowsAtOnce, kTiledBlockRows * row_bytes, 1) * kTiledBlockRows;
     for (int panel = task.first_panel; panel < task.last_panel; panel += panels)
         for (int row = task.first_row; row < task.last_row; row += rows)
-            for_blocks<kTiledBlockRows>(panel, task.last_panel - panel < panels ? task.last_panel : panel + panels,
-                       row, task.last_row - row < rows ? task.last_row : row + rows, block);
+            for_blocks<kTiledBlockRows>(
+                panel, task.last_panel - panel < panels ? task.last_panel : panel + panels, row,
+                task.last_row - row < rows ? task.last_row : row + rows, block);
 }
 
 // Sums of some rows times one panel, from `begin` to `end` of its steps, for one tile of rows after the other.
