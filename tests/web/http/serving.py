@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,15 @@ GENERATE = (
 )
 
 
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    """All that comes, also when what was still being sent has the connection reset at the end."""
+    answer = bytearray()
+    with suppress(ConnectionResetError):
+        while chunk := await reader.read(2**16):
+            answer += chunk
+    return bytes(answer)
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """A server that runs, and a client of it."""
@@ -120,9 +129,7 @@ class Site:
         try:
             writer.write(data)
             async with asyncio.timeout(10):
-                return await reader.read()
-        except ConnectionResetError:
-            return b""
+                return await until_closed(reader)
         finally:
             writer.close()
 

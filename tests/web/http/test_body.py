@@ -9,7 +9,7 @@ import tracemalloc
 import msgspec
 import pytest
 
-from tests.web.http.serving import serving
+from tests.web.http.serving import serving, until_closed
 from weft.core.errors import BadRequest
 from weft.web.http.body import decode_body
 
@@ -216,7 +216,7 @@ async def test_a_slow_body_is_not_waited_for():
 
         dripping = asyncio.create_task(drip())
         async with asyncio.timeout(5):
-            answer = await reader.read()
+            answer = await until_closed(reader)
         dripping.cancel()
         writer.close()
         await site.check_canary()
