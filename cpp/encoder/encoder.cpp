@@ -35,23 +35,22 @@ std::size_t Encoder::tile_bytes() const {
 void Encoder::make_room(const EncoderPlan& plan, std::size_t num_wanted) {
     const auto rows = static_cast<std::size_t>(plan.rows);
     const auto most = std::max(rows, num_wanted);  // a row may be wanted twice
-    const auto act = static_cast<std::size_t>(kernels_.activation_bytes);
-    const auto hidden = static_cast<std::size_t>(spec_.padded_hidden());
-    const auto query = static_cast<std::size_t>(spec_.query_size());
-    grow(space_.hidden, rows * hidden * sizeof(float));
-    grow(space_.normed, most * hidden * act);
-    grow(space_.wide, most * sizeof(float) *
-                          static_cast<std::size_t>(std::max(spec_.qkv_columns(), spec_.padded_hidden())));
-    grow(space_.query, rows * query * act);
-    grow(space_.attended, rows * query * act);
-    grow(space_.inner, most * static_cast<std::size_t>(spec_.padded_inner()) * act);
+    const int act = kernels_.activation_bytes;
+    const int hidden = spec_.padded_hidden();
+    const int query = spec_.query_size();
+    space_.hidden.make_room(rows, hidden, sizeof(float));
+    space_.normed.make_room(most, hidden, act);
+    space_.wide.make_room(most, std::max(spec_.qkv_columns(), hidden), sizeof(float));
+    space_.query.make_room(rows, query, act);
+    space_.attended.make_room(rows, query, act);
+    space_.inner.make_room(most, spec_.padded_inner(), act);
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));
     grow(space_.keys, static_cast<std::size_t>(plan.num_tiles) * tile_bytes());
     grow(space_.values, static_cast<std::size_t>(plan.num_tiles) * tile_bytes());
-    grow(space_.last_hidden, num_wanted * hidden * sizeof(float));
-    grow(space_.last_attended, num_wanted * query * act);
+    space_.last_hidden.make_room(num_wanted, hidden, sizeof(float));
+    space_.last_attended.make_room(num_wanted, query, act);
     scratch_bytes_ = attention_scratch(1, plan.max_tokens, spec_.padded_dim(), plan.max_tiles);
     scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
     grow(space_.scratch, scratch_bytes_ * static_cast<std::size_t>(pool_.size()));

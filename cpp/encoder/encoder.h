@@ -9,24 +9,25 @@
 #include "encoder/spec.h"
 #include "encoder/weights.h"
 #include "kernels/kernels.h"
+#include "model/row_buffer.h"
 #include "model/thread_pool.h"
 
 namespace weft {
 
 // Memory of one step's values; kept, and made larger when a step needs more.
 struct EncoderSpace {
-    Region hidden;     // float [rows][padded_hidden], what the layers add to
-    Region normed;     // activations [rows][padded_hidden]
-    Region wide;       // float [rows][qkv columns], or the result of o and down
-    Region query;      // activations [rows][query_size]
-    Region attended;   // activations [rows][query_size]
-    Region inner;      // activations [rows][padded_inner]
+    RowBuffer hidden;    // float [padded_hidden], what the layers add to
+    RowBuffer normed;    // activations [padded_hidden]
+    RowBuffer wide;      // float [qkv columns], or the result of o and down
+    RowBuffer query;     // activations [query_size]
+    RowBuffer attended;  // activations [query_size]
+    RowBuffer inner;     // activations [padded_inner]
     Region rotations;  // float [ropes][rows][cosines, sines]
     Region keys;       // of one layer, in tiles
     Region values;     // the same
     Region scratch;    // for attention, by thread
-    Region last_hidden;  // rows of the last layer whose states are wanted
-    Region last_attended;
+    RowBuffer last_hidden;  // rows of the last layer whose states are wanted
+    RowBuffer last_attended;
 };
 
 class Encoder {

@@ -31,9 +31,9 @@ EncoderStep::EncoderStep(Encoder& encoder, const EncoderBatch& batch, const Enco
       batch_(batch),
       plan_(plan),
       states_(states),
-      all_{plan.rows, floats(encoder.space_.hidden), encoder.space_.attended.data()},
-      wanted_{static_cast<int>(batch.wanted.size()), floats(encoder.space_.last_hidden),
-              encoder.space_.last_attended.data()} {
+      all_{plan.rows, encoder.space_.hidden.rows(), encoder.space_.attended.rows()},
+      wanted_{static_cast<int>(batch.wanted.size()), encoder.space_.last_hidden.rows(),
+              encoder.space_.last_attended.rows()} {
     std::ptrdiff_t at = 0;
     for (const Rope& rope : spec_.ropes) {
         rope_starts_.push_back(at);
@@ -59,7 +59,7 @@ void EncoderStep::run() {
 void EncoderStep::prepare(int row) {
     const auto at = static_cast<std::size_t>(row);
     const EncoderWeights& weights = encoder_.weights_;
-    float* hidden = all_.hidden + static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden();
+    float* hidden = all_.hidden.floats(row);
     const std::int32_t type = batch_.token_types.empty() ? 0 : batch_.token_types[at];
     weights.embed(batch_.token_ids[at], type, batch_.positions[at], hidden);
     std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
@@ -75,7 +75,7 @@ void EncoderStep::prepare(int row) {
                              data_or_null(weights.embed_norm.bias),
                              data_or_null(before.weight),
                              data_or_null(before.bias),
-                             normed(row),
+                             encoder_.space_.normed.rows().row(row),
                              spec_.hidden_size,
                              spec_.padded_hidden(),
                              spec_.norm_eps};
@@ -88,16 +88,10 @@ const float* EncoderStep::rotations(int rope, int row) const {
     return floats(encoder_.space_.rotations) + rope_starts_[at] + row * 2 * pairs;
 }
 
-std::byte* EncoderStep::normed(int row) const {
-    return encoder_.space_.normed.data() + static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden() *
-                                               encoder_.kernels_.activation_bytes;
-}
-
 void EncoderStep::layer(int index) {
     const EncoderLayerWeights& weights = encoder_.weights_.layers[static_cast<std::size_t>(index)];
     const bool is_last = index + 1 == static_cast<int>(spec_.layers.size());
-    linear(weights.qkv, encoder_.space_.normed.data(), all_.count, Finish::kStore,
-           encoder_.space_.wide.data(), weights.qkv.columns);
+    linear(weights.qkv, encoder_.space_.normed.rows(), all_.count, Finish::kStore, encoder_.space_.wide.rows());
     // Every key and value of the layer is in its tile before any row reads. Tokens of one tile share cache
     // lines, so neighbours are written by one thread.
     encoder_.pool_.share(all_.count, kLanes, [&](int, int begin, int end) {
@@ -115,7 +109,7 @@ void EncoderStep::write_heads(int index, int row) {
     const EncoderLayer& layer = spec_.layers[static_cast<std::size_t>(index)];
     const int slot = plan_.slots[static_cast<std::size_t>(row)];
     HeadsTask task{};
-    task.qkv = floats(encoder_.space_.wide) + static_cast<std::ptrdiff_t>(row) * spec_.qkv_columns();
+    task.qkv = encoder_.space_.wide.rows().floats(row);
     task.num_heads = spec_.num_heads;
     task.num_kv_heads = spec_.num_heads;
     task.head_dim = spec_.head_dim();
@@ -126,8 +120,7 @@ void EncoderStep::write_heads(int index, int row) {
         task.cosine = rotations(*layer.rope, row);
         task.sine = task.cosine + task.half;
     }
-    task.query = encoder_.space_.query.data() +
-                 static_cast<std::ptrdiff_t>(row) * spec_.query_size() * encoder_.kernels_.activation_bytes;
+    task.query = encoder_.space_.query.rows().row(row);
     const std::size_t tile = static_cast<std::size_t>(slot / kLanes) * encoder_.tile_bytes();
     task.keys = encoder_.space_.keys.data() + tile;
     task.values = encoder_.space_.values.data() + tile;
@@ -139,9 +132,9 @@ void EncoderStep::attend(int index, int thread, int number) {
     const EncoderPiece& piece = plan_.pieces[static_cast<std::size_t>(number / spec_.num_heads)];
     const int reach = spec_.layers[static_cast<std::size_t>(index)].reach.value_or(std::numeric_limits<int>::max());
     AttentionTask task{};
-    task.query = encoder_.space_.query.data();
-    task.out = all_.attended;
-    task.stride = spec_.query_size();
+    task.query = encoder_.space_.query.rows().first;
+    task.out = all_.attended.first;
+    task.stride = all_.attended.stride;
     task.keys = encoder_.space_.keys.data();
     task.values = encoder_.space_.values.data();
     task.tiles = plan_.tiles.data() + piece.first_tile;
@@ -164,67 +157,62 @@ void EncoderStep::attend(int index, int thread, int number) {
 
 // In the last layer only the rows that are wanted go on.
 void EncoderStep::pick(int place) {
-    const auto from = static_cast<std::size_t>(batch_.wanted[static_cast<std::size_t>(place)]);
-    const auto to = static_cast<std::size_t>(place);
+    const std::int32_t row = batch_.wanted[static_cast<std::size_t>(place)];
     const auto hidden = static_cast<std::size_t>(spec_.padded_hidden());
     const auto attended = static_cast<std::size_t>(spec_.query_size() * encoder_.kernels_.activation_bytes);
-    std::memcpy(wanted_.hidden + to * hidden, all_.hidden + from * hidden, hidden * sizeof(float));
-    std::memcpy(wanted_.attended + to * attended, all_.attended + from * attended, attended);
+    std::memcpy(wanted_.hidden.row(place), all_.hidden.row(row), hidden * sizeof(float));
+    std::memcpy(wanted_.attended.row(place), all_.attended.row(row), attended);
 }
 
 // What follows attention: o, the MLP, and the norms behind or before them.
-void EncoderStep::finish_layer(int index, const Rows& rows) {
+void EncoderStep::finish_layer(int index, const LayerRows& rows) {
     const auto at = static_cast<std::size_t>(index);
     const EncoderWeights& weights = encoder_.weights_;
     const EncoderLayerWeights& layer = weights.layers[at];
     const bool is_last = at + 1 == spec_.layers.size();
     const bool is_before = spec_.norm_before;
-    void* wide = encoder_.space_.wide.data();
-    void* inner = encoder_.space_.inner.data();
-    linear(layer.o, rows.attended, rows.count, Finish::kStore, wide, spec_.padded_hidden());
+    const RowsAt& wide = encoder_.space_.wide.rows();
+    const RowsAt& inner = encoder_.space_.inner.rows();
+    linear(layer.o, rows.attended, rows.count, Finish::kStore, wide);
     for_rows(rows.count, [&](int row) {
         add(rows, row, is_before ? none_ : layer.attention_norm, is_before ? layer.mlp_norm : none_, false);
     });
-    linear(layer.up, encoder_.space_.normed.data(), rows.count,
-           spec_.is_gated ? Finish::kActivate : Finish::kActivateAll, inner, spec_.padded_inner());
-    linear(layer.down, inner, rows.count, Finish::kStore, wide, spec_.padded_hidden());
+    linear(layer.up, encoder_.space_.normed.rows(), rows.count,
+           spec_.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
+    linear(layer.down, inner, rows.count, Finish::kStore, wide);
     const LayerNorm& after = !is_before ? layer.mlp_norm : is_last ? weights.norm : none_;
     const LayerNorm& before = is_before && !is_last ? weights.layers[at + 1].attention_norm : none_;
     for_rows(rows.count, [&](int row) { add(rows, row, after, before, is_last); });
 }
 
-void EncoderStep::add(const Rows& rows, int row, const LayerNorm& after, const LayerNorm& before, bool is_end) {
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden();
-    const LayerNormTask task{rows.hidden + at,
-                             floats(encoder_.space_.wide) + at,
+void EncoderStep::add(const LayerRows& rows, int row, const LayerNorm& after, const LayerNorm& before, bool is_end) {
+    const LayerNormTask task{rows.hidden.floats(row),
+                             encoder_.space_.wide.rows().floats(row),
                              data_or_null(after.weight),
                              data_or_null(after.bias),
                              data_or_null(before.weight),
                              data_or_null(before.bias),
-                             is_end ? nullptr : normed(row),
+                             is_end ? nullptr : encoder_.space_.normed.rows().row(row),
                              spec_.hidden_size,
                              spec_.padded_hidden(),
                              spec_.norm_eps};
     encoder_.kernels_.layer_norm(task);
 }
 
-void EncoderStep::linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
-                         std::ptrdiff_t out_stride) {
+void EncoderStep::linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out) {
     GemmTask task{};
-    task.x_stride = matrix.depth;
+    task.x_stride = x.stride;
     task.panels = matrix.panels;
     task.depth = matrix.depth;
     task.bias = data_or_null(matrix.bias);
     task.finish = finish;
-    task.out_stride = out_stride;
+    task.out_stride = out.stride;
     task.activation = spec_.activation;
-    const int row_bytes = matrix.depth * encoder_.kernels_.activation_bytes;
-    const int out_bytes = finish == Finish::kStore ? 4 : encoder_.kernels_.activation_bytes;
-    const int slab = std::max(kSlabBytes / row_bytes / kSlabRows, 1) * kSlabRows;
-    for (std::ptrdiff_t first = 0; first < rows; first += slab) {
-        task.x = static_cast<const std::byte*>(x) + first * row_bytes;
-        task.out = static_cast<std::byte*>(out) + first * out_stride * out_bytes;
-        task.last_row = std::min(slab, rows - static_cast<int>(first));
+    const int slab = std::max(kSlabBytes / (matrix.depth * x.element_bytes) / kSlabRows, 1) * kSlabRows;
+    for (int first = 0; first < rows; first += slab) {
+        task.x = x.row(first);
+        task.out = out.row(first);
+        task.last_row = std::min(slab, rows - first);
         share_panels(encoder_.pool_, matrix, task,
                      [&](int, const GemmTask& part) { encoder_.kernels_.gemm(part); });
     }
@@ -233,7 +221,7 @@ void EncoderStep::linear(const Matrix& matrix, const void* x, int rows, Finish f
 void EncoderStep::give_back(int place) {
     const auto size = static_cast<std::size_t>(spec_.hidden_size);
     std::memcpy(states_.data() + static_cast<std::size_t>(place) * size,
-                wanted_.hidden + static_cast<std::ptrdiff_t>(place) * spec_.padded_hidden(), size * sizeof(float));
+                wanted_.hidden.row(place), size * sizeof(float));
 }
 
 }  // namespace weft

@@ -14,28 +14,19 @@ public:
     void run();
 
 private:
-    // The rows that a part works on: all of the step, or in the end those that are wanted.
-    struct Rows {
-        int count;
-        float* hidden;
-        std::byte* attended;
-    };
-
     void prepare(int row);
     const float* rotations(int rope, int row) const;
     void layer(int index);
     void write_heads(int index, int row);
     void attend(int index, int thread, int number);
     void pick(int place);
-    void finish_layer(int index, const Rows& rows);
-    void linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
-                std::ptrdiff_t out_stride);
-    void add(const Rows& rows, int row, const LayerNorm& after, const LayerNorm& before, bool is_end);
+    void finish_layer(int index, const LayerRows& rows);
+    void linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out);
+    void add(const LayerRows& rows, int row, const LayerNorm& after, const LayerNorm& before, bool is_end);
     void give_back(int place);
 
     template <class Work>
     void for_rows(int count, const Work& work);
-    std::byte* normed(int row) const;
 
     Encoder& encoder_;
     const EncoderSpec& spec_;
@@ -43,8 +34,8 @@ private:
     const EncoderPlan& plan_;
     const std::span<float> states_;
     std::vector<std::ptrdiff_t> rope_starts_;  // floats, in the workspace
-    Rows all_;
-    Rows wanted_;
+    LayerRows all_;
+    LayerRows wanted_;
     const LayerNorm none_;
 };
 

@@ -57,7 +57,7 @@ private:
         };
         multiply_in_tiles<E, kColumns, Passing::kNone>(
             shapes, height, {queries + at * task.padded_dim, task.padded_dim}, cells, kCellBytes,
-            task.padded_dim / E::kStep, {scores + at * width + (index - first_tile) * kLanes, width}, false);
+            task.padded_dim / E::kStep, {}, {scores + at * width + (index - first_tile) * kLanes, width});
     }
 
     void combine_turn(int begin, int end, int head, const Later&) {
@@ -80,10 +80,11 @@ private:
             const Stored* p = this->values(begin + tile, head) + (column + j * kLanes) * kLanes;
             return cells_at(p, kSteps);
         };
+        float* out = outputs + at * task.padded_dim + column;
         shapes.set(height, kSteps);
         product_in_tiles<E, kHigh, kColumns, Passing::kNone>(
             {weights + at * width + (begin - first_tile) * kLanes, width}, kLanes, cells, kCellBytes, end - begin,
-            {outputs + at * task.padded_dim + column, task.padded_dim}, begin > first_tile);
+            {begin > first_tile ? out : nullptr, task.padded_dim}, {out, task.padded_dim});
     }
 
     // Of an int8 cache the cells are made, one column of a tile at a time: it is loaded at once.

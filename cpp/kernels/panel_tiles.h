@@ -7,10 +7,13 @@
 namespace weft {
 namespace {
 
-constexpr int kTiledBlockRows = 192;       // handled before the next panel
+constexpr int kTiledBlockRows = 256;       // handled before the next panel
 constexpr int kTilesRows = 2 * kTileRows;  // multiplied together
 // So many steps of a panel, 36 KB of it, stay in the first cache while rows pass by.
 constexpr int kStepsAtOnce = 18 * kTileSteps;
+// Lines of the next panel that are asked for with each tile of depth, where rows are many: fewer come too late,
+// and more keep the loads of this panel waiting.
+constexpr int kLinesAhead = 3;
 // Panels and activations of so many bytes stay in the second cache while the others pass by.
 constexpr std::ptrdiff_t kPanelsAtOnce = 768 << 10;
 constexpr std::ptrdiff_t kRowsAtOnce = 256 << 10;
@@ -35,36 +38,85 @@ inline void for_blocks_in_tiles(const GemmTask& task, const Block& block) {
                 task.last_row - row < rows ? task.last_row : row + rows, block);
 }
 
-// Sums of some rows times one panel, from `begin` to `end` of its steps, for one tile of rows after the other.
-template <class E, Passing kPassing>
-inline void multiply_steps_in_tiles(TileShapes& shapes, const GemmTask& task, int panel, int first_row, int rows,
-                                    int begin, int end, typename E::Number* y, std::ptrdiff_t y_stride) {
-    const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride + begin * E::kStep;
-    const typename E::Stored* w = panel_of<E>(task, panel) + 2 * begin * kCell<E>;
-    const auto cells = [&](int step, int column) {
-        const typename E::Stored* p = w + (2 * step + column) * kCell<E>;
-        // Few rows wait for memory; more are better off when their own loads come first.
-        if constexpr (kPassing == Passing::kCells)
-            for (int s = 0; s < kTileSteps; s++) ask(p + 2 * s * kCell<E>, kAheadAlone);
-        return p;
-    };
-    for (int row = 0; row < rows; row += kTilesRows)
-        multiply_in_tiles<E, 2, kPassing>(shapes, rows - row < kTilesRows ? rows - row : kTilesRows,
-                                          {x + row * task.x_stride, task.x_stride}, cells, 2 * kCellBytes,
-                                          end - begin, {y + row * y_stride, y_stride}, begin > 0);
-}
+// Asks for the panel behind one, a few lines at a time.
+template <class E>
+class NextPanel {
+public:
+    NextPanel(const GemmTask& task, int panel)
+        : at_(reinterpret_cast<const char*>(panel_of<E>(task, panel + 1))),
+          end_(panel + 1 < task.last_panel ? reinterpret_cast<const char*>(panel_of<E>(task, panel + 2)) : at_) {}
+
+    void ask_for_more() {
+        if (at_ >= end_) return;
+        for (int line = 0; line < kLinesAhead; line++) ask(at_, line * kCellBytes);
+        at_ += kLinesAhead * kCellBytes;
+    }
+
+private:
+    const char* at_;
+    const char* const end_;
+};
+
+// One panel and its sums with some rows, which are handed from one range of steps to the next.
+template <class E>
+struct PanelInTiles {
+    TileShapes& shapes;
+    const GemmTask& task;
+    int panel;
+    int first_row;
+    int rows;
+
+    // Those of steps [begin, end), for one tile of rows after the other. `asks(cells)` before each tile of depth.
+    template <Passing kPassing, class Asks>
+    void multiply(int begin, int end, const Asks& asks, const TileRowsAt<const typename E::Number>& from,
+                  const TileRowsAt<typename E::Number>& to) const {
+        const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride + begin * E::kStep;
+        const typename E::Stored* w = panel_of<E>(task, panel) + 2 * begin * kCell<E>;
+        const auto cells = [&](int step, int column) {
+            if (column == 0) asks(w + 2 * step * kCell<E>);
+            return w + (2 * step + column) * kCell<E>;
+        };
+        for (int row = 0; row < rows; row += kTilesRows) {
+            TileRowsAt<const typename E::Number> sums = from;
+            if (from.rows != nullptr) sums.rows += row * from.stride;
+            multiply_in_tiles<E, 2, kPassing>(shapes, rows - row < kTilesRows ? rows - row : kTilesRows,
+                                              {x + row * task.x_stride, task.x_stride}, cells, 2 * kCellBytes,
+                                              end - begin, sums, {to.rows + row * to.stride, to.stride});
+        }
+    }
+
+    // Few rows wait for memory, and ask for what they need next.
+    void multiply_few(const TileRowsAt<typename E::Number>& y) const {
+        const auto asks = [](const typename E::Stored* cells) {
+            for (int cell = 0; cell < 2 * kTileSteps; cell++) ask(cells + cell * kCell<E>, kAheadAlone);
+        };
+        multiply<Passing::kCells>(0, task.depth / E::kStep, asks, {}, y);
+    }
+
+    // Sums of many rows wait side by side until their last steps: `y` may be far apart.
+    void multiply_many(const TileRowsAt<typename E::Number>& y) const {
+        alignas(64) typename E::Number waiting[kTiledBlockRows * kPanelColumns];
+        NextPanel<E> next(task, panel);
+        const auto asks = [&](const typename E::Stored*) { next.ask_for_more(); };
+        const int steps = task.depth / E::kStep;
+        const int times = (steps - 1) / kStepsAtOnce + 1;
+        const int at_once = round_up((steps - 1) / times + 1, kTileSteps);  // about as many each time
+        for (int begin = 0; begin < steps; begin += at_once) {
+            const TileRowsAt<const typename E::Number> from{begin == 0 ? nullptr : waiting, kPanelColumns};
+            const bool is_last = begin + at_once >= steps;
+            if (is_last) multiply<Passing::kActivations>(begin, steps, asks, from, y);
+            else multiply<Passing::kActivations>(begin, begin + at_once, asks, from, {waiting, kPanelColumns});
+        }
+    }
+};
 
 // As `multiply_panel`.
 template <class E>
 inline void multiply_panel_in_tiles(TileShapes& shapes, const GemmTask& task, int panel, int first_row, int rows,
                                     typename E::Number* y, std::ptrdiff_t y_stride) {
-    const int steps = task.depth / E::kStep;
-    if (task.last_row - task.first_row <= kTilesRows)
-        return multiply_steps_in_tiles<E, Passing::kCells>(shapes, task, panel, first_row, rows, 0, steps, y, y_stride);
-    for (int begin = 0; begin < steps; begin += kStepsAtOnce)
-        multiply_steps_in_tiles<E, Passing::kActivations>(
-            shapes, task, panel, first_row, rows, begin,
-            steps - begin < kStepsAtOnce ? steps : begin + kStepsAtOnce, y, y_stride);
+    const PanelInTiles<E> product{shapes, task, panel, first_row, rows};
+    if (task.last_row - task.first_row <= kTilesRows) product.multiply_few({y, y_stride});
+    else product.multiply_many({y, y_stride});
 }
 
 }  // namespace

@@ -86,20 +86,23 @@ struct TileRowsAt {
 
 // Sums of rows of one or two tiles times one or two columns, over `num_tiles` tiles of depth of the shapes that
 // are set: the activations of the next are `x_step` elements on, `cells(tile, column)` says where its cells are.
-// These are `cell_bytes` apart. `adds`: to what is in `y`.
+// These are `cell_bytes` apart. The sums begin with what is in `from`, with 0 if that is null, and go to `to`.
 template <class E, int kHigh, int kWide, Passing kPassing, class CellsAt>
 inline void product_in_tiles(const TileRowsAt<const typename E::Activation>& x, int x_step, const CellsAt& cells,
                              std::ptrdiff_t cell_bytes, int num_tiles,
-                             const TileRowsAt<typename E::Number>& y, bool adds) {
+                             const TileRowsAt<const typename E::Number>& from,
+                             const TileRowsAt<typename E::Number>& to) {
     const std::ptrdiff_t x_bytes = x.stride * static_cast<std::ptrdiff_t>(sizeof *x.rows);
-    const std::ptrdiff_t y_bytes = y.stride * static_cast<std::ptrdiff_t>(sizeof *y.rows);
+    const std::ptrdiff_t from_bytes = from.stride * static_cast<std::ptrdiff_t>(sizeof *from.rows);
+    const std::ptrdiff_t to_bytes = to.stride * static_cast<std::ptrdiff_t>(sizeof *to.rows);
     const typename E::Activation* lower_x = x.rows + kTileRows * x.stride;
-    typename E::Number* lower_y = y.rows + kTileRows * y.stride;
-    if (adds) {
-        load_tile<0>(y.rows, y_bytes);
-        if constexpr (kWide == 2) load_tile<1>(y.rows + kLanes, y_bytes);
-        if constexpr (kHigh == 2) load_tile<2>(lower_y, y_bytes);
-        if constexpr (kHigh == 2 && kWide == 2) load_tile<3>(lower_y + kLanes, y_bytes);
+    const typename E::Number* lower_from = from.rows + kTileRows * from.stride;
+    typename E::Number* lower_to = to.rows + kTileRows * to.stride;
+    if (from.rows != nullptr) {
+        load_tile<0>(from.rows, from_bytes);
+        if constexpr (kWide == 2) load_tile<1>(from.rows + kLanes, from_bytes);
+        if constexpr (kHigh == 2) load_tile<2>(lower_from, from_bytes);
+        if constexpr (kHigh == 2 && kWide == 2) load_tile<3>(lower_from + kLanes, from_bytes);
     } else {
         clear_tile<0>();
         if constexpr (kWide == 2) clear_tile<1>();
@@ -124,10 +127,10 @@ inline void product_in_tiles(const TileRowsAt<const typename E::Activation>& x, 
         if constexpr (kHigh == 2) E::template multiply_tiles<2, 5, 6>();
         if constexpr (kHigh == 2 && kWide == 2) E::template multiply_tiles<3, 5, 7>();
     }
-    store_tile<0>(y.rows, y_bytes);
-    if constexpr (kWide == 2) store_tile<1>(y.rows + kLanes, y_bytes);
-    if constexpr (kHigh == 2) store_tile<2>(lower_y, y_bytes);
-    if constexpr (kHigh == 2 && kWide == 2) store_tile<3>(lower_y + kLanes, y_bytes);
+    store_tile<0>(to.rows, to_bytes);
+    if constexpr (kWide == 2) store_tile<1>(to.rows + kLanes, to_bytes);
+    if constexpr (kHigh == 2) store_tile<2>(lower_to, to_bytes);
+    if constexpr (kHigh == 2 && kWide == 2) store_tile<3>(lower_to + kLanes, to_bytes);
 }
 
 // The same for `rows` from 1 to 32 and any number of steps of depth: those that fill no tile come last.
@@ -135,16 +138,18 @@ inline void product_in_tiles(const TileRowsAt<const typename E::Activation>& x, 
 template <class E, int kWide, Passing kPassing, class CellsAt>
 inline void multiply_in_tiles(TileShapes& shapes, int rows, const TileRowsAt<const typename E::Activation>& x,
                               const CellsAt& cells, std::ptrdiff_t cell_bytes, int steps,
-                              const TileRowsAt<typename E::Number>& y, bool adds) {
+                              const TileRowsAt<const typename E::Number>& from,
+                              const TileRowsAt<typename E::Number>& to) {
     const int whole = steps / kTileSteps * kTileSteps;
     const auto multiply = [&](int begin, int depth, int num_tiles) {
         if (num_tiles == 0) return;
         shapes.set(rows, depth);
-        const TileRowsAt<const typename E::Activation> from{x.rows + begin * E::kStep, x.stride};
+        const TileRowsAt<const typename E::Activation> x_here{x.rows + begin * E::kStep, x.stride};
+        const TileRowsAt<const typename E::Number> sums{to.rows, to.stride};
         const auto at = [&](int tile, int column) { return cells(begin + tile * kTileSteps, column); };
         const auto product = [&](auto high) {
-            product_in_tiles<E, decltype(high)::value, kWide, kPassing>(from, kTileSteps * E::kStep, at, cell_bytes,
-                                                                        num_tiles, y, adds || begin > 0);
+            product_in_tiles<E, decltype(high)::value, kWide, kPassing>(
+                x_here, kTileSteps * E::kStep, at, cell_bytes, num_tiles, begin > 0 ? sums : from, to);
         };
         if (rows > kTileRows) product(Constant<2>{});
         else product(Constant<1>{});

@@ -12,10 +12,10 @@ constexpr int kPanelsOfOneRow = 4;
 
 float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
 
-GemmTask product(const std::byte* x, const Matrix& matrix, int rows, float* out, std::ptrdiff_t out_stride) {
+GemmTask product(const RowsAt& x, const Matrix& matrix, int rows, float* out, std::ptrdiff_t out_stride) {
     GemmTask task{};
-    task.x = x;
-    task.x_stride = matrix.depth;
+    task.x = x.first;
+    task.x_stride = x.stride;
     task.last_row = rows;
     task.panels = matrix.panels;
     task.depth = matrix.depth;
@@ -46,15 +46,13 @@ void AdapterStep::take(std::vector<const Adapter*> by_row) {
     panels_at_once_ = by_row_.size() == 1 ? kPanelsOfOneRow : 1;
 }
 
-void AdapterStep::begin(const Matrix& matrix, const void* x, bool are_floats) {
+void AdapterStep::begin(const Matrix& matrix, const RowsAt& x) {
     end();
     for (const Group& group : groups_)
         if (const Delta* delta = group.adapter->find(matrix)) add_product(group, &delta->a, &delta->b);
     if (!has_begun()) return;
     make_room(matrix.depth);
-    for_pieces([&](const Piece& piece) {
-        take_low(piece, matrix, static_cast<const std::byte*>(x), are_floats);
-    });
+    for_pieces([&](const Piece& piece) { take_low(piece, x); });
 }
 
 void AdapterStep::begin_embedding(std::span<const std::int32_t> token_ids) {
@@ -110,7 +108,7 @@ void AdapterStep::make_room(int depth) {
     const auto rows = static_cast<std::size_t>(num_places_);
     const auto act = static_cast<std::size_t>(kernels_.activation_bytes);
     const auto low = static_cast<std::size_t>(low_size_);
-    grow(space_.taken, rows * static_cast<std::size_t>(depth) * act);
+    space_.taken.make_room(rows, depth, kernels_.activation_bytes);
     grow(space_.sums, low * sizeof(float));
     grow(space_.low, low * act);
     grow(space_.added, static_cast<std::size_t>(pool_.size()) * rows *
@@ -130,10 +128,10 @@ void AdapterStep::for_pieces(const Work& work) {
     });
 }
 
-void AdapterStep::take_low(const Piece& piece, const Matrix& matrix, const std::byte* x, bool are_floats) const {
+void AdapterStep::take_low(const Piece& piece, const RowsAt& x) const {
     const Product& product = *piece.product;
     const int rows = piece.last_row - piece.first_row;
-    const std::byte* taken = rows_of(piece, x, matrix.depth, are_floats);
+    const RowsAt taken = rows_of(piece, x, product.a->depth);
     kernels_.gemm(weft::product(taken, *product.a, rows, sums(piece), product.b->depth));
     to_activations(sums(piece), low(product, piece.first_row), rows * product.b->depth);
 }
@@ -149,30 +147,29 @@ void AdapterStep::look_up(const Piece& piece, std::span<const std::int32_t> toke
     to_activations(to, low(*piece.product, piece.first_row), (piece.last_row - piece.first_row) * rank);
 }
 
-// The rows of a piece as activations, side by side: where they are, if they lie so already.
-const std::byte* AdapterStep::rows_of(const Piece& piece, const std::byte* x, int depth, bool are_floats) const {
+// The rows of a piece as activations, one after the other: where they are, if they lie so already.
+RowsAt AdapterStep::rows_of(const Piece& piece, const RowsAt& x, int depth) const {
     const std::vector<int>& rows = piece.product->group->rows;
     const auto first = static_cast<std::size_t>(piece.first_row);
     const auto last = static_cast<std::size_t>(piece.last_row);
     const bool is_run = rows[last - 1] - rows[first] == static_cast<int>(last - first) - 1;
-    const bool is_same = !are_floats || kernels_.activation_bytes == sizeof(float);
-    const auto bytes = static_cast<std::size_t>(depth) * static_cast<std::size_t>(kernels_.activation_bytes);
-    const std::size_t from_bytes = are_floats ? static_cast<std::size_t>(depth) * sizeof(float) : bytes;
-    if (is_run && is_same) return x + static_cast<std::size_t>(rows[first]) * from_bytes;
-    std::byte* taken = space_.taken.data() + static_cast<std::size_t>(piece.product->first_place) * bytes;
+    const bool is_same = x.element_bytes == kernels_.activation_bytes;
+    if (is_run && is_same) return x.from(rows[first]);
+    const RowsAt taken = space_.taken.rows().from(piece.product->first_place + piece.first_row);
     for (std::size_t i = first; i < last; i++) {
-        const std::byte* from = x + static_cast<std::size_t>(rows[i]) * from_bytes;
-        if (is_same) std::memcpy(taken + i * bytes, from, bytes);
-        else to_activations(reinterpret_cast<const float*>(from), taken + i * bytes, depth);
+        std::byte* to = taken.row(static_cast<std::ptrdiff_t>(i - first));
+        if (is_same) std::memcpy(to, x.row(rows[i]), static_cast<std::size_t>(depth * x.element_bytes));
+        else to_activations(x.floats(rows[i]), to, depth);
     }
-    return taken + first * bytes;
+    return taken;
 }
 
 // The second half, for panels [first_panel, last_panel), by place.
 void AdapterStep::add_panels(int first_panel, int last_panel, float* out, std::ptrdiff_t stride) const {
     for (const Product& one : products_) {
         const int rows = static_cast<int>(one.group->rows.size());
-        GemmTask task = product(low(one, 0), *one.b, rows, out + one.first_place * stride, stride);
+        const RowsAt x{low(one, 0), one.b->depth, kernels_.activation_bytes};
+        GemmTask task = product(x, *one.b, rows, out + one.first_place * stride, stride);
         task.panels = one.b->panels + static_cast<std::ptrdiff_t>(first_panel) * one.b->depth * kPanelColumns *
                                           element_bytes(spec_.element);
         task.last_panel = last_panel - first_panel;

@@ -9,14 +9,14 @@
 
 #include "kernels/kernels.h"
 #include "model/adapters.h"
-#include "model/region.h"
+#include "model/row_buffer.h"
 #include "model/thread_pool.h"
 
 namespace weft {
 
 // Memory of one step's adapters; kept, and made larger when a step needs more.
 struct AdapterSpace {
-    Region taken;     // activations [rows][depth], of rows that do not lie side by side
+    RowBuffer taken;  // activations [depth], of rows that do not lie one after the other
     Region sums;      // float [rows][rank]
     Region low;       // activations [rows][rank], rounded from `sums`
     Region added;     // float [threads][rows][columns of a few panels]
@@ -35,9 +35,9 @@ public:
     void begin_embedding(std::span<const std::int32_t> token_ids);
     void embed(int row, int token, float* hidden) const;
 
-    // The first half of what is added to `x` times `matrix`; `x` is [rows][matrix.depth] of activations, or
-    // of floats. The second half is `multiply`'s.
-    void begin(const Matrix& matrix, const void* x, bool are_floats);
+    // The first half of what is added to `x` times `matrix`; `x` has rows of activations, or of floats. The
+    // second half is `multiply`'s.
+    void begin(const Matrix& matrix, const RowsAt& x);
     bool has_begun() const { return !products_.empty(); }
     void end() { products_.clear(); }
     // `gemm` of the task, with what is added. Threads do it for panels of their own.
@@ -87,9 +87,9 @@ private:
     void make_room(int depth);
     template <class Work>
     void for_pieces(const Work& work);
-    void take_low(const Piece& piece, const Matrix& matrix, const std::byte* x, bool are_floats) const;
+    void take_low(const Piece& piece, const RowsAt& x) const;
     void look_up(const Piece& piece, std::span<const std::int32_t> token_ids) const;
-    const std::byte* rows_of(const Piece& piece, const std::byte* x, int depth, bool are_floats) const;
+    RowsAt rows_of(const Piece& piece, const RowsAt& x, int depth) const;
     void add_panels(int first_panel, int last_panel, float* out, std::ptrdiff_t stride) const;
     void to_activations(const float* from, std::byte* to, int count) const;
     float* sums(const Piece& piece) const;

@@ -92,30 +92,27 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
 
 void Model::make_room(const Plan& plan, std::size_t num_logits) {
     const auto rows = static_cast<std::size_t>(plan.rows);
-    const auto act = static_cast<std::size_t>(kernels_.activation_bytes);
-    const auto hidden = static_cast<std::size_t>(spec_.padded_hidden());
-    const auto query = static_cast<std::size_t>(spec_.query_size());
-    const auto wide = static_cast<std::size_t>(
-        std::max(round_up(spec_.qkv_size(), kPanelColumns), spec_.padded_hidden()));
-    grow(space_.hidden, rows * hidden * sizeof(float));
-    grow(space_.normed, std::max(rows, num_logits) * hidden * act);
-    grow(space_.wide, std::max(rows, num_logits) * wide * sizeof(float));
-    grow(space_.query, rows * query * act);
-    grow(space_.attended, rows * query * act);
-    const std::size_t inner = spec_.is_int8() ? sizeof(float) : act;
-    grow(space_.inner, std::max(rows, num_logits) * static_cast<std::size_t>(spec_.padded_inner()) * inner);
+    const std::size_t most = std::max(rows, num_logits);  // a row may give logits twice
+    const int act = kernels_.activation_bytes;
+    const int hidden = spec_.padded_hidden();
+    const int query = spec_.query_size();
+    space_.hidden.make_room(rows, hidden, sizeof(float));
+    space_.normed.make_room(most, hidden, act);
+    space_.wide.make_room(most, std::max(round_up(spec_.qkv_size(), kPanelColumns), hidden), sizeof(float));
+    space_.query.make_room(rows, query, act);
+    space_.attended.make_room(rows, query, act);
+    space_.inner.make_room(most, spec_.padded_inner(), spec_.is_int8() ? sizeof(float) : act);
     if (spec_.is_int8()) {
-        const int deepest = std::max({spec_.padded_hidden(), spec_.padded_inner(), spec_.query_size()});
-        grow(space_.rounded, std::max(rows, num_logits) * static_cast<std::size_t>(deepest));
-        grow(space_.row_scales, std::max(rows, num_logits) * sizeof(float));
-        grow(space_.row_sums, std::max(rows, num_logits) * sizeof(std::int32_t));
+        space_.rounded.make_room(most, std::max({hidden, spec_.padded_inner(), query}), 1);
+        grow(space_.row_scales, most * sizeof(float));
+        grow(space_.row_sums, most * sizeof(std::int32_t));
     }
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));
     grow(space_.gathered, 2 * plan.gathers.size() * tile_bytes());
-    grow(space_.last_hidden, num_logits * hidden * sizeof(float));
-    grow(space_.last_attended, num_logits * query * act);
+    space_.last_hidden.make_room(num_logits, hidden, sizeof(float));
+    space_.last_attended.make_room(num_logits, query, act);
     scratch_bytes_ = attention_scratch(heads_of_task(plan, spec_, pool_.size()),
                                        plan.max_tokens * spec_.group(), spec_.padded_dim(), plan.max_tiles);
     scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;

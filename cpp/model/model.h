@@ -24,20 +24,20 @@ constexpr std::array<const char*, kNumParts> kPartNames{"prepare", "linear", "ca
 
 // Memory of one step's values; kept, and made larger when a step needs more.
 struct Workspace {
-    Region hidden;     // float [rows][padded_hidden], the residual stream
-    Region normed;     // activations [rows][padded_hidden]
-    Region wide;       // float [rows][qkv columns], or the result of o and down
-    Region query;      // activations [rows][query_size]
-    Region attended;   // activations [rows][query_size]
-    Region inner;      // activations [rows][padded_inner]
+    RowBuffer hidden;    // float [padded_hidden], the residual stream
+    RowBuffer normed;    // activations [padded_hidden]
+    RowBuffer wide;      // float [qkv columns], or the result of o and down
+    RowBuffer query;     // activations [query_size]
+    RowBuffer attended;  // activations [query_size]
+    RowBuffer inner;     // activations [padded_inner], of int8 weights float
     Region rotations;  // float [ropes][rows][cosines, sines]
     Region gathered;   // tiles put together from scattered slots
     Region scratch;    // for attention, by thread
-    Region rounded;    // int8 [rows][deepest], what a product of int8 begins with
+    RowBuffer rounded;   // int8 [deepest], what a product of int8 begins with
     Region row_scales;  // float [rows], of `rounded`
     Region row_sums;    // int32 [rows], of `rounded`
-    Region last_hidden;    // rows of the last layer that go on to the head
-    Region last_attended;
+    RowBuffer last_hidden;  // rows of the last layer that go on to the head
+    RowBuffer last_attended;
     AdapterSpace adapters;
 };
 

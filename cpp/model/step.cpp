@@ -37,9 +37,9 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
       heads_of_task_(heads_of_task(plan, model.spec_, model.pool_.size())),
       adapter_by_row_(std::move(adapters)),
       adapters_(spec_, model.kernels_, model.pool_, model.space_.adapters),
-      all_{plan.rows, floats(model.space_.hidden), model.space_.attended.data()},
-      last_{static_cast<int>(batch.logit_rows.size()), floats(model.space_.last_hidden),
-            model.space_.last_attended.data()},
+      all_{plan.rows, model.space_.hidden.rows(), model.space_.attended.rows()},
+      last_{static_cast<int>(batch.logit_rows.size()), model.space_.last_hidden.rows(),
+            model.space_.last_attended.rows()},
       since_(Clock::now()) {
     std::ptrdiff_t at = 0;
     for (const Rope& rope : spec_.ropes) {
@@ -68,7 +68,7 @@ void Step::run() {
 // The embedding, the angles of the row's position, and the first norm.
 void Step::prepare(int row) {
     const auto at = static_cast<std::size_t>(row);
-    float* hidden = all_.hidden + static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden();
+    float* hidden = all_.hidden.floats(row);
     model_.weights_.embed(batch_.token_ids[at], hidden);
     if (!adapters_.is_idle()) adapters_.embed(row, batch_.token_ids[at], hidden);
     for (int i = 0; i < spec_.hidden_size; i++) hidden[i] *= spec_.embedding_multiplier;
@@ -78,10 +78,15 @@ void Step::prepare(int row) {
         turn(spec_.ropes[rope], batch_.positions[at],
              floats(model_.space_.rotations) + rope_starts_[rope] + row * 2 * pairs);
     }
-    const ResidualTask task{hidden,       nullptr, nullptr,
+    const ResidualTask task{hidden,
+                            nullptr,
+                            nullptr,
                             data_or_null(model_.weights_.layers[0].attention_norm_before),
-                            normed(row),  spec_.hidden_size, spec_.padded_hidden(),
-                            1.0F,         spec_.norm_eps};
+                            model_.space_.normed.rows().row(row),
+                            spec_.hidden_size,
+                            spec_.padded_hidden(),
+                            1.0F,
+                            spec_.norm_eps};
     model_.kernels_.residual(task);
 }
 
@@ -89,11 +94,6 @@ const float* Step::rotations(int rope, int row) const {
     const auto at = static_cast<std::size_t>(rope);
     const auto pairs = static_cast<std::ptrdiff_t>(spec_.ropes[at].frequencies.size());
     return floats(model_.space_.rotations) + rope_starts_[at] + row * 2 * pairs;
-}
-
-std::byte* Step::normed(int row) const {
-    return model_.space_.normed.data() + static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden() *
-                                             model_.kernels_.activation_bytes;
 }
 
 std::byte* Step::layer_keys(int index) const {
@@ -106,8 +106,7 @@ void Step::layer(int index) {
     ThreadPool& pool = model_.pool_;
     const LayerWeights& weights = model_.weights_.layers[static_cast<std::size_t>(index)];
     const bool is_last = index + 1 == static_cast<int>(spec_.layers.size());
-    linear(weights.qkv, model_.space_.normed.data(), all_.count, Finish::kStore,
-           model_.space_.wide.data(), weights.qkv.columns);
+    linear(weights.qkv, model_.space_.normed.rows(), all_.count, Finish::kStore, model_.space_.wide.rows());
     lap(Part::kLinear);
     // Every row is in the cache before any row reads: it may attend to others of this step. Tokens of one
     // tile share cache lines, so neighbours in a prompt are written by one thread.
@@ -143,7 +142,7 @@ void Step::write_heads(int index, int row) {
     const LayerWeights& weights = model_.weights_.layers[static_cast<std::size_t>(index)];
     const int slot = batch_.slots[at];
     HeadsTask task{};
-    task.qkv = floats(model_.space_.wide) + static_cast<std::ptrdiff_t>(row) * weights.qkv.columns;
+    task.qkv = model_.space_.wide.rows().floats(row);
     task.num_heads = spec_.num_heads;
     task.num_kv_heads = spec_.num_kv_heads;
     task.head_dim = spec_.head_dim;
@@ -157,8 +156,7 @@ void Step::write_heads(int index, int row) {
         task.cosine = rotations(*layer.rope, row);
         task.sine = task.cosine + task.half;
     }
-    task.query = model_.space_.query.data() +
-                 static_cast<std::ptrdiff_t>(row) * spec_.query_size() * model_.kernels_.activation_bytes;
+    task.query = model_.space_.query.rows().row(row);
     const std::size_t tile = static_cast<std::size_t>(slot / kLanes) * model_.tile_bytes();
     task.keys = layer_keys(index) + tile;
     task.values = layer_values(index) + tile;
@@ -204,9 +202,9 @@ void Step::attend(int index, int thread, int number) {
     const Piece& piece = plan_.pieces[static_cast<std::size_t>(number / num_groups)];
     const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
     AttentionTask task{};
-    task.query = model_.space_.query.data();
-    task.out = all_.attended;
-    task.stride = spec_.query_size();
+    task.query = model_.space_.query.rows().first;
+    task.out = all_.attended.first;
+    task.stride = all_.attended.stride;
     const bool is_gathered = !plan_.gathers.empty();
     const std::byte* gathered = model_.space_.gathered.data();
     task.keys = is_gathered ? gathered : layer_keys(index);
@@ -232,13 +230,11 @@ void Step::attend(int index, int thread, int number) {
 
 // In the last layer only the rows that give logits go on.
 void Step::pick(int wanted) {
-    const std::ptrdiff_t row = batch_.logit_rows[static_cast<std::size_t>(wanted)];
+    const std::int32_t row = batch_.logit_rows[static_cast<std::size_t>(wanted)];
     const auto hidden = static_cast<std::size_t>(spec_.padded_hidden());
     const auto attended = static_cast<std::size_t>(spec_.query_size() * model_.kernels_.activation_bytes);
-    const auto to = static_cast<std::size_t>(wanted);
-    const auto from = static_cast<std::size_t>(row);
-    std::memcpy(last_.hidden + to * hidden, all_.hidden + from * hidden, hidden * sizeof(float));
-    std::memcpy(last_.attended + to * attended, all_.attended + from * attended, attended);
+    std::memcpy(last_.hidden.row(wanted), all_.hidden.row(row), hidden * sizeof(float));
+    std::memcpy(last_.attended.row(wanted), all_.attended.row(row), attended);
 }
 
 void Step::pick_adapters() {
@@ -249,37 +245,36 @@ void Step::pick_adapters() {
 }
 
 // What follows attention: o, the MLP, and the norm that the next layer or the head begins with.
-void Step::finish_layer(int index, const Rows& rows) {
+void Step::finish_layer(int index, const LayerRows& rows) {
     ThreadPool& pool = model_.pool_;
     const std::size_t at = static_cast<std::size_t>(index);
     const LayerWeights& weights = model_.weights_.layers[at];
     const bool is_last = at + 1 == spec_.layers.size();
     const std::vector<float>& next =
         is_last ? model_.weights_.norm : model_.weights_.layers[at + 1].attention_norm_before;
-    const std::ptrdiff_t hidden = spec_.padded_hidden();
-    void* wide = model_.space_.wide.data();
-    linear(weights.o, rows.attended, rows.count, Finish::kStore, wide, hidden);
+    const RowsAt& normed = model_.space_.normed.rows();
+    const RowsAt& wide = model_.space_.wide.rows();
+    const RowsAt& inner = model_.space_.inner.rows();
+    linear(weights.o, rows.attended, rows.count, Finish::kStore, wide);
     const int at_once = rows_at_once(pool, rows.count, model_.kernels_.pieces);
     pool.share(rows.count, at_once, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++)
             residual(rows, row, weights.attention_norm_after, weights.mlp_norm_before);
     });
-    linear(weights.gate_up, model_.space_.normed.data(), rows.count, Finish::kActivate,
-           model_.space_.inner.data(), spec_.padded_inner());
-    linear(weights.down, model_.space_.inner.data(), rows.count, Finish::kStore, wide, hidden);
+    linear(weights.gate_up, normed, rows.count, Finish::kActivate, inner);
+    linear(weights.down, inner, rows.count, Finish::kStore, wide);
     pool.share(rows.count, at_once, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) residual(rows, row, weights.mlp_norm_after, next);
     });
 }
 
-void Step::residual(const Rows& rows, int row, const std::vector<float>& after,
+void Step::residual(const LayerRows& rows, int row, const std::vector<float>& after,
                     const std::vector<float>& before) {
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * spec_.padded_hidden();
-    const ResidualTask task{rows.hidden + at,
-                            floats(model_.space_.wide) + at,
+    const ResidualTask task{rows.hidden.floats(row),
+                            model_.space_.wide.rows().floats(row),
                             data_or_null(after),
                             data_or_null(before),
-                            normed(row),
+                            model_.space_.normed.rows().row(row),
                             spec_.hidden_size,
                             spec_.padded_hidden(),
                             spec_.residual_multiplier,
@@ -287,54 +282,42 @@ void Step::residual(const Rows& rows, int row, const std::vector<float>& after,
     model_.kernels_.residual(task);
 }
 
-void Step::linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
-                  std::ptrdiff_t out_stride) {
+void Step::linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out) {
     GemmTask task{};
-    task.x = x;
-    task.x_stride = matrix.depth;
+    task.x = x.first;
+    task.x_stride = x.stride;
     task.last_row = rows;
     task.panels = matrix.panels;
     task.depth = matrix.depth;
     task.bias = data_or_null(matrix.bias);
     task.finish = finish;
-    task.out = out;
-    task.out_stride = out_stride;
+    task.out = out.first;
+    task.out_stride = out.stride;
     task.activation = spec_.activation;
     task.columns = spec_.head_columns();
     task.divisor = spec_.logits_divisor;
     task.cap = spec_.final_soft_cap;
-    if (adapters_.is_idle()) return multiply(matrix, task);
-    adapters_.begin(matrix, x, is_float(x));
-    multiply(matrix, task);
+    if (!adapters_.is_idle()) adapters_.begin(matrix, x);
+    if (matrix.is_int8()) int8_linear(matrix, x, task);
+    else share(matrix, task, model_.kernels_.gemm);
     adapters_.end();
 }
 
-void Step::multiply(const Matrix& matrix, const GemmTask& task) {
-    if (matrix.is_int8()) int8_linear(matrix, task);
-    else share(matrix, task, model_.kernels_.gemm);
-}
-
-// Whether rows are floats where activations are something else: what the MLP of an int8 model makes
-// between its two products.
-bool Step::is_float(const void* x) const { return spec_.is_int8() && x == model_.space_.inner.data(); }
-
 // Rounds the rows to int8, then multiplies.
-void Step::int8_linear(const Matrix& matrix, const GemmTask& task) {
-    const bool is_inner = is_float(task.x);
-    const bool is_bfloat16 = model_.kernels_.activation_bytes == 2 && !is_inner;
-    auto* rounded = reinterpret_cast<std::int8_t*>(model_.space_.rounded.data());
+void Step::int8_linear(const Matrix& matrix, const RowsAt& x, const GemmTask& task) {
+    const RowsAt& rounded = model_.space_.rounded.rows();
     auto* sums = reinterpret_cast<std::int32_t*>(model_.space_.row_sums.data());
     float* scales = floats(model_.space_.row_scales);
     model_.pool_.share(task.last_row, kRowsToRound, [&](int, int begin, int end) {
-        for (std::ptrdiff_t row = begin; row < end; row++) {
-            const std::ptrdiff_t at = row * matrix.depth;
-            const auto* x = static_cast<const std::byte*>(task.x) + at * (is_bfloat16 ? 2 : 4);
+        for (int row = begin; row < end; row++) {
+            auto* out = reinterpret_cast<std::int8_t*>(rounded.row(row));
             model_.int8_kernels_.quantize(
-                {x, is_bfloat16, matrix.depth, rounded + at, scales + row, sums + row});
+                {x.row(row), x.element_bytes == 2, matrix.depth, out, scales + row, sums + row});
         }
     });
     Int8Task whole{task, scales, sums, matrix.scales.data()};
-    whole.x = rounded;
+    whole.x = rounded.first;
+    whole.x_stride = rounded.stride;
     share(matrix, whole, model_.int8_kernels_.gemm);
 }
 
@@ -349,17 +332,17 @@ void Step::share(const Matrix& matrix, const Task& task, Gemm gemm) {
 }
 
 void Step::head() {
-    const std::ptrdiff_t columns = spec_.head_columns();
+    const RowsAt& normed = model_.space_.normed.rows();
+    const RowsAt logits{reinterpret_cast<std::byte*>(logits_.data()), spec_.head_columns(), sizeof(float)};
     const std::vector<AdapterStep::HeadRun> runs = adapters_.head_runs();
     int num_others = last_.count;
     for (const AdapterStep::HeadRun& run : runs) num_others -= run.num_rows;
-    if (num_others > 0)
-        linear(model_.weights_.head, normed(0), last_.count, Finish::kLogits, logits_.data(), columns);
+    if (num_others > 0) linear(model_.weights_.head, normed, last_.count, Finish::kLogits, logits);
     // Rows whose adapter has a head of its own are multiplied again, with that.
     for (const AdapterStep::HeadRun& run : runs) {
         adapters_.take(std::vector<const Adapter*>(static_cast<std::size_t>(run.num_rows), run.adapter));
-        linear(*run.adapter->head(), normed(run.first_row), run.num_rows, Finish::kLogits,
-               logits_.data() + run.first_row * columns, columns);
+        linear(*run.adapter->head(), normed.from(run.first_row), run.num_rows, Finish::kLogits,
+               logits.from(run.first_row));
     }
 }
 

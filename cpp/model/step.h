@@ -26,13 +26,6 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
 
-    // The rows that a part works on: all of the step, or in the end those that give logits.
-    struct Rows {
-        int count;
-        float* hidden;
-        std::byte* attended;
-    };
-
     void prepare(int row);
     const float* rotations(int rope, int row) const;
     void layer(int index);
@@ -41,22 +34,18 @@ private:
     void attend(int index, int thread, int task);
     void pick(int wanted);
     void pick_adapters();
-    void finish_layer(int index, const Rows& rows);
-    void linear(const Matrix& matrix, const void* x, int rows, Finish finish, void* out,
-                std::ptrdiff_t out_stride);
-    void multiply(const Matrix& matrix, const GemmTask& task);
+    void finish_layer(int index, const LayerRows& rows);
+    void linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out);
     template <class Task, class Gemm>
     void share(const Matrix& matrix, const Task& task, Gemm gemm);
-    bool is_float(const void* x) const;
-    void int8_linear(const Matrix& matrix, const GemmTask& task);
-    void residual(const Rows& rows, int row, const std::vector<float>& after,
+    void int8_linear(const Matrix& matrix, const RowsAt& x, const GemmTask& task);
+    void residual(const LayerRows& rows, int row, const std::vector<float>& after,
                   const std::vector<float>& before);
     void head();
     void lap(Part part);
 
     std::byte* layer_keys(int index) const;
     std::byte* layer_values(int index) const;
-    std::byte* normed(int row) const;
 
     Model& model_;
     const ModelSpec& spec_;
@@ -67,8 +56,8 @@ private:
     std::vector<std::ptrdiff_t> rope_starts_;  // floats, in the workspace
     const std::vector<const Adapter*> adapter_by_row_;
     AdapterStep adapters_;
-    Rows all_;
-    Rows last_;
+    LayerRows all_;
+    LayerRows last_;
     std::array<double, kNumParts> seconds_{};
     Clock::time_point since_;
 };

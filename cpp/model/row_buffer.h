@@ -1,0 +1,48 @@
+// The values of a step by row: where they lie, and memory for them.
+#pragma once
+
+#include <cstddef>
+
+#include "model/region.h"
+
+namespace weft {
+
+// Rows of elements of one size.
+struct RowsAt {
+    std::byte* first;
+    std::ptrdiff_t stride;  // from one row to the next, in elements
+    int element_bytes;
+
+    std::byte* row(std::ptrdiff_t index) const { return first + index * stride * element_bytes; }
+    float* floats(std::ptrdiff_t index) const { return reinterpret_cast<float*>(row(index)); }
+    RowsAt from(std::ptrdiff_t index) const { return {row(index), stride, element_bytes}; }
+};
+
+// Kept from step to step, and made larger when one needs more.
+class RowBuffer {
+public:
+    // For `rows` of up to `width` elements; what was there is lost. Rows begin an odd number of cache lines
+    // apart: at powers of two, those that are read together would share a few sets of the first cache.
+    void make_room(std::size_t rows, int width, int element_bytes) {
+        constexpr int kLine = 64;
+        const int lines = (width * element_bytes + kLine - 1) / kLine;
+        const int row_bytes = (lines % 2 == 0 ? lines + 1 : lines) * kLine;
+        grow(region_, rows * static_cast<std::size_t>(row_bytes));
+        rows_ = {region_.data(), row_bytes / element_bytes, element_bytes};
+    }
+
+    const RowsAt& rows() const { return rows_; }
+
+private:
+    Region region_;
+    RowsAt rows_{};
+};
+
+// The rows that a part of a layer works on: all of the step, or in the end those whose states go on.
+struct LayerRows {
+    int count;
+    RowsAt hidden;
+    RowsAt attended;
+};
+
+}  // namespace weft
