@@ -14,8 +14,6 @@
 namespace weft {
 namespace {
 
-// Tiles taken of one head before the next head: as many columns as a few rows have registers for.
-constexpr int kTilesPerTurn = 8;
 // With so few rows the next tile does not come by itself while this one is multiplied.
 constexpr int kFewRows = 4;
 // How far ahead, in bytes of what is read, keys and values are asked for.
@@ -24,7 +22,8 @@ constexpr std::ptrdiff_t kLead = 8192;
 constexpr std::ptrdiff_t kWaiting = 256 << 10;
 
 // `Self` has score_turn(begin, end, head, later) and combine_turn(begin, end, head, later), for all rows of a
-// head and tiles [begin, end): scores from queries and keys, outputs from weights and values.
+// head and tiles [begin, end): scores from queries and keys, outputs from weights and values. It takes
+// `kTilesPerTurn` of one head before the next head.
 template <class E, class Self>
 struct Attention {
     using Stored = typename E::Stored;
@@ -148,10 +147,10 @@ protected:
     }
 
     void score() {
-        for (int index = first_tile; index < end_tile; index += kTilesPerTurn)
+        for (int index = first_tile; index < end_tile; index += Self::kTilesPerTurn)
             for (int head = 0; head < num_heads(); head++) {
-                const int end = index + kTilesPerTurn < end_tile ? index + kTilesPerTurn : end_tile;
-                self().score_turn(index, end, head, later_of(head, kTilesPerTurn));
+                const int end = index + Self::kTilesPerTurn < end_tile ? index + Self::kTilesPerTurn : end_tile;
+                self().score_turn(index, end, head, later_of(head, Self::kTilesPerTurn));
             }
     }
 
@@ -245,7 +244,7 @@ protected:
     }
 
     void combine() {
-        const int turn = num_heads() == 1 ? end_tile - first_tile : kTilesPerTurn;
+        const int turn = num_heads() == 1 ? end_tile - first_tile : Self::kTilesPerTurn;
         for (int index = first_tile; index < end_tile; index += turn)
             for (int head = 0; head < num_heads(); head++) {
                 const int end = index + turn < end_tile ? index + turn : end_tile;

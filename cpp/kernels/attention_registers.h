@@ -35,6 +35,8 @@ public:
     using Base::Base;
 
 private:
+    static constexpr int kTilesPerTurn = 8;  // as many columns as a few rows have registers for
+
     void score_turn(int begin, int end, int head, const Later& later) {
         for_tiles<E>(rows, [&](int first, auto height, int) {
             constexpr int kRows = decltype(height)::value;

@@ -27,6 +27,10 @@ public:
     using Base::Base;
 
 private:
+    static constexpr int kTilesPerTurn = 4;  // and as many streams from memory
+    // More find what they need in a cache: another task has just read it.
+    static constexpr int kRowsThatWait = kTileRows;
+
     TileShapes shapes;
     alignas(64) std::byte widened[kTileSteps * kTileRowBytes];
 
@@ -37,22 +41,32 @@ private:
         for (int row = 0; row < rows; row += kMost) body(row, rows - row < kMost ? rows - row : kMost);
     }
 
-    // Nothing is asked for ahead: that changed no time of a step.
-    void score_turn(int begin, int end, int head, const Later&) {
+    // What a few rows read after the cells of a tile.
+    template <int kCount>
+    void ask_after(const Stored* cells, int index, const Later& later) const {
+        if (rows > kRowsThatWait) return;
+        const std::ptrdiff_t distance = this->ahead(index, later);
+        if (distance == 0) return;
+#pragma GCC unroll 16
+        for (int s = 0; s < kCount; s++) ask(cells + s * kCell<E>, distance);
+    }
+
+    void score_turn(int begin, int end, int head, const Later& later) {
         for_rows([&](int first, int height) {
             for_columns<2>(end - begin, [&](int tile, auto count) {
-                score_tiles<decltype(count)::value>(begin + tile, head, first, height);
+                score_tiles<decltype(count)::value>(begin + tile, head, first, height, later);
             });
         });
     }
 
     template <int kColumns>
-    void score_tiles(int index, int head, int first, int height) {
+    void score_tiles(int index, int head, int first, int height, const Later& later) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         const auto cells = [&](int step, int column) {
             const Stored* p = this->keys(index + column, head) + step * kCell<E>;
             const int left = task.padded_dim / E::kStep - step;
             const int count = left < kTileSteps ? left : kTileSteps;
+            this->template ask_after<kTileSteps>(p, index + column, later);
             return cells_at(p, count);
         };
         multiply_in_tiles<E, kColumns, Passing::kNone>(
@@ -60,24 +74,25 @@ private:
             task.padded_dim / E::kStep, {}, {scores + at * width + (index - first_tile) * kLanes, width});
     }
 
-    void combine_turn(int begin, int end, int head, const Later&) {
+    void combine_turn(int begin, int end, int head, const Later& later) {
         for_rows([&](int first, int height) {
             for_columns<2>(task.padded_dim / kLanes, [&](int column, auto count) {
                 if (height > kTileRows)
-                    combine_tiles<2, decltype(count)::value>(begin, end, head, column * kLanes, first, height);
+                    combine_tiles<2, decltype(count)::value>(begin, end, head, column * kLanes, first, height, later);
                 else
-                    combine_tiles<1, decltype(count)::value>(begin, end, head, column * kLanes, first, height);
+                    combine_tiles<1, decltype(count)::value>(begin, end, head, column * kLanes, first, height, later);
             });
         });
     }
 
     // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
     template <int kHigh, int kColumns>
-    void combine_tiles(int begin, int end, int head, int column, int first, int height) {
+    void combine_tiles(int begin, int end, int head, int column, int first, int height, const Later& later) {
         constexpr int kSteps = kLanes / E::kStep;  // of a tile's tokens
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         const auto cells = [&](int tile, int j) {
             const Stored* p = this->values(begin + tile, head) + (column + j * kLanes) * kLanes;
+            this->template ask_after<kSteps>(p, begin + tile, later);
             return cells_at(p, kSteps);
         };
         float* out = outputs + at * task.padded_dim + column;
