@@ -21,8 +21,11 @@ constexpr std::ptrdiff_t kLead = 8192;
 // Values of so many bytes are asked for together with the keys: they wait in the second cache.
 constexpr std::ptrdiff_t kWaiting = 256 << 10;
 
-// `Self` has score_turn(begin, end, head, later) and combine_turn(begin, end, head, later), for all rows of a
-// head and tiles [begin, end): scores from queries and keys, outputs from weights and values. It takes
+// Rows of several sequences share the tiles that all begin with: they are read once for all, and then each
+// sequence's own. To a row that is the same order.
+//
+// `Self` has score_turn(begin, end, head, later) and combine_turn(begin, end, head, later), for the rows of the
+// span, a head and tiles [begin, end): scores from queries and keys, outputs from weights and values. It takes
 // `kTilesPerTurn` of one head before the next head.
 template <class E, class Self>
 struct Attention {
@@ -33,39 +36,48 @@ struct Attention {
     explicit Attention(const AttentionTask& t) : task(t) {
         tokens = t.last_row - t.first_row;
         rows = tokens * t.group;
-        int lowest = t.positions[t.first_row];
+        int lowest = position_of(0);
         int highest = lowest;
-        for (int row = t.first_row + 1; row < t.last_row; row++) {
-            const int position = t.positions[row];
+        for (int token = 1; token < tokens; token++) {
+            const int position = position_of(token);
             lowest = position < lowest ? position : lowest;
             highest = position > highest ? position : highest;
         }
-        first_key = first_key_of(lowest);
-        end_key = end_key_of(highest);
-        first_tile = first_key / kLanes;
-        end_tile = (end_key - 1) / kLanes + 1;
+        all = span_of(tiles_of(0), first_key_of(lowest), end_key_of(highest), 0, tokens);
+        first_tile = all.first_tile;
         // Odd, or rows would lie where they push each other out of the first cache.
-        width = static_cast<std::ptrdiff_t>((end_tile - first_tile) | 1) * kLanes;
+        width = static_cast<std::ptrdiff_t>((all.end_tile - first_tile) | 1) * kLanes;
         head_size = static_cast<std::ptrdiff_t>(t.padded_dim) * kLanes;
         divide_scratch();
     }
 
     void run() {
         gather_queries();
-        score();
+        for_spans([&] { score(); });
         for (int head = 0; head < num_heads(); head++)
             for (int row = 0; row < rows; row++) weigh(head, row);
-        clean_edges();
-        combine();
+        for_spans([&] {
+            clean_edges();
+            combine();
+        });
         for (int head = 0; head < num_heads(); head++)
             for (int row = 0; row < rows; row++) emit(head, row);
     }
 
 protected:
+    // Rows and the keys that any of them sees, in tiles of one sequence.
+    struct Span {
+        const std::int32_t* tiles;
+        int first_key, end_key;
+        int first_tile, end_tile;
+        int first_row, num_rows;
+        bool is_continued;  // tiles before these have given sums
+    };
+
     const AttentionTask& task;
     int tokens, rows;
-    int first_key, end_key;  // keys that any row sees
-    int first_tile, end_tile;
+    Span all, span;  // of the task, and what is worked on
+    int first_tile;  // that scores and weights begin with
     std::ptrdiff_t width, head_size;
     Act* queries;           // [heads][rows][padded_dim]
     float* scores;          // [heads][rows][width]
@@ -83,6 +95,39 @@ protected:
     Self& self() { return static_cast<Self&>(*this); }
 
     int num_heads() const { return task.last_head - task.first_head; }
+
+    int row_of(int token) const {
+        return task.order == nullptr ? task.first_row + token : task.order[task.first_row + token];
+    }
+    int position_of(int token) const { return task.positions[row_of(token)]; }
+    const std::int32_t* tiles_of(int token) const {
+        return task.order == nullptr ? task.tiles : task.tiles + task.row_tiles[row_of(token)];
+    }
+
+    Span span_of(const std::int32_t* tiles, int first_key, int end_key, int first_token, int num_tokens) const {
+        return {tiles, first_key, end_key, first_key / kLanes, (end_key - 1) / kLanes + 1,
+                first_token * task.group, num_tokens * task.group, false};
+    }
+
+    // The whole task, or what its sequences share and then what is each one's own.
+    template <class Body>
+    void for_spans(const Body& body) {
+        span = all;
+        if (task.order == nullptr) return body();
+        const int shared_keys = task.shared_tiles * kLanes;
+        const bool is_any = all.first_key < shared_keys;
+        if (is_any) {
+            span = span_of(all.tiles, all.first_key, shared_keys, 0, tokens);
+            body();
+        }
+        for (int token = 0; token < tokens; token++) {
+            const int first_key = first_key_of(position_of(token));
+            span = span_of(tiles_of(token), first_key < shared_keys ? shared_keys : first_key,
+                           end_key_of(position_of(token)), token, 1);
+            span.is_continued = is_any;
+            body();
+        }
+    }
 
     // Keys that a row at `position` sees; both rise with it.
     int first_key_of(int position) const { return position > task.before ? position - task.before : 0; }
@@ -111,25 +156,25 @@ protected:
 
     // Where this head's part of a tile begins, in the layer's keys or values.
     std::ptrdiff_t place(int index, int head) const {
-        return task.tiles[index] * tile_size() + (task.first_head + head) * head_size;
+        return span.tiles[index] * tile_size() + (task.first_head + head) * head_size;
     }
     std::ptrdiff_t tile_size() const { return task.num_kv_heads * (head_size + scale_size()); }
     // Elements that the scales of a head of a tile take.
     static constexpr std::ptrdiff_t scale_size() {
         return E::kScaleBytes / static_cast<std::ptrdiff_t>(sizeof(Stored));
     }
-    Lanes scales(const void* tiles, int index, int head) const {
-        const Stored* tile = static_cast<const Stored*>(tiles) + task.tiles[index] * tile_size();
-        const Stored* all = tile + task.num_kv_heads * head_size;
-        return load(reinterpret_cast<const float*>(all + (task.first_head + head) * scale_size()));
+    Lanes scales(const void* cache, int tile_of_cache, int head) const {
+        const Stored* tile = static_cast<const Stored*>(cache) + tile_of_cache * tile_size();
+        const Stored* behind = tile + task.num_kv_heads * head_size;
+        return load(reinterpret_cast<const float*>(behind + (task.first_head + head) * scale_size()));
     }
     const Stored* keys(int index, int head) const {
         return static_cast<const Stored*>(task.keys) + place(index, head);
     }
     const Stored* values(int index, int head) const {
         if constexpr (kIsScaled) return static_cast<const Stored*>(task.values) + place(index, head);
-        if (index == first_tile && first_key % kLanes != 0) return edges[0] + head * head_size;
-        if (index == end_tile - 1 && end_key % kLanes != 0) return edges[1] + head * head_size;
+        if (index == span.first_tile && span.first_key % kLanes != 0) return edges[0] + head * head_size;
+        if (index == span.end_tile - 1 && span.end_key % kLanes != 0) return edges[1] + head * head_size;
         return static_cast<const Stored*>(task.values) + place(index, head);
     }
 
@@ -139,7 +184,7 @@ protected:
         for (int head = 0; head < num_heads(); head++)
             for (int token = 0; token < tokens; token++) {
                 const Act* from = static_cast<const Act*>(task.query) +
-                                  (task.first_row + token) * task.stride +
+                                  row_of(token) * task.stride +
                                   (task.first_head + head) * size;
                 std::memcpy(queries + (head * tokens + token) * size, from,
                             static_cast<std::size_t>(size) * sizeof(Act));
@@ -147,16 +192,17 @@ protected:
     }
 
     void score() {
-        for (int index = first_tile; index < end_tile; index += Self::kTilesPerTurn)
+        constexpr int kTurn = Self::kTilesPerTurn;
+        for (int index = span.first_tile; index < span.end_tile; index += kTurn)
             for (int head = 0; head < num_heads(); head++) {
-                const int end = index + Self::kTilesPerTurn < end_tile ? index + Self::kTilesPerTurn : end_tile;
-                self().score_turn(index, end, head, later_of(head, Self::kTilesPerTurn));
+                const int end = index + kTurn < span.end_tile ? index + kTurn : span.end_tile;
+                self().score_turn(index, end, head, later_of(head, kTurn));
             }
     }
 
     // From a key to the value at the same place, in bytes, where that can wait in the second cache.
     std::ptrdiff_t to_values(int index) const {
-        if ((index - first_tile) * tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored)) >= kWaiting) return 0;
+        if ((index - span.first_tile) * tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored)) >= kWaiting) return 0;
         return static_cast<const char*>(task.values) - static_cast<const char*>(task.keys);
     }
 
@@ -171,9 +217,9 @@ protected:
     // The distance to that, in bytes; 0 where there is nothing more.
     std::ptrdiff_t ahead(int index, const Later& later) const {
         const int to = index + later.tiles;
-        if (to >= end_tile) return 0;
+        if (to >= span.end_tile) return 0;
         const std::ptrdiff_t tile_bytes = tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored));
-        return (task.tiles[to] - task.tiles[index]) * tile_bytes + later.bytes;
+        return (span.tiles[to] - span.tiles[index]) * tile_bytes + later.bytes;
     }
 
     // Scores of one row become weights: exp(score - highest), 0 for what the row does not see.
@@ -181,7 +227,8 @@ protected:
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + row;
         float* s = scores + at * width;
         Act* w = weights + at * width;
-        const int position = task.positions[task.first_row + row / task.group];
+        const int position = position_of(row / task.group);
+        const std::int32_t* tiles = tiles_of(row / task.group) + first_tile;
         const int base = first_tile * kLanes;
         const int low = first_key_of(position) - base;
         const int high = end_key_of(position) - base;
@@ -193,7 +240,7 @@ protected:
         };
         if constexpr (kIsScaled)
             for (int t = begin; t < end; t += kLanes)
-                store(s + t, mul(load(s + t), scales(task.keys, first_tile + t / kLanes, head)));
+                store(s + t, mul(load(s + t), scales(task.keys, tiles[t / kLanes], head)));
         if (task.cap != 0.0F)
             for (int t = begin; t < end; t += kLanes)
                 store(s + t, soft_cap(mul(load(s + t), splat(task.scale)), task.cap));
@@ -210,7 +257,7 @@ protected:
             const Lanes weight = seen(exp2(fma(load(s + t), by, top)), t, 0.0F);
             total = add(total, weight);
             if constexpr (kIsScaled) {
-                const Lanes scale = scales(task.values, first_tile + t / kLanes, head);
+                const Lanes scale = scales(task.values, tiles[t / kLanes], head);
                 E::store_activation(w + t, seen(mul(weight, scale), t, 0.0F));
             } else {
                 E::store_activation(w + t, weight);
@@ -224,15 +271,15 @@ protected:
     // left there by another sequence may be NaN, and NaN times 0 is NaN. No int8 is.
     void clean_edges() {
         if constexpr (kIsScaled) return;
-        if (first_key % kLanes != 0) clean(0, first_tile);
-        if (end_key % kLanes != 0) clean(1, end_tile - 1);
+        if (span.first_key % kLanes != 0) clean(0, span.first_tile);
+        if (span.end_key % kLanes != 0) clean(1, span.end_tile - 1);
     }
 
     void clean(int edge, int index) {
         const Stored* from = static_cast<const Stored*>(task.values) + place(index, 0);
         Stored* to = edges[edge];
-        const int low = first_key - index * kLanes;
-        const int high = end_key - index * kLanes;
+        const int low = span.first_key - index * kLanes;
+        const int high = span.end_key - index * kLanes;
         const int row = kLanes * E::kStep;  // elements of a cell, which holds kStep tokens
         for (std::ptrdiff_t at = 0; at < num_heads() * head_size; at += row) {
             const int token = static_cast<int>(at % (kLanes * kLanes)) / kLanes;
@@ -244,10 +291,10 @@ protected:
     }
 
     void combine() {
-        const int turn = num_heads() == 1 ? end_tile - first_tile : Self::kTilesPerTurn;
-        for (int index = first_tile; index < end_tile; index += turn)
+        const int turn = num_heads() == 1 ? span.end_tile - span.first_tile : Self::kTilesPerTurn;
+        for (int index = span.first_tile; index < span.end_tile; index += turn)
             for (int head = 0; head < num_heads(); head++) {
-                const int end = index + turn < end_tile ? index + turn : end_tile;
+                const int end = index + turn < span.end_tile ? index + turn : span.end_tile;
                 self().combine_turn(index, end, head, later_of(head, num_heads() == 1 ? 1 : turn));
             }
     }
@@ -255,7 +302,7 @@ protected:
     void emit(int head, int row) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + row;
         const float* from = outputs + at * task.padded_dim;
-        const int token = task.first_row + row / task.group;
+        const int token = row_of(row / task.group);
         const int query_head = (task.first_head + head) * task.group + row % task.group;
         Act* to = static_cast<Act*>(task.out) + token * task.stride +
                   static_cast<std::ptrdiff_t>(query_head) * task.padded_dim;

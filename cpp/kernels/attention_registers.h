@@ -27,6 +27,7 @@ class AttentionInRegisters : public Attention<E, AttentionInRegisters<E>> {
     using Base::queries;
     using Base::rows;
     using Base::scores;
+    using Base::span;
     using Base::task;
     using Base::weights;
     using Base::width;
@@ -38,7 +39,8 @@ private:
     static constexpr int kTilesPerTurn = 8;  // as many columns as a few rows have registers for
 
     void score_turn(int begin, int end, int head, const Later& later) {
-        for_tiles<E>(rows, [&](int first, auto height, int) {
+        for_tiles<E>(span.num_rows, [&](int row, auto height, int) {
+            const int first = span.first_row + row;
             constexpr int kRows = decltype(height)::value;
             for_columns<kColumnsBeside<E, kRows>>(end - begin, [&](int tile, auto count) {
                 score_rows<kRows, decltype(count)::value>(begin + tile, head, first, later);
@@ -62,7 +64,8 @@ private:
     }
 
     void combine_turn(int begin, int end, int head, const Later& later) {
-        for_tiles<E>(rows, [&](int first, auto height, int) {
+        for_tiles<E>(span.num_rows, [&](int row, auto height, int) {
+            const int first = span.first_row + row;
             constexpr int kRows = decltype(height)::value;
             for_columns<kColumnsBeside<E, kRows>>(task.padded_dim / kLanes, [&](int column, auto count) {
                 combine_rows<kRows, decltype(count)::value>(begin, end, head, column * kLanes, first, later);
@@ -75,10 +78,11 @@ private:
     void combine_rows(int begin, int end, int head, int column, int first, const Later& later) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         float* out = outputs + at * task.padded_dim + column;
+        const bool is_start = begin == span.first_tile && !span.is_continued;
         Lanes sum[kRows][kColumns];
         for (int m = 0; m < kRows; m++)
             for (int j = 0; j < kColumns; j++)
-                sum[m][j] = begin == first_tile ? splat(0.0F) : load(out + m * task.padded_dim + j * kLanes);
+                sum[m][j] = is_start ? splat(0.0F) : load(out + m * task.padded_dim + j * kLanes);
         for (int index = begin; index < end; index++) {
             const Stored* v = this->values(index, head) + column * kLanes;
             const Act* w = weights + at * width + (index - first_tile) * kLanes;

@@ -19,6 +19,7 @@ class AttentionInTiles : public Attention<E, AttentionInTiles<E>> {
     using Base::queries;
     using Base::rows;
     using Base::scores;
+    using Base::span;
     using Base::task;
     using Base::weights;
     using Base::width;
@@ -38,13 +39,14 @@ private:
     template <class Body>
     void for_rows(const Body& body) const {
         constexpr int kMost = 2 * kTileRows;
-        for (int row = 0; row < rows; row += kMost) body(row, rows - row < kMost ? rows - row : kMost);
+        for (int row = 0; row < span.num_rows; row += kMost)
+            body(span.first_row + row, span.num_rows - row < kMost ? span.num_rows - row : kMost);
     }
 
     // What a few rows read after the cells of a tile.
     template <int kCount>
     void ask_after(const Stored* cells, int index, const Later& later) const {
-        if (rows > kRowsThatWait) return;
+        if (span.num_rows > kRowsThatWait) return;
         const std::ptrdiff_t distance = this->ahead(index, later);
         if (distance == 0) return;
 #pragma GCC unroll 16
@@ -96,10 +98,11 @@ private:
             return cells_at(p, kSteps);
         };
         float* out = outputs + at * task.padded_dim + column;
+        const bool is_start = begin == span.first_tile && !span.is_continued;
         shapes.set(height, kSteps);
         product_in_tiles<E, kHigh, kColumns, Passing::kNone>(
             {weights + at * width + (begin - first_tile) * kLanes, width}, kLanes, cells, kCellBytes, end - begin,
-            {begin > first_tile ? out : nullptr, task.padded_dim}, {out, task.padded_dim});
+            {is_start ? nullptr : out, task.padded_dim}, {out, task.padded_dim});
     }
 
     // Of an int8 cache the cells are made, one column of a tile at a time: it is loaded at once.

@@ -106,7 +106,7 @@ struct HeadsTask {
     int lane;      // place of the token in the tile
 };
 
-// A few rows of one sequence, for KV heads [first_head, last_head).
+// A few rows of one sequence, or of several with the same tiles in front, for KV heads [first_head, last_head).
 struct AttentionTask {
     const void* query;  // activations, row 0 of the step
     void* out;          // activations, row 0 of the step
@@ -117,6 +117,11 @@ struct AttentionTask {
     const std::int32_t* positions;
     int first_row;
     int last_row;
+    // Rows of several sequences: row `order[i]` for i from `first_row` on, each of a sequence of its own, whose
+    // tiles begin with `tiles[row_tiles[row]]`. The first `shared_tiles` of all are the same. Else null.
+    const std::int32_t* order;
+    const std::int64_t* row_tiles;
+    int shared_tiles;
     int first_head;
     int last_head;
     int num_kv_heads;

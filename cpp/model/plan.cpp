@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "model/shared_prefixes.h"
+
 namespace weft {
 namespace {
 
@@ -96,6 +98,7 @@ struct Planner {
         if (kv.has_whole_tiles()) add_tiles(sequence, num_tiles);
         else add_gathers(sequence, num_tokens);
         plan.max_tiles = std::max(plan.max_tiles, num_tiles);
+        plan.is_decode = plan.is_decode && end - begin == 1;
         const int step = attention_tokens(attention_rows, spec.group());
         for (int row = begin; row < end; row += step) {
             const int last = std::min(end, row + step);
@@ -120,6 +123,8 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     Planner planner{spec, kv, batch, attention_rows, {}};
     planner.plan.rows = static_cast<int>(batch.token_ids.size());
     for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) planner.add_sequence(i);
+    if (planner.plan.gathers.empty())
+        share_prefixes(planner.plan, batch.positions, attention_tokens(attention_rows, spec.group()));
     return std::move(planner.plan);
 }
 

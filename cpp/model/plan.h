@@ -31,11 +31,12 @@ struct KvShape {
     bool has_whole_tiles() const { return block_size % kLanes == 0; }
 };
 
-// A few rows of one sequence that attend together.
+// A few rows that attend together: of one sequence, or of several that begin with the same tiles.
 struct Piece {
-    int first_row;
+    int first_row;  // where tiles are shared, in `Plan::order`
     int last_row;
-    std::int64_t first_tile;  // of the sequence, in `Plan::tiles`
+    std::int64_t first_tile;  // of the sequence, in `Plan::tiles`; 0 where tiles are shared
+    int shared_tiles = 0;
 };
 
 // A tile that is put together from scattered slots, for blocks that are not whole tiles.
@@ -50,8 +51,11 @@ struct Plan {
     std::vector<std::int32_t> tiles;  // tile of the pool (or of the gathered ones), by tile of a sequence
     std::vector<Gather> gathers;      // by gathered tile
     std::vector<std::int32_t> gather_slots;
+    std::vector<std::int32_t> order;  // rows of pieces that share tiles
+    std::vector<std::int64_t> row_tiles;  // where those of a row's sequence begin, in `tiles`
     int max_tiles = 0;  // of one sequence
     int max_tokens = 0;  // of one piece
+    bool is_decode = true;  // no sequence has more than one row
 };
 
 // Throws std::invalid_argument, which names the field, unless all values are from 0 to `end` - 1.

@@ -111,7 +111,7 @@ void Step::layer(int index) {
     // Every row is in the cache before any row reads: it may attend to others of this step. Tokens of one
     // tile share cache lines, so neighbours in a prompt are written by one thread.
     const int at_once =
-        plan_.max_tokens == 1 ? 1 : std::max(kLanes, rows_at_once(pool, all_.count, model_.kernels_.pieces));
+        plan_.is_decode ? 1 : std::max(kLanes, rows_at_once(pool, all_.count, model_.kernels_.pieces));
     pool.share(all_.count, at_once, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) write_heads(index, row);
     });
@@ -213,6 +213,11 @@ void Step::attend(int index, int thread, int number) {
     task.positions = batch_.positions.data();
     task.first_row = piece.first_row;
     task.last_row = piece.last_row;
+    if (piece.shared_tiles > 0) {
+        task.order = plan_.order.data();
+        task.row_tiles = plan_.row_tiles.data();
+        task.shared_tiles = piece.shared_tiles;
+    }
     task.first_head = number % num_groups * heads_of_task_;
     task.last_head = task.first_head + heads_of_task_;
     task.num_kv_heads = spec_.num_kv_heads;

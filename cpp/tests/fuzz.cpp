@@ -492,6 +492,7 @@ int main(int argc, char** argv) {
             weft::check_products(static_cast<unsigned>(seed), path);
             weft::check_draws(static_cast<unsigned>(seed), path);
             weft::check_strange_tokens(static_cast<unsigned>(seed), path);
+            weft::check_shared_prefixes(static_cast<unsigned>(seed), path);
         }
     std::puts("clean");
     return 0;

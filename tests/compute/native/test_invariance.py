@@ -130,3 +130,30 @@ def test_a_step_without_logits_still_fills_the_cache():
     runner.forward(step([Part(ids, 40, [2, 0, 1], 0, 39)], 16, []))
     got = runner.forward(step([Part(ids, 40, [2, 0, 1], 39, 40)], 16))
     assert got.tobytes() == expected[39:].tobytes()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sequences_that_share_blocks_keep_their_bits(shape, dtype, path):
+    """Prefixes of two kinds, in mixed order, beside sequences of their own and a prompt under way."""
+    rng = np.random.default_rng(9)
+    single = make_runner(shape, dtype, path, num_threads=1)
+    prefixes = [rng.integers(0, 300, length).tolist() for length in (112, 80, 0)]
+    blocks = iter(range(1, 200))
+    tables = [[next(blocks) for _ in range(len(prefix) // 16)] for prefix in prefixes]
+    sequences = []
+    for number in range(24):
+        kind = (0, 1, 0, 2)[number % 4]
+        own = rng.integers(0, 300, 3 + 5 * number % 47).tolist()
+        table = tables[kind] + [next(blocks) for _ in range(len(own) // 16 + 1)]
+        sequences.append((prefixes[kind] + own, table))
+    runner = make_runner(shape, dtype, path, num_threads=2)
+    runner.allocate_kv(num_blocks=200, block_size=16)
+    for ids, table in sequences:
+        runner.forward(step([Part(ids, len(ids), table, 0, len(ids) - 1)], 16, []))
+    parts = [Part(ids, len(ids), table, len(ids) - 1, len(ids)) for ids, table in sequences]
+    parts.insert(7, Part(sequences[3][0], 12, [next(blocks)], 0, 12))
+    got = runner.forward(step(parts, 16, [*range(7), *range(19, 19 + 17)]))
+    expected = [alone(single, ids)[-1:] for ids, _ in sequences]
+    assert got.tobytes() == np.concatenate(expected).tobytes()
