@@ -14,12 +14,8 @@
 namespace weft {
 namespace {
 
-// With so few rows the next tile does not come by itself while this one is multiplied.
-constexpr int kFewRows = 4;
 // How far ahead, in bytes of what is read, keys and values are asked for.
 constexpr std::ptrdiff_t kLead = 8192;
-// Values of so many bytes are asked for together with the keys: they wait in the second cache.
-constexpr std::ptrdiff_t kWaiting = 256 << 10;
 
 // Rows of several sequences share the tiles that all begin with: they are read once for all, and then each
 // sequence's own. To a row that is the same order.
@@ -198,12 +194,6 @@ protected:
                 const int end = index + kTurn < span.end_tile ? index + kTurn : span.end_tile;
                 self().score_turn(index, end, head, later_of(head, kTurn));
             }
-    }
-
-    // From a key to the value at the same place, in bytes, where that can wait in the second cache.
-    std::ptrdiff_t to_values(int index) const {
-        if ((index - span.first_tile) * tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored)) >= kWaiting) return 0;
-        return static_cast<const char*>(task.values) - static_cast<const char*>(task.keys);
     }
 
     // What is read kLead bytes after a tile of this head: a later head's, or the same of a later turn. The

@@ -8,6 +8,11 @@
 namespace weft {
 namespace {
 
+// With so few rows the next tile does not come by itself while this one is multiplied.
+constexpr int kFewRows = 4;
+// Values of so many bytes are asked for together with the keys: they wait in the second cache.
+constexpr std::ptrdiff_t kWaiting = 256 << 10;
+
 // Columns that fit the registers beside `kRows` rows: few rows alone would wait for each other's sums.
 template <class E, int kRows>
 constexpr int kColumnsBeside = kRows * 8 <= kMaxRows<E> * kWide   ? 8
@@ -48,6 +53,13 @@ private:
         });
     }
 
+    // From a key to the value at the same place, in bytes, where that can wait in the second cache.
+    std::ptrdiff_t to_values(int index) const {
+        const std::ptrdiff_t tile_bytes = this->tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored));
+        if ((index - span.first_tile) * tile_bytes >= kWaiting) return 0;
+        return static_cast<const char*>(task.values) - static_cast<const char*>(task.keys);
+    }
+
     template <int kRows, int kColumns>
     void score_rows(int index, int head, int first, const Later& later) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
@@ -56,7 +68,7 @@ private:
         for (int j = 0; j < kColumns; j++) {
             columns.cells[j] = this->keys(index + j, head);
             columns.ahead[j] = this->ahead(index + j, later);
-            if constexpr (kRows <= kFewRows) columns.beside[j] = this->to_values(index + j);
+            if constexpr (kRows <= kFewRows) columns.beside[j] = to_values(index + j);
         }
         product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, columns,
                                           task.padded_dim / E::kStep,

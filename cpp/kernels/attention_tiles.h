@@ -43,14 +43,12 @@ private:
             body(span.first_row + row, span.num_rows - row < kMost ? span.num_rows - row : kMost);
     }
 
-    // What a few rows read after the cells of a tile.
-    template <int kCount>
-    void ask_after(const Stored* cells, int index, const Later& later) const {
+    // What a few rows read after `count` cells of a tile.
+    void ask_after(const Stored* cells, int count, int index, const Later& later) const {
         if (span.num_rows > kRowsThatWait) return;
         const std::ptrdiff_t distance = this->ahead(index, later);
         if (distance == 0) return;
-#pragma GCC unroll 16
-        for (int s = 0; s < kCount; s++) ask(cells + s * kCell<E>, distance);
+        for (int s = 0; s < count; s++) ask(cells + s * kCell<E>, distance);
     }
 
     void score_turn(int begin, int end, int head, const Later& later) {
@@ -68,7 +66,7 @@ private:
             const Stored* p = this->keys(index + column, head) + step * kCell<E>;
             const int left = task.padded_dim / E::kStep - step;
             const int count = left < kTileSteps ? left : kTileSteps;
-            this->template ask_after<kTileSteps>(p, index + column, later);
+            ask_after(p, count, index + column, later);
             return cells_at(p, count);
         };
         multiply_in_tiles<E, kColumns, Passing::kNone>(
@@ -94,7 +92,7 @@ private:
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         const auto cells = [&](int tile, int j) {
             const Stored* p = this->values(begin + tile, head) + (column + j * kLanes) * kLanes;
-            this->template ask_after<kSteps>(p, begin + tile, later);
+            ask_after(p, kSteps, begin + tile, later);
             return cells_at(p, kSteps);
         };
         float* out = outputs + at * task.padded_dim + column;

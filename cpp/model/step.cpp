@@ -22,9 +22,9 @@ const float* data_or_null(const std::vector<float>& values) {
 }  // namespace
 
 int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads) {
-    const bool is_decode = plan.max_tokens == 1;
+    const bool is_one_token = plan.max_tokens == 1;
     const bool is_plenty = plan.pieces.size() >= 2 * static_cast<std::size_t>(num_threads);
-    return is_decode && is_plenty ? spec.num_kv_heads : 1;
+    return is_one_token && is_plenty ? spec.num_kv_heads : 1;
 }
 
 Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits,
