@@ -13,14 +13,15 @@ ARGS ?=
 # One process per core for the tests; empty for one process (make test WORKERS=).
 WORKERS ?= -n auto
 
-.PHONY: help setup serve test test-slow test-clients sanitize check fix bench bench-peers proto docs clean
+.PHONY: help setup serve test test-slow test-clients mutants sanitize check fix bench bench-peers proto docs clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
 	@echo "make test-slow  run the tests that take minutes"
 	@echo "make test-clients run real clients' packages against a server, each in an environment of its own"
+	@echo "make mutants    change the code a little and list what no test notices (ARGS=\"rpc --every 10\"); hours"
 	@echo "make sanitize   run the C++ tests under the address, undefined-behaviour and thread sanitizers"
-	@echo "make check      format, lint, types, imports, tree, generated documents"
+	@echo "make check      format, lint, types, imports, tree, generated documents, files of a request"
 	@echo "make fix        let the formatter and the linter mend what they can"
 	@echo "make bench      time steps of the engine"
 	@echo "make bench-peers time whole engines beside vLLM and llama.cpp (downloads them; an hour)"
@@ -58,6 +59,10 @@ test-slow: $(VENV)/dev.stamp
 test-clients: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m clients $(ARGS)
 
+# In the background of other work, of which it takes hours: what survives is judged in docs/mutants.md.
+mutants: $(VENV)/dev.stamp
+	nice $(BIN)/python tools/mutants.py $(ARGS)
+
 # One directory for each: they cannot be compiled in together.
 sanitize: $(VENV)/dev.stamp
 	for kind in address,undefined thread; do \
@@ -72,7 +77,8 @@ check: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_tree.py
-	$(BIN)/python tools/make_reference.py --check
+	$(BIN)/python -m tools.make_reference --check
+	$(BIN)/python tools/trace_request.py --check
 
 fix: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
@@ -89,7 +95,7 @@ proto: $(VENV)/dev.stamp
 	$(BIN)/python proto/generate.py
 
 docs: $(VENV)/dev.stamp
-	$(BIN)/python tools/make_reference.py
+	$(BIN)/python -m tools.make_reference
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -15,10 +15,10 @@ from weft.core.config import EngineConfig, EngineOptions
 from weft.core.metrics import Metrics
 from weft.core.stats import StepStats
 from weft.core.tally import Tally
-from weft.core.types import EngineLoad, FinishReason, OutputKind, SamplingParams
+from weft.core.types import EngineLoad, FinishReason, OutputKind, SamplingParams, SequenceOutput
 from weft.engine.configure import resolve
 from weft.engine.front.client import FrontClient
-from weft.engine.messages import Add, Command, Event, SequenceOutput, StepOutput
+from weft.engine.messages import Add, Command, Event, StepOutput
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 

@@ -23,8 +23,9 @@ from benchmarks.peers.checkpoints import SHAPES, Shape, write_checkpoint
 from benchmarks.peers.environments import ROOT
 from benchmarks.steps.timing import Shape as StepShape
 from benchmarks.steps.timing import fill_pool, make_batch
-from weft.compute.load import load_runner
+from weft.compute.backends import BACKENDS, choose
 from weft.compute.runner import Batch
+from weft.core.config import EngineOptions
 from weft.model.open import find_model
 
 NUM_TOKENS = 96
@@ -62,11 +63,13 @@ def errors(shape: Shape) -> Iterator[float]:
 def _weft(
     path: Path, batch: Batch, num_blocks: int, quantization: Literal["int8"] | None
 ) -> Logits:
-    runner = load_runner(
-        find_model(str(path)), max_model_len=512, compute="native", quantization=quantization
-    )
+    checkpoint = find_model(str(path))
+    options = EngineOptions(compute="native", quantization=quantization)
+    compute = choose(options, checkpoint.card)
+    runner = BACKENDS["native"].load(checkpoint, compute, max_model_len=512)
     fill_pool(runner, num_blocks)
-    return runner.forward(batch)
+    logits: Logits = runner.forward(batch)
+    return logits
 
 
 def _open(path: Path, dtype: torch.dtype) -> Any:

@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 from weft.epp.build import Picker, open_picker
 from weft.epp.config.options import PickerOptions
-from weft.epp.decision.request import InferenceRequest, Prompt
+from weft.epp.plugins.producers.tokens import pack
 from weft.epp.pool.endpoint import Load
-from weft.epp.prefix.chain import chain_hashes
-from weft.epp.prefix.keys import FnvKeys, KeyAlgorithm, XxhKeys, chain_keys
-from weft.epp.producers.tokens import pack
+from weft.epp.prefix.keys import FnvKeys, KeyAlgorithm, XxhKeys, chain_hashes, chain_keys
+from weft.epp.request.values import InferenceRequest, Prompt
 
 _BUDGET_S = 1.0  # processor time per measurement
 

@@ -13,12 +13,10 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.types import OutputKind, SamplingParams
-from weft.engine.configure import resolve
+from weft.engine.fit import fit
 from weft.engine.front.local_client import LocalClient
-from weft.engine.memory import free_memory_bytes
 from weft.model.open import open_model
 
 MODEL = (
@@ -34,10 +32,8 @@ async def start(model: str, num_drafted: int) -> LocalClient:
     """An engine that drafts so many tokens, or none."""
     wish = {"method": "ngram", "num_speculative_tokens": num_drafted} if num_drafted else None
     options = EngineOptions(model=model, max_model_len=1024, speculative_config=wish)
-    checkpoint = open_model(model)
-    checkpoint = with_resident_sizes(checkpoint, choose(options, checkpoint.card))
-    config = resolve(options, checkpoint.card, free_memory_bytes())
-    return await LocalClient.start(checkpoint, config)
+    fitted = fit(open_model(model), options)
+    return await LocalClient.start(fitted.checkpoint, fitted.config)
 
 
 async def rate(

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.peers.environments import LLAMA, ROOT
 from benchmarks.start_checkpoint import SHAPE_BY_NAME, checkpoint
-from weft.compute.load import choose, with_resident_sizes
+from weft.compute.backends import BACKENDS, choose
 from weft.core.config import EngineOptions
 from weft.model.open import open_model
 from weft.pb.vllm_engine_pb2 import GenerateRequest, SamplingParams, TokenizedInput
@@ -256,7 +256,8 @@ def needed_bytes(directory: Path) -> int:
     """Weights, and KV of the prompt's blocks."""
     options = EngineOptions(model=str(directory))
     opened = open_model(options.model)
-    card = with_resident_sizes(opened, choose(options, opened.card)).card
+    compute = choose(options, opened.card)
+    card = BACKENDS[compute.compute].sized(opened, compute).card
     return card.weight_bytes + 2 * 16 * card.kv_bytes_per_token
 
 

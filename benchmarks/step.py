@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.steps.budget import measure_budget, print_budget
 from benchmarks.steps.scaling import measure_scaling, print_scaling
 from benchmarks.steps.timing import Numbers, Shape, Timing, fill_pool, measure
-from weft.compute.load import describe_runner, load_runner, with_resident_sizes
+from weft.compute.backends import BACKENDS, choose
 from weft.compute.native import NativeRunner, cpu, draw_rows, resident_bytes
 from weft.compute.runner import Batch, Runner
-from weft.core.config import ComputeConfig
+from weft.core.config import ComputeConfig, EngineOptions
+from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
-from weft.model.encoders.spec import EncoderSpec
 from weft.model.open import open_model
-from weft.model.spec import DecoderSpec
+from weft.model.spec import ModelSpec
 
 DEFAULT_MODEL = (
     "embedded:random?layers=8&hidden=512&heads=8&kv_heads=4&head_dim=64&intermediate=1536&vocab=8192"
@@ -62,7 +62,7 @@ def shapes(context: int) -> Iterator[Shape]:
 
 
 def shares_of_limits(
-    spec: DecoderSpec, numbers: Numbers, shape: Shape, timing: Timing
+    spec: ModelSpec, numbers: Numbers, shape: Shape, timing: Timing
 ) -> tuple[float, float] | tuple[None, None]:
     """Weights read, and multiplications done by linear layers, over what the machine gave beside."""
     if timing.limits is None:
@@ -82,7 +82,7 @@ def shares_of_limits(
 
 
 def time_steps(
-    runner: Runner, spec: DecoderSpec, numbers: Numbers, context: int, num_runs: int
+    runner: Runner, spec: ModelSpec, numbers: Numbers, context: int, num_runs: int
 ) -> Iterator[Step]:
     """Every shape, one after the other."""
     fill_pool(runner, max(shape.num_blocks for shape in shapes(context)))
@@ -162,8 +162,14 @@ def texts_batch(num_texts: int, num_tokens: int, vocab_size: int) -> Batch:
 
 def print_encoding(checkpoint: Checkpoint, num_tokens: int, num_runs: int) -> None:
     """An encoder's two runners on the same texts, one thread each, taking turns; processor time."""
-    numpy = load_runner(checkpoint, compute="reference", num_threads=1)
-    native = load_runner(checkpoint, compute="native", num_threads=1)
+    numpy, native = (
+        BACKENDS[name].load(
+            checkpoint,
+            ComputeConfig(compute=name, num_threads=1),
+            max_model_len=checkpoint.card.max_position_embeddings,
+        )
+        for name in ("reference", "native")
+    )
     print(f"{'texts':<18}{'numpy ms':>10}{'C++ ms':>10}{'ratio':>8}{'tokens/s':>10}")
     for num_texts in (1, 32):
         batch = texts_batch(num_texts, num_tokens, numpy.vocab_size)
@@ -179,18 +185,11 @@ def print_encoding(checkpoint: Checkpoint, num_tokens: int, num_runs: int) -> No
         )
 
 
-def describe(options: argparse.Namespace, checkpoint: Checkpoint, runner: Runner) -> dict[str, str]:
+def describe(model: str, card: ModelCard, compute: ComputeConfig) -> dict[str, str]:
     """What is timed, and on what."""
-    card = checkpoint.card
-    native = runner if isinstance(runner, NativeRunner) else None
-    compute = ComputeConfig(
-        compute="native" if native else "reference",
-        num_threads=native.num_threads if native else 1,
-        quantization=options.quantization,
-    )
     return {
-        "model": f"{options.model}: {card.num_parameters:,} parameters, {card.dtype}",
-        "machine": f"{cpu().describe()}; {describe_runner(checkpoint, compute)}",
+        "model": f"{model}: {card.num_parameters:,} parameters, {card.dtype}",
+        "machine": BACKENDS[compute.compute].describe(card, compute),
         "python": f"python {platform.python_version()}",
     }
 
@@ -218,25 +217,29 @@ def main() -> None:
     """Print what was run, where, and the tables."""
     options = parse()
     checkpoint = open_model(options.model, dtype=options.dtype)
-    if isinstance(checkpoint.spec, EncoderSpec):
+    if not isinstance(checkpoint.spec, ModelSpec):
+        raise SystemExit("--model must compute something")
+    if not checkpoint.spec.is_causal:
         print(
             f"{options.model}: {checkpoint.card.num_parameters:,} parameters, {checkpoint.card.dtype}"
         )
         print(f"{cpu().describe()}; python {platform.python_version()}\n")
         print_encoding(checkpoint, options.context, options.runs)
         return
-    if not isinstance(checkpoint.spec, DecoderSpec):
-        raise SystemExit("--model must compute something")
     spec = checkpoint.spec
     started = time.perf_counter()
-    runner = load_runner(
-        checkpoint,
-        compute=options.compute,
-        num_threads=options.threads,
-        quantization=options.quantization,
+    asked = EngineOptions(
+        compute=options.compute, num_threads=options.threads, quantization=options.quantization
+    )
+    compute = choose(asked, checkpoint.card)
+    runner = BACKENDS[compute.compute].load(
+        checkpoint, compute, max_model_len=checkpoint.card.max_position_embeddings
     )
     loaded_s = time.perf_counter() - started
-    found: dict[str, object] = {**describe(options, checkpoint, runner), "loaded_s": loaded_s}
+    found: dict[str, object] = {
+        **describe(options.model, checkpoint.card, compute),
+        "loaded_s": loaded_s,
+    }
     print(f"{found['model']}\n{found['machine']}")
     print(f"{found['python']}; read and packed in {loaded_s:.1f} s\n")
     numbers = Numbers(checkpoint.card.dtype, options.quantization)
@@ -256,7 +259,7 @@ def _time_growth(
 ) -> dict[str, object]:
     """The tables that take the native runner's speed."""
     compute = ComputeConfig(compute="native", num_threads=runner.num_threads)
-    card = with_resident_sizes(checkpoint, compute).card
+    card = BACKENDS["native"].sized(checkpoint, compute).card
     max_kv_bytes = int(options.kv_gib * 2**30)
     print()
     cells = measure_scaling(runner, card.kv_bytes_per_token, max_kv_bytes)

@@ -14,7 +14,6 @@
 #include <tuple>
 
 #include "cpu.h"
-#include "encoder/encoder.h"
 #include "kernels/select.h"
 #include "model/int8_product.h"
 #include "model/measure.h"
@@ -77,18 +76,29 @@ weft::Source source_of(const std::string& name, const std::string& dtype, const 
             is_mapped};
 }
 
-void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const Ints& slots,
-             const Ints& query_starts, const Table& block_tables, const Ints& logit_rows,
-             const std::optional<Ints>& adapter_ids, Logits& logits) {
-    const weft::Batch batch{span_of(token_ids),
-                            span_of(positions),
-                            span_of(slots),
-                            span_of(query_starts),
-                            {block_tables.data(), block_tables.size()},
-                            static_cast<std::int64_t>(block_tables.shape(1)),
-                            span_of(logit_rows),
-                            adapter_ids ? span_of(*adapter_ids) : std::span<const std::int32_t>()};
-    const std::span<float> out(logits.data(), logits.size());
+// Empty for None. An array of none is no way to leave a field out.
+std::span<const std::int32_t> span_of(const std::optional<Ints>& array, const Ints& rows, const std::string& field) {
+    if (!array) return {};
+    if (array->size() == 0 && rows.size() != 0) throw std::invalid_argument(field + " must not be empty");
+    return span_of(*array);
+}
+
+void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const std::optional<Ints>& token_types,
+             const std::optional<Ints>& slots, const Ints& query_starts, const std::optional<Table>& block_tables,
+             const Ints& logit_rows, const std::optional<Ints>& adapter_ids, Logits& outputs) {
+    weft::Batch batch;
+    batch.token_ids = span_of(token_ids);
+    batch.positions = span_of(positions);
+    batch.token_types = span_of(token_types, token_ids, "token_types");
+    batch.slots = span_of(slots, token_ids, "slots");
+    batch.query_starts = span_of(query_starts);
+    if (block_tables) {
+        batch.block_tables = {block_tables->data(), block_tables->size()};
+        batch.table_width = static_cast<std::int64_t>(block_tables->shape(1));
+    }
+    batch.logit_rows = span_of(logit_rows);
+    batch.adapter_ids = span_of(adapter_ids, token_ids, "adapter_ids");
+    const std::span<float> out(outputs.data(), outputs.size());
     const nb::gil_scoped_release release;
     model.forward(batch, out);
 }
@@ -106,21 +116,6 @@ void add_adapter(weft::Model& model, int id, const std::map<std::string, std::pa
     for (const auto& [name, matrix] : whole) parts.whole.push_back({name, source_of(matrix)});
     const nb::gil_scoped_release release;
     model.add_adapter(id, parts);
-}
-
-// Hidden states of the wanted rows of whole sequences.
-void encode(weft::Encoder& encoder, const Ints& token_ids, const Ints& positions,
-            const std::optional<Ints>& token_types, const Ints& query_starts, const Ints& logit_rows,
-            Logits& states) {
-    weft::EncoderBatch batch{span_of(token_ids), span_of(positions), {}, span_of(query_starts), span_of(logit_rows)};
-    if (token_types) {
-        if (token_types->size() != token_ids.size())
-            throw std::invalid_argument("token_types must have as many rows as token_ids");
-        batch.token_types = span_of(*token_types);
-    }
-    const std::span<float> out(states.data(), states.size());
-    const nb::gil_scoped_release release;
-    encoder.forward(batch, out);
 }
 
 std::map<std::string, double> seconds(const weft::Model& model) {
@@ -212,7 +207,8 @@ void bind_spec(nb::module_& module) {
     nb::class_<weft::LayerSpec>(module, "LayerSpec")
         .def(nb::init<>())
         .def_rw("rope", &weft::LayerSpec::rope, nb::arg().none())
-        .def_rw("window", &weft::LayerSpec::window, nb::arg().none());
+        .def_rw("window", &weft::LayerSpec::window, nb::arg().none())
+        .def_rw("has_attention_norm", &weft::LayerSpec::has_attention_norm);
     nb::class_<weft::Rope>(module, "Rope")
         .def(nb::init<>())
         .def_rw("frequencies", &weft::Rope::frequencies)
@@ -229,13 +225,20 @@ void bind_spec(nb::module_& module) {
         .def_rw("head_dim", &ModelSpec::head_dim)
         .def_rw("layers", &ModelSpec::layers)
         .def_rw("ropes", &ModelSpec::ropes)
+        .def_rw("is_causal", &ModelSpec::is_causal)
+        .def_rw("num_positions", &ModelSpec::num_positions)
+        .def_rw("position_offset", &ModelSpec::position_offset)
+        .def_rw("num_token_types", &ModelSpec::num_token_types)
+        .def_rw("has_embed_norm", &ModelSpec::has_embed_norm)
         .def_rw("norm_eps", &ModelSpec::norm_eps)
+        .def_rw("is_gated", &ModelSpec::is_gated)
         .def_rw("attention_scale", &ModelSpec::attention_scale)
         .def_rw("attention_soft_cap", &ModelSpec::attention_soft_cap)
         .def_rw("final_soft_cap", &ModelSpec::final_soft_cap)
         .def_rw("embedding_multiplier", &ModelSpec::embedding_multiplier)
         .def_rw("residual_multiplier", &ModelSpec::residual_multiplier)
         .def_rw("logits_divisor", &ModelSpec::logits_divisor)
+        .def_rw("has_head", &ModelSpec::has_head)
         .def_rw("tied_head", &ModelSpec::tied_head)
         .def_prop_rw(
             "element",
@@ -243,6 +246,26 @@ void bind_spec(nb::module_& module) {
                 return spec.element == weft::Element::kBfloat16 ? "bfloat16" : "float32";
             },
             [](ModelSpec& spec, const std::string& name) { spec.element = element_named(name); })
+        .def("sizes",
+             [](const ModelSpec& spec) {
+                 check(spec);
+                 const weft::AdapterBytes adapter = weft::adapter_bytes(spec);
+                 return std::make_tuple(weft::weight_bytes(spec), spec.kv_bytes_per_token(), adapter.per_rank,
+                                        adapter.padded_to);
+             })
+        .def("set_norm",
+             [](ModelSpec& spec, const std::string& name) {
+                 spec.norm = choice<weft::Norm>("norm", name,
+                                                {{"rms", weft::Norm::kRms}, {"layer", weft::Norm::kLayer}});
+             })
+        .def("set_norm_placement",
+             [](ModelSpec& spec, const std::string& name) {
+                 spec.norm_placement = choice<weft::NormPlacement>("norm_placement", name,
+                                                                   {{"before", weft::NormPlacement::kBefore},
+                                                                    {"after", weft::NormPlacement::kAfter},
+                                                                    {"both", weft::NormPlacement::kBoth},
+                                                                    {"sum", weft::NormPlacement::kSum}});
+             })
         .def("set_qk_norm",
              [](ModelSpec& spec, const std::string& name) {
                  spec.qk_norm = choice<weft::QkNorm>("qk_norm", name,
@@ -257,64 +280,11 @@ void bind_spec(nb::module_& module) {
         .def("set_activation", [](ModelSpec& spec, const std::string& name) {
             spec.activation = choice<weft::Activation>("activation", name,
                                                        {{"silu", weft::Activation::kSilu},
-                                                        {"gelu_tanh", weft::Activation::kGeluTanh},
-                                                        {"relu", weft::Activation::kRelu}});
-        });
-}
-
-void bind_encoder_spec(nb::module_& module) {
-    using weft::EncoderSpec;
-    nb::class_<weft::EncoderLayer>(module, "EncoderLayer")
-        .def(nb::init<>())
-        .def_rw("rope", &weft::EncoderLayer::rope, nb::arg().none())
-        .def_rw("reach", &weft::EncoderLayer::reach, nb::arg().none())
-        .def_rw("has_attention_norm", &weft::EncoderLayer::has_attention_norm);
-    nb::class_<EncoderSpec>(module, "EncoderSpec")
-        .def(nb::init<>())
-        .def_rw("vocab_size", &EncoderSpec::vocab_size)
-        .def_rw("hidden_size", &EncoderSpec::hidden_size)
-        .def_rw("intermediate_size", &EncoderSpec::intermediate_size)
-        .def_rw("num_heads", &EncoderSpec::num_heads)
-        .def_rw("layers", &EncoderSpec::layers)
-        .def_rw("ropes", &EncoderSpec::ropes)
-        .def_rw("num_positions", &EncoderSpec::num_positions)
-        .def_rw("position_offset", &EncoderSpec::position_offset)
-        .def_rw("num_token_types", &EncoderSpec::num_token_types)
-        .def_rw("norm_eps", &EncoderSpec::norm_eps)
-        .def_rw("norm_before", &EncoderSpec::norm_before)
-        .def_rw("is_gated", &EncoderSpec::is_gated)
-        .def_prop_rw(
-            "element",
-            [](const EncoderSpec& spec) {
-                return spec.element == weft::Element::kBfloat16 ? "bfloat16" : "float32";
-            },
-            [](EncoderSpec& spec, const std::string& name) { spec.element = element_named(name); })
-        .def("set_activation", [](EncoderSpec& spec, const std::string& name) {
-            spec.activation = choice<weft::Activation>("activation", name,
-                                                       {{"gelu", weft::Activation::kGelu},
+                                                        {"gelu", weft::Activation::kGelu},
                                                         {"gelu_tanh", weft::Activation::kGeluTanh},
                                                         {"relu", weft::Activation::kRelu},
-                                                        {"silu", weft::Activation::kSilu},
                                                         {"tanh", weft::Activation::kTanh}});
         });
-}
-
-void bind_encoder(nb::module_& module) {
-    nb::class_<weft::Encoder>(module, "Encoder")
-        .def(nb::init<const weft::EncoderSpec&, const std::string&, int>(), nb::arg("spec"), nb::arg("path"),
-             nb::arg("num_threads"))
-        .def("load",
-             [](weft::Encoder& encoder, const std::string& name, const std::string& dtype, const Tensor& tensor,
-                bool is_mapped) {
-                 const weft::Source source = source_of(name, dtype, tensor, std::nullopt, is_mapped);
-                 const nb::gil_scoped_release release;
-                 return encoder.load(name, source);
-             },
-             nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert(), nb::arg("is_mapped"))
-        .def("forward", &encode, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
-             nb::arg("token_types").noconvert().none(), nb::arg("query_starts").noconvert(),
-             nb::arg("logit_rows").noconvert(), nb::arg("states").noconvert())
-        .def_prop_ro("num_threads", &weft::Encoder::num_threads);
 }
 
 void bind_model(nb::module_& module) {
@@ -337,9 +307,11 @@ void bind_model(nb::module_& module) {
         .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),
              nb::call_guard<nb::gil_scoped_release>())
         // Not converted: a copy made on the way would be read, or written, in place of the array given.
-        .def("forward", &forward, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(), nb::arg("slots").noconvert(),
-             nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("logit_rows").noconvert(),
-             nb::arg("adapter_ids").noconvert().none(), nb::arg("logits").noconvert())
+        .def("forward", &forward, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
+             nb::arg("token_types").noconvert().none(), nb::arg("slots").noconvert().none(),
+             nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert().none(),
+             nb::arg("logit_rows").noconvert(), nb::arg("adapter_ids").noconvert().none(),
+             nb::arg("outputs").noconvert())
         .def("fill_kv",
              [](weft::Model& model, int byte) {
                  for (std::byte& at : model.kv_bytes()) at = static_cast<std::byte>(byte);
@@ -379,6 +351,4 @@ NB_MODULE(_core, module) {
                nb::arg("weights").noconvert(), nb::arg("out").noconvert());
     bind_spec(module);
     bind_model(module);
-    bind_encoder_spec(module);
-    bind_encoder(module);
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import Server, clean_environment, running
 from tests.cli.test_epp_up import up
 
@@ -42,7 +43,7 @@ def server() -> Iterator[Server]:
 
 def run(argv: list[str], server: Server) -> str:
     result = subprocess.run(
-        argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        argv, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         env=clean_environment(WEFT_ADDRESS=server.address),
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -5,26 +5,31 @@ import dataclasses
 import sys
 import tomllib
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from cyclopts import Parameter
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from tools.picker_reference import NOTE, picker_metrics, plugins
 from weft.cli.epp_options import EppOptions, UpOptions
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
+from weft.core.client import UNSUPPORTED
 from weft.core.errors import Code, WeftError
 from weft.core.lora import LORA_METADATA
 from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
-from weft.epp.metrics.older import OLDER_NAMES as PICKER_OLDER_NAMES
-from weft.epp.metrics.series import PREFIX as PICKER_PREFIX
-from weft.epp.metrics.series import Declared, PickerMetrics
-from weft.model.encoders.families import ENCODER_FAMILIES
+from weft.model.encoder_families import ENCODER_FAMILIES
 from weft.model.families import FAMILIES
 from weft.model.quantized.config import METHODS
 from weft.pb import common_pb2, vllm_engine_pb2
-from weft.rpc.status import to_status
+from weft.rpc.auth import ACCESS_BY_METHOD, Access
+from weft.rpc.convert.request import REFUSED_FIELDS
+from weft.rpc.methods import REFUSALS, VERSION_METADATA
+from weft.rpc.reasoning import REASONING_END_METADATA, REASONING_ENDED_METADATA
+from weft.rpc.status import PARAMETER_METADATA, to_status
+from weft.text.parsers.call_tags import call_tag
+from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
 from weft.web.http.problem import to_http_status
 
@@ -38,7 +43,6 @@ COMMANDS = {
     "weft epp": (EppOptions,),
     "weft up [MODEL]": (UpOptions,),
 }
-NOTE = "<!-- Written by `make docs` from the code; do not edit. -->"
 
 
 def command_line() -> str:
@@ -67,7 +71,8 @@ def command_line() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _flag_rows(options: type[Any]) -> Iterator[str]:
+def _flag_rows(options: type[Any]) -> Iterable[str]:
+    rows = []
     hints = typing.get_type_hints(options, include_extras=True)
     for field in dataclasses.fields(options):
         parameters = [
@@ -79,7 +84,9 @@ def _flag_rows(options: type[Any]) -> Iterator[str]:
         name = field.name.replace("_", "-")
         flag = f"`--{name}`" + (f", `--no-{name}`" if value == "" else "")
         default = "" if field.default is None else f"`{field.default}`"
-        yield f"| {flag} | {value} | {default} | {text} |"
+        (group,) = parameters[-1].group
+        rows.append((group.sort_key, f"| {flag} | {value} | {default} | {text} |"))
+    return [row for _, row in sorted(rows, key=lambda row: row[0])]  # by the headings of the help
 
 
 def _value(hint: Any) -> str:
@@ -133,6 +140,33 @@ _OF_LORA = (
 )
 
 
+_OF_REASONING = (
+    "Of Generate: the text that ends reasoning, in UTF-8. A constraint begins behind it, unless "
+    "`grammar_from_first_token` is set; without this key the `--reasoning-parser` that is named says where."
+)
+_OF_KEYS = (
+    "Keys are those of `--api-key` and `--control-api-key`, and each kind opens its own calls. Without API keys the "
+    "calls that take one are open; without control keys those that take one are off (PERMISSION_DENIED). A server "
+    "with keys of neither kind is open to whoever reaches it. An API key aborts requests that were begun with the "
+    "same key, a control key any; ids of others' requests are passed over like unknown ones. Events hold the tokens "
+    "of everybody's prompts."
+)
+
+
+_OF_OTHERS = (
+    "`grpc.health.v1` is served beside it, to anybody, and with `--grpc-reflection` `grpc.reflection.v1` and "
+    "`v1alpha`, to holders of an API key."
+)
+
+
+def _key(method: str) -> str:
+    if method == "HealthCheck":
+        return "API, or none with `--grpc-open-health-check`"
+    return {Access.API: "API", Access.OWN: "API or control", Access.CONTROL: "control"}[
+        ACCESS_BY_METHOD.get(method, Access.API)
+    ]
+
+
 def grpc() -> str:
     """Every method, message, field and number of the protocol."""
     lines = [NOTE, "", "# gRPC", "", "What the fields mean is said beside them in `proto/`."]
@@ -141,76 +175,38 @@ def grpc() -> str:
         "",
         f"## {service.full_name}",
         "",
-        "| method | request | response |",
-        "| --- | --- | --- |",
+        "| method | request | response | key | refused where |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for method in service.methods:
         stream = "stream of " if method.server_streaming else ""
+        status, where = REFUSALS.get(method.name, (None, ""))
         lines.append(
-            f"| {method.name} | {method.input_type.name} | {stream}{method.output_type.name} |"
+            f"| {method.name} | {method.input_type.name} | {stream}{method.output_type.name} | "
+            f"{_key(method.name)} | {where if status is None else f'{where} ({status.name})'} |"
         )
     lines += [
+        "",
+        _OF_KEYS,
+        "",
+        _OF_OTHERS,
         "",
         "## Metadata",
         "",
         "| key | meaning |",
         "| --- | --- |",
-        "| `authorization` | `Bearer KEY`, where the server has an `--api-key`. |",
+        "| `authorization` | `Bearer KEY`: one of `--api-key`, or of `--control-api-key`. |",
         f"| `{LORA_METADATA}` | {_OF_LORA} |",
         "| `traceparent`, `tracestate` | The trace that a request belongs to, where traces are exported. |",
+        f"| `{REASONING_END_METADATA}` | {_OF_REASONING} |",
+        f"| `{REASONING_ENDED_METADATA}` | Of Generate: whether the prompt leaves no reasoning open. |",
+        f"| `{VERSION_METADATA}` | Before GetServerInfo's answer: this is Weft, and follows all of this. |",
+        f"| `{PARAMETER_METADATA}` | Behind a refusal: the field that is at fault, in UTF-8. |",
     ]
     for module in (vllm_engine_pb2, common_pb2):
         for message in module.DESCRIPTOR.message_types_by_name.values():
             lines += _message_lines(message)
     return "\n".join(lines) + "\n"
-
-
-def picker_metrics() -> str:
-    """Every series of the endpoint picker."""
-    metrics = PickerMetrics()
-    num_common = len(metrics.declared)
-    metrics.make_stream_series()
-    num_common_and_streams = len(metrics.declared)
-    metrics.make_index_series()
-    declared = metrics.declared
-    lines = [
-        NOTE,
-        "",
-        "# Metrics of the endpoint picker",
-        "",
-        (
-            "`weft epp` shows these at `/metrics` of its metrics port. Series of responses (`request_duration`, "
-            "`response_size`, `request_ttft`, `request_ntpot`, `request_streaming`, output and cached tokens, "
-            "`request_running`) count followed responses: all of them with `--track-responses`, otherwise those of "
-            "configurations that need it. Model names and fairness ids are capped at 1000 values each; the rest "
-            "is `other`. The older name has the same values, and more labels than it once had."
-        ),
-        "",
-        *_metric_rows(declared[:num_common]),
-        "",
-        "With `--enable-grpc-stream-metrics`:",
-        "",
-        *_metric_rows(declared[num_common:num_common_and_streams]),
-        "",
-        "With `enableMetrics` of a precise prefix index:",
-        "",
-        *_metric_rows(declared[num_common_and_streams:]),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _metric_rows(declared: Sequence[Declared]) -> Iterator[str]:
-    yield from (
-        "| name | type | labels | meaning | older name |",
-        "| --- | --- | --- | --- | --- |",
-    )
-    for series in declared:
-        bare = series.name.removeprefix(PICKER_PREFIX).removesuffix("_total")
-        suffix = "_total" if series.kind == "counter" else ""
-        earlier = PICKER_OLDER_NAMES.get(bare)
-        older = "" if earlier is None else f"`{earlier.name}{suffix}`"
-        labels = ", ".join(series.labels)
-        yield f"| `{series.name}` | {series.kind} | {labels} | {series.text} | {older} |"
 
 
 def models() -> str:
@@ -266,6 +262,8 @@ def engine() -> str:
     for title, rows in tomllib.loads(INTERFACE.read_text(encoding="utf-8")).items():
         lines += ["", f"## {title}", "", "| name | |", "| --- | --- |"]
         lines += [f"| `{name}` | {_interface_cell(row)} |" for name, row in rows.items()]
+        if title == "EngineClient":
+            lines += [f"| `{name}` | refused: {why} |" for name, why in UNSUPPORTED.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -290,16 +288,31 @@ def parsers() -> str:
         "",
         "## Tool calls",
         "",
-        "| name | models | reads |",
-        "| --- | --- | --- |",
+        (
+            'Where a call is demanded (`tool_choice` "required" or a named function), the answer is forced into '
+            "what the model was taught, and read by the same parser. The last column says for which tools: "
+            '"any", or "flat", those whose parameters can be written one by one. For other tools, and without a '
+            "parser, a JSON array of calls is forced, or the JSON of a named function's arguments."
+        ),
+        "",
+        "| name | models | reads | forces |",
+        "| --- | --- | --- | --- |",
     ]
     for name, tool in sorted(TOOL_PARSERS.items()):
-        lines.append(f"| {name} | {tool.models} | {_code(tool.example)} |")
+        lines.append(f"| {name} | {tool.models} | {_code(tool.example)} | {_forced(tool)} |")
     lines += ["", "## Thoughts", "", "| name | models | from | to |", "| --- | --- | --- | --- |"]
     for name, thoughts in sorted(REASONING_PARSERS.items()):
         start = _code(thoughts.starts[0]) + (", or the start" if thoughts.may_omit_start else "")
         lines.append(f"| {name} | {thoughts.models} | {start} | {_code(thoughts.reasoning_end)} |")
     return "\n".join(lines) + "\n"
+
+
+def _forced(family: ToolFamily) -> str:
+    """For which tools a family's own format can be forced."""
+    flat = {"type": "object", "properties": {"a": {"type": "string"}}}
+    other = {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    tags = [call_tag(family, {"f": schema}, is_parallel=True) for schema in (flat, other)]
+    return "JSON" if tags[0] is None else "flat" if tags[1] is None else "any"
 
 
 def _code(text: str) -> str:
@@ -366,7 +379,9 @@ def _message_lines(message: Descriptor) -> Iterator[str]:
         return
     yield from ("| no. | field | type |", "| --- | --- | --- |")
     for field in sorted(message.fields, key=lambda field: field.number):
-        yield f"| {field.number} | {field.name} | {_field_type(field)} |"
+        is_refused = field.name in REFUSED_FIELDS.get(message.name, ())
+        kind = f"{_field_type(field)}{', refused' if is_refused else ''}"
+        yield f"| {field.number} | {field.name} | {kind} |"
     for nested in message.nested_types:
         yield from _message_lines(nested)
 
@@ -402,6 +417,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "models.md": models,
     "parsers.md": parsers,
     "picker-metrics.md": picker_metrics,
+    "picker-plugins.md": plugins,
 }
 
 

@@ -9,12 +9,10 @@ import uvloop
 from protocol import claim_stdout, serve, streaming
 
 from weft import __version__
-from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.types import OutputKind, SamplingParams
-from weft.engine.configure import resolve
+from weft.engine.fit import fit
 from weft.engine.front.process_client import ProcessClient
-from weft.engine.memory import free_memory_bytes
 from weft.model.open import open_model
 
 # What the workloads of one round need, so that the round that is thrown away writes all of it: an engine
@@ -40,9 +38,8 @@ async def main() -> None:
         **extra,
     )
     checkpoint = open_model(options.model)
-    checkpoint = with_resident_sizes(checkpoint, choose(options, checkpoint.card))
-    config = resolve(options, checkpoint.card, free_memory_bytes())
-    client = await ProcessClient.start(checkpoint, config)
+    fitted = fit(checkpoint, options)
+    client = await ProcessClient.start(fitted.checkpoint, fitted.config)
     ids = map(str, itertools.count())
 
     async def generate(prompt: list[int], max_tokens: int) -> AsyncIterator[int]:

@@ -58,31 +58,23 @@ struct GemmTask {
     float cap;  // 0: none
 };
 
-// One row: x += norm(y) * scale, then out = norm(x) as activations. Null leaves that part out.
+// Both padded with zeros; a null weight: no norm. Only layer norms have a bias, or null.
+struct NormVectors {
+    const float* weight;
+    const float* bias;
+};
+
+// One row: x += after(y) * scale, then x = sum(x), then out = before(x) as activations. Null leaves a part out.
 struct ResidualTask {
     float* x;
     const float* y;
-    const float* after;   // weight of the norm of y
-    const float* before;  // weight of the norm of x
+    NormVectors after;
+    NormVectors sum;
+    NormVectors before;
     void* out;
     int size;
     int padded;
     float scale;
-    float eps;
-};
-
-// One row: x += y, then x = norm(x), then out = norm(x) as activations, each norm by a weight of its own
-// that follows mean 0 and variance 1. Null leaves that part out.
-struct LayerNormTask {
-    float* x;
-    const float* y;
-    const float* after;  // weight and bias of the norm that x keeps
-    const float* after_bias;
-    const float* before;  // and of the one that only `out` gets
-    const float* before_bias;
-    void* out;
-    int size;
-    int padded;
     float eps;
 };
 
@@ -151,8 +143,10 @@ struct Kernels {
     int attention_rows;  // that a task of theirs should have: tokens times group, but at least one token
     int pieces;  // of a product's many rows, for each thread: each piece reads all weights again
     void (*gemm)(const GemmTask&);
-    void (*residual)(const ResidualTask&);
-    void (*layer_norm)(const LayerNormTask&);
+    void (*rms_residual)(const ResidualTask&);
+    void (*layer_residual)(const ResidualTask&);
+    // Floats as activations; `count` is a multiple of 16.
+    void (*to_activations)(const float* from, void* to, int count);
     void (*heads)(const HeadsTask&);
     void (*attend)(const AttentionTask&);
     // The same where the KV cache is int8.

@@ -1,47 +1,17 @@
-// What is done to one row between two products: norms, residual, rope, the write into the KV cache.
+// What is done to one row between two products: norms of heads, rope, the write into the KV cache.
 #pragma once
-
-#include <cmath>
 
 #include "kernels/elements.h"
 #include "kernels/int8_cache.h"
+#include "kernels/norms.h"
 
 namespace weft {
 namespace {
 
-// 1 / sqrt(mean of squares + eps). Elements from `size` to `padded` are zeros and count for nothing.
-inline float inverse_rms(const float* x, int size, int padded, float eps) {
-    Lanes squares = splat(0.0F);
-    for (int i = 0; i < padded; i += kLanes) {
-        const Lanes value = load(x + i);
-        squares = fma(value, value, squares);
-    }
-    return 1.0F / std::sqrt(sum_of(squares) / static_cast<float>(size) + eps);
-}
-
 template <class E>
-void residual(const ResidualTask& task) {
-    float* x = task.x;
-    if (task.y != nullptr) {
-        const bool normed = task.after != nullptr;
-        const Lanes rms =
-            splat(normed ? inverse_rms(task.y, task.size, task.padded, task.eps) : 1.0F);
-        const Lanes scale = splat(task.scale);
-        for (int i = 0; i < task.padded; i += kLanes) {
-            Lanes y = load(task.y + i);
-            if (normed) y = mul(mul(y, rms), load(task.after + i));
-            store(x + i, add(load(x + i), mul(y, scale)));
-        }
-    }
-    if (task.out == nullptr) return;
-    const bool normed = task.before != nullptr;
-    const Lanes rms = splat(normed ? inverse_rms(x, task.size, task.padded, task.eps) : 1.0F);
-    auto* out = static_cast<typename E::Activation*>(task.out);
-    for (int i = 0; i < task.padded; i += kLanes) {
-        Lanes value = load(x + i);
-        if (normed) value = mul(mul(value, rms), load(task.before + i));
-        E::store_activation(out + i, value);
-    }
+void to_activations(const float* from, void* to, int count) {
+    auto* out = static_cast<typename E::Activation*>(to);
+    for (int i = 0; i < count; i += kLanes) E::store_activation(out + i, load(from + i));
 }
 
 inline void scale_row(float* x, int padded, float factor, const float* weight) {

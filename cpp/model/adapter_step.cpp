@@ -133,7 +133,7 @@ void AdapterStep::take_low(const Piece& piece, const RowsAt& x) const {
     const int rows = piece.last_row - piece.first_row;
     const RowsAt taken = rows_of(piece, x, product.a->depth);
     kernels_.gemm(weft::product(taken, *product.a, rows, sums(piece), product.b->depth));
-    to_activations(sums(piece), low(product, piece.first_row), rows * product.b->depth);
+    kernels_.to_activations(sums(piece), low(product, piece.first_row), rows * product.b->depth);
 }
 
 void AdapterStep::look_up(const Piece& piece, std::span<const std::int32_t> token_ids) const {
@@ -144,7 +144,7 @@ void AdapterStep::look_up(const Piece& piece, std::span<const std::int32_t> toke
         const auto row = static_cast<std::size_t>(group.rows[static_cast<std::size_t>(i)]);
         group.adapter->low_of(token_ids[row], to + static_cast<std::ptrdiff_t>(i - piece.first_row) * rank);
     }
-    to_activations(to, low(*piece.product, piece.first_row), (piece.last_row - piece.first_row) * rank);
+    kernels_.to_activations(to, low(*piece.product, piece.first_row), (piece.last_row - piece.first_row) * rank);
 }
 
 // The rows of a piece as activations, one after the other: where they are, if they lie so already.
@@ -159,7 +159,7 @@ RowsAt AdapterStep::rows_of(const Piece& piece, const RowsAt& x, int depth) cons
     for (std::size_t i = first; i < last; i++) {
         std::byte* to = taken.row(static_cast<std::ptrdiff_t>(i - first));
         if (is_same) std::memcpy(to, x.row(rows[i]), static_cast<std::size_t>(depth * x.element_bytes));
-        else to_activations(x.floats(rows[i]), to, depth);
+        else kernels_.to_activations(x.floats(rows[i]), to, depth);
     }
     return taken;
 }
@@ -175,19 +175,6 @@ void AdapterStep::add_panels(int first_panel, int last_panel, float* out, std::p
         task.last_panel = last_panel - first_panel;
         kernels_.gemm(task);
     }
-}
-
-void AdapterStep::to_activations(const float* from, std::byte* to, int count) const {
-    if (kernels_.activation_bytes == sizeof(float)) {
-        std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
-        return;
-    }
-    // The end of a residual without its norm: it stores a row as activations.
-    ResidualTask task{};
-    task.x = const_cast<float*>(from);
-    task.out = to;
-    task.padded = count;
-    kernels_.residual(task);
 }
 
 float* AdapterStep::sums(const Piece& piece) const {

@@ -91,7 +91,6 @@ private:
     void look_up(const Piece& piece, std::span<const std::int32_t> token_ids) const;
     RowsAt rows_of(const Piece& piece, const RowsAt& x, int depth) const;
     void add_panels(int first_panel, int last_panel, float* out, std::ptrdiff_t stride) const;
-    void to_activations(const float* from, std::byte* to, int count) const;
     float* sums(const Piece& piece) const;
     std::byte* low(const Product& product, int row) const;
     float* added(int thread) const;

@@ -8,6 +8,7 @@ namespace weft {
 namespace {
 
 constexpr int kMostRank = 1 << 12;
+constexpr int kRankStep = kPanelColumns;  // ranks of what is packed together are padded to a multiple
 
 [[noreturn]] void refuse(const std::string& name, const std::string& what) {
     throw std::invalid_argument("adapter: " + name + " " + what);
@@ -49,7 +50,21 @@ void widen_row(const Matrix& table, Element element, int row, float* out) {
 
 }  // namespace
 
-Adapter::Adapter(const ModelSpec& spec, Weights& weights, const AdapterParts& parts, ThreadPool& pool)
+AdapterBytes adapter_bytes(const ModelSpec& spec) {
+    const LayerShapes layer = layer_shapes(spec);
+    const auto width = static_cast<std::size_t>(element_bytes(spec.element));
+    const std::size_t of_layers = spec.layers.size() * width;
+    const std::size_t embedding =
+        static_cast<std::size_t>(spec.vocab_size) + static_cast<std::size_t>(spec.padded_hidden());
+    const std::size_t head = spec.has_head ? head_shape(spec).adapter_elements() : 0;
+    const std::size_t alone = layer.o.adapter_elements() + layer.down.adapter_elements();
+    const std::size_t up = layer.up.adapter_elements();
+    return {{of_layers * (spec.is_gated ? alone : alone + up) + (head + embedding) * width,
+             spec.is_gated ? of_layers * up : 0, of_layers * layer.qkv.adapter_elements()},
+            kRankStep};
+}
+
+Adapter::Adapter(const ModelSpec& spec, const Weights& weights, const AdapterParts& parts, ThreadPool& pool)
     : spec_(spec) {
     check_names(parts);
     for (const Whole& whole : parts.whole) plan(whole);  // first: a delta may belong to one of them
@@ -81,10 +96,10 @@ void Adapter::plan(const Whole& whole) {
     }
 }
 
-void Adapter::plan(const LowRank& part, Weights& weights) {
+void Adapter::plan(const LowRank& part, const Weights& weights) {
     if (part.name == "embed") {
         const int rank = checked_rank(part, spec_.vocab_size, spec_.hidden_size);
-        embed_a_.depth = embed_b_.depth = round_up(rank, kPanelColumns);
+        embed_a_.depth = embed_b_.depth = round_up(rank, kRankStep);
         embed_a_.columns = spec_.vocab_size;
         embed_b_.columns = spec_.padded_hidden();
         return;
@@ -107,7 +122,7 @@ void Adapter::allocate() {
     std::vector<Matrix*> all{&head_, &embedding_, &embed_a_, &embed_b_};
     for (auto& [matrix, delta] : deltas_) {
         delta.a.depth = matrix->depth;
-        delta.a.columns = delta.b.depth = round_up(delta.b.depth, kPanelColumns);
+        delta.a.columns = delta.b.depth = round_up(delta.b.depth, kRankStep);
         delta.b.columns = matrix->columns;
         all.insert(all.end(), {&delta.a, &delta.b});
     }

@@ -1,6 +1,7 @@
 // LoRA adapters, packed like the model's own weights.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -41,10 +42,19 @@ struct Delta {
     int rank() const { return b.depth; }  // padded
 };
 
+// Memory of an adapter that is on every matrix: by rank, of those that are packed alone, in pairs and in
+// threes. The ranks of those that are packed together lie side by side, and are padded together.
+struct AdapterBytes {
+    std::array<std::size_t, 3> per_rank;
+    int padded_to;
+};
+
+AdapterBytes adapter_bytes(const ModelSpec& spec);
+
 class Adapter {
 public:
     // Throws std::invalid_argument for a part that fits no matrix of the model.
-    Adapter(const ModelSpec& spec, Weights& weights, const AdapterParts& parts, ThreadPool& pool);
+    Adapter(const ModelSpec& spec, const Weights& weights, const AdapterParts& parts, ThreadPool& pool);
     Adapter(const Adapter&) = delete;
     Adapter& operator=(const Adapter&) = delete;
 
@@ -70,7 +80,7 @@ private:
     };
 
     void plan(const Whole& whole);
-    void plan(const LowRank& part, Weights& weights);
+    void plan(const LowRank& part, const Weights& weights);
     void allocate();
     void pack(const Placed& placed, ThreadPool& pool);
     void pack(const Whole& whole, ThreadPool& pool);

@@ -61,18 +61,13 @@ std::vector<const Adapter*> Model::adapters_of(const Batch& batch) const {
     return by_row;
 }
 
-std::size_t Model::tile_bytes() const {
-    const int head = spec_.padded_dim() * kLanes * spec_.kv_element_bytes();
-    const int scales = spec_.has_int8_cache ? kInt8ScaleBytes : 0;
-    return static_cast<std::size_t>(spec_.num_kv_heads) * static_cast<std::size_t>(head + scales);
-}
-
 std::size_t Model::layer_bytes() const {
-    return 2 * static_cast<std::size_t>(kv_shape_.num_tiles()) * tile_bytes();
+    return 2 * static_cast<std::size_t>(kv_shape_.num_tiles()) * spec_.tile_bytes();
 }
 
 void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    if (!spec_.is_causal) throw std::invalid_argument("a model that is not causal keeps no keys and values");
     if (num_blocks < 1 || num_blocks > kMost) throw std::invalid_argument("num_blocks must be at least 1");
     if (block_size < 1 || block_size > kMost) throw std::invalid_argument("block_size must be at least 1");
     const KvShape shape{num_blocks, block_size};
@@ -81,7 +76,7 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
     const std::lock_guard lock(mutex_);
     kv_ = Region();  // first, so that two pools are never held at once
     kv_shape_ = {};
-    const std::size_t half = static_cast<std::size_t>(shape.num_tiles()) * tile_bytes();
+    const std::size_t half = static_cast<std::size_t>(shape.num_tiles()) * spec_.tile_bytes();
     kv_ = Region(2 * half * spec_.layers.size(), false);
     // Not for the first keys and values of a layer: the first token would take, and clear, huge pages in
     // each, 120 MB of 30 layers, whatever the model's size.
@@ -110,7 +105,8 @@ void Model::make_room(const Plan& plan, std::size_t num_logits) {
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));
-    grow(space_.gathered, 2 * plan.gathers.size() * tile_bytes());
+    if (!spec_.is_causal) grow(space_.tiles, 2 * plan.tiles.size() * spec_.tile_bytes());
+    grow(space_.gathered, 2 * plan.gathers.size() * spec_.tile_bytes());
     space_.last_hidden.make_room(num_logits, hidden, sizeof(float));
     space_.last_attended.make_room(num_logits, query, act);
     scratch_bytes_ = attention_scratch(heads_of_task(plan, spec_, pool_.size()),
@@ -119,16 +115,16 @@ void Model::make_room(const Plan& plan, std::size_t num_logits) {
     grow(space_.scratch, scratch_bytes_ * static_cast<std::size_t>(pool_.size()));
 }
 
-void Model::forward(const Batch& batch, std::span<float> logits) {
+void Model::forward(const Batch& batch, std::span<float> outputs) {
     const std::lock_guard lock(mutex_);
     if (const std::string name = weights_.missing(); !name.empty())
         throw std::invalid_argument("tensor " + name + " was not loaded");
     const Plan plan = make_plan(spec_, kv_shape_, batch, kernels_.attention_rows);
-    if (logits.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.head_columns()))
-        throw std::invalid_argument("logits must have a row of the head's columns for each of logit_rows");
+    if (outputs.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.output_columns()))
+        throw std::invalid_argument("the result must have a row of output columns for each of logit_rows");
     std::vector<const Adapter*> adapters = adapters_of(batch);
     make_room(plan, batch.logit_rows.size());
-    Step step(*this, batch, plan, logits, std::move(adapters));
+    Step step(*this, batch, plan, outputs, std::move(adapters));
     step.run();
     for (int part = 0; part < kNumParts; part++)
         seconds_[static_cast<std::size_t>(part)] += step.seconds()[static_cast<std::size_t>(part)];

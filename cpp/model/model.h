@@ -1,4 +1,4 @@
-// A decoder with its weights and its KV pool: checks a step, makes room for it and runs it.
+// A model with its weights and, if it is causal, its KV pool: checks a step, makes room for it and runs it.
 #pragma once
 
 #include <array>
@@ -31,12 +31,13 @@ struct Workspace {
     RowBuffer attended;  // activations [query_size]
     RowBuffer inner;     // activations [padded_inner], of int8 weights float
     Region rotations;  // float [ropes][rows][cosines, sines]
+    Region tiles;      // of one layer, where no keys and values are kept
     Region gathered;   // tiles put together from scattered slots
     Region scratch;    // for attention, by thread
     RowBuffer rounded;   // int8 [deepest], what a product of int8 begins with
     Region row_scales;  // float [rows], of `rounded`
     Region row_sums;    // int32 [rows], of `rounded`
-    RowBuffer last_hidden;  // rows of the last layer that go on to the head
+    RowBuffer last_hidden;  // rows of the last layer that are wanted
     RowBuffer last_attended;
     AdapterSpace adapters;
 };
@@ -54,12 +55,13 @@ public:
     void add_adapter(int id, const AdapterParts& parts);
     void remove_adapter(int id);
 
-    // Replaces the pool. Throws std::invalid_argument for sizes that no pool can have.
+    // Replaces the pool. Throws std::invalid_argument for sizes that no pool can have, and where none is kept.
     void allocate_kv(std::int64_t num_blocks, std::int64_t block_size);
 
-    // Runs one step; logits [logit rows][the head's columns]. Throws std::invalid_argument, before
-    // anything is changed, for a batch that does not fit the model or the pool. One call at a time.
-    void forward(const Batch& batch, std::span<float> logits);
+    // Runs one step; outputs [logit rows][output columns], logits or hidden states. Throws
+    // std::invalid_argument, before anything is changed, for a batch that does not fit the model or the pool.
+    // One call at a time.
+    void forward(const Batch& batch, std::span<float> outputs);
 
     // Seconds by part since the model was made.
     std::array<double, kNumParts> seconds() const { return seconds_; }
@@ -74,8 +76,7 @@ private:
 
     void make_room(const Plan& plan, std::size_t num_logits);
     std::vector<const Adapter*> adapters_of(const Batch& batch) const;
-    std::size_t tile_bytes() const;   // of the keys of all heads; the values take as much
-    std::size_t layer_bytes() const;  // of all keys, then all values
+    std::size_t layer_bytes() const;  // of the pool: of all keys, then all values
 
     const ModelSpec spec_;
     const Kernels& kernels_;

@@ -20,6 +20,8 @@ std::byte* column_start(const Matrix& matrix, Element element, int column) {
            static_cast<std::size_t>(column % kPanelColumns) * kLaneBytes;
 }
 
+constexpr std::uint32_t kFloat32Exponent = 0x7F800000;
+
 // Elements that are widened at once.
 constexpr int kRun = 256;
 
@@ -47,7 +49,7 @@ void widen_run(const Source& source, std::int64_t start, int count, float* out) 
         return;
     }
     if (source.stored == Stored::kInt8) {
-        const float scale = source.scales[start / source.columns];
+        const float scale = scale_of(source, start / source.columns);
         for (int i = 0; i < count; i++) out[i] = static_cast<float>(bits_at<std::int8_t>(data, start + i)) * scale;
         return;
     }
@@ -94,6 +96,10 @@ float widen_float16(std::uint16_t bits) {
     return value;
 }
 
+float scale_of(const Source& source, std::int64_t row) {
+    return bits_at<float>(static_cast<const char*>(source.scales), row);
+}
+
 float element_of(const Source& source, std::int64_t index) {
     const char* data = static_cast<const char*>(source.data);
     if (source.stored == Stored::kFloat32) {
@@ -102,7 +108,7 @@ float element_of(const Source& source, std::int64_t index) {
         return value;
     }
     if (source.stored == Stored::kInt8)
-        return static_cast<float>(bits_at<std::int8_t>(data, index)) * source.scales[index / source.columns];
+        return static_cast<float>(bits_at<std::int8_t>(data, index)) * scale_of(source, index / source.columns);
     std::uint16_t bits;
     std::memcpy(&bits, data + index * 2, sizeof bits);
     return source.stored == Stored::kBfloat16 ? widen_bfloat16(bits) : widen_float16(bits);
@@ -112,16 +118,15 @@ bool is_finite(const Source& source, std::int64_t first, std::int64_t last) {
     const char* data = static_cast<const char*>(source.data);
     switch (source.stored) {
         case Stored::kFloat32:
-            return has_finite<std::uint32_t>(data, first, last, 0x7F800000);
+            return has_finite<std::uint32_t>(data, first, last, kFloat32Exponent);
         case Stored::kBfloat16:
             return has_finite<std::uint16_t>(data, first, last, 0x7F80);
         case Stored::kFloat16:
             return has_finite<std::uint16_t>(data, first, last, 0x7C00);
         case Stored::kInt8:
-            return first == last ||
-                   std::all_of(source.scales + first / source.columns,
-                               source.scales + (last - 1) / source.columns + 1,
-                               [](float scale) { return std::isfinite(scale); });
+            return first == last || has_finite<std::uint32_t>(static_cast<const char*>(source.scales),
+                                                              first / source.columns,
+                                                              (last - 1) / source.columns + 1, kFloat32Exponent);
     }
     return false;
 }

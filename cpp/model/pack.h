@@ -15,13 +15,13 @@ constexpr std::size_t stored_bytes(Stored stored) {
     return stored == Stored::kFloat32 ? 4 : stored == Stored::kInt8 ? 1 : 2;
 }
 
-// A tensor of the checkpoint, row by row; a vector has one column.
+// A tensor of the checkpoint, row by row; a vector has one column. A file may place both arrays anywhere.
 struct Source {
     const void* data = nullptr;
     Stored stored = Stored::kFloat32;
     std::int64_t rows = 0;
     std::int64_t columns = 0;
-    const float* scales = nullptr;  // by row, of int8: an element is its whole number times that
+    const void* scales = nullptr;  // floats by row, of int8: an element is its whole number times that
     // The data is a file's read-only map, which may be forgotten page by page: it comes again when read.
     bool is_mapped = false;
 };
@@ -41,6 +41,9 @@ struct Matrix {
 float widen_bfloat16(std::uint16_t bits);
 float widen_float16(std::uint16_t bits);
 std::uint16_t narrow_bfloat16(float value);  // to nearest, ties to even
+
+// The scale of a row, of int8.
+float scale_of(const Source& source, std::int64_t row);
 
 // Any element of the tensor, widened. `index` counts row by row.
 float element_of(const Source& source, std::int64_t index);

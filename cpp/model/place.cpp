@@ -18,7 +18,7 @@ bool pack_rows(const Place& place, const Source& source, Element element, int fi
     if (matrix.is_int8())
         for (int row = first_row; row < last_row; row++) {
             const Int8Rounding rounding = source.stored == Stored::kInt8
-                                              ? Int8Rounding{1.0F, source.scales[row]}
+                                              ? Int8Rounding{1.0F, scale_of(source, row)}
                                               : int8_rounding(largest_of(source, row));
             inverses[row - first_row] = rounding.inverse;
             matrix.scales[static_cast<std::size_t>(column_of(place, row))] = rounding.scale;

@@ -12,16 +12,24 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 
-void check_sizes(const Batch& batch) {
+void check_range(std::span<const std::int32_t> values, std::int64_t end, const char* field) {
+    for (std::size_t i = 0; i < values.size(); i++)
+        if (values[i] < 0 || values[i] >= end)
+            refuse(std::string(field) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
+                   "; it must be from 0 to " + std::to_string(end - 1));
+}
+
+void check_sizes(const ModelSpec& spec, const Batch& batch) {
     const std::size_t rows = batch.token_ids.size();
     if (rows == 0) refuse("token_ids is empty; a step has at least one row");
     if (rows > 1 << 20) refuse("token_ids has more than 2^20 rows");
+    if (rows * static_cast<std::size_t>(spec.num_kv_heads) > std::numeric_limits<std::int32_t>::max())
+        refuse("token_ids has more rows than 2^31 / num_kv_heads");
     if (batch.positions.size() != rows) refuse("positions must have as many rows as token_ids");
-    if (batch.slots.size() != rows) refuse("slots must have as many rows as token_ids");
+    if (!batch.token_types.empty() && batch.token_types.size() != rows)
+        refuse("token_types must have as many rows as token_ids");
     if (batch.query_starts.size() < 2) refuse("query_starts must have an entry more than there are sequences");
     const std::size_t sequences = batch.query_starts.size() - 1;
-    if (batch.block_tables.size() != sequences * static_cast<std::size_t>(batch.table_width))
-        refuse("block_tables must have as many rows as there are sequences");
     if (!batch.adapter_ids.empty() && batch.adapter_ids.size() != sequences)
         refuse("adapter_ids must have as many entries as there are sequences");
     if (batch.query_starts.front() != 0) refuse("query_starts must begin with 0");
@@ -29,6 +37,15 @@ void check_sizes(const Batch& batch) {
         refuse("query_starts must end with the number of rows");
     for (std::size_t i = 0; i < sequences; i++)
         if (batch.query_starts[i] >= batch.query_starts[i + 1]) refuse("query_starts must rise");
+}
+
+// What is looked up, and which rows are wanted.
+void check_rows(const ModelSpec& spec, const Batch& batch) {
+    check_range(batch.token_ids, spec.vocab_size, "token_ids");
+    // A model without token types has one kind of token.
+    check_range(batch.token_types, std::max(spec.num_token_types, 1), "token_types");
+    check_range(batch.logit_rows, static_cast<std::int64_t>(batch.token_ids.size()), "logit_rows");
+    if (spec.num_positions > 0) check_range(batch.positions, spec.num_positions - spec.position_offset, "positions");
 }
 
 // Two threads would write the same place at once.
@@ -39,15 +56,32 @@ void check_distinct(std::span<const std::int32_t> slots) {
     if (twice != sorted.end()) refuse("slots has " + std::to_string(*twice) + " twice");
 }
 
-void check_batch(const ModelSpec& spec, const KvShape& kv, const Batch& batch) {
-    check_sizes(batch);
-    check_range(batch.token_ids, spec.vocab_size, "token_ids");
+// Where keys and values lie in the pool.
+void check_pool(const KvShape& kv, const Batch& batch) {
+    if (kv.num_blocks == 0) refuse("there is no KV pool; call allocate_kv first");
+    if (batch.slots.size() != batch.token_ids.size()) refuse("slots must have as many rows as token_ids");
+    const std::size_t sequences = batch.query_starts.size() - 1;
+    if (batch.block_tables.size() != sequences * static_cast<std::size_t>(batch.table_width))
+        refuse("block_tables must have as many rows as there are sequences");
     check_range(batch.slots, kv.num_slots(), "slots");
     check_distinct(batch.slots);
-    check_range(batch.logit_rows, static_cast<std::int64_t>(batch.token_ids.size()), "logit_rows");
     const std::int64_t covered = batch.table_width * kv.block_size;
     check_range(batch.positions, std::min<std::int64_t>(covered, std::numeric_limits<std::int32_t>::max()),
                 "positions");
+}
+
+// A row sees what comes after it too: so its sequence is whole, and its positions count its rows.
+void check_whole(const Batch& batch) {
+    if (!batch.slots.empty()) refuse("slots must be empty where nothing is kept");
+    if (!batch.block_tables.empty()) refuse("block_tables must be empty where nothing is kept");
+    for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++)
+        for (std::int32_t row = batch.query_starts[i]; row < batch.query_starts[i + 1]; row++) {
+            const std::int32_t position = batch.positions[static_cast<std::size_t>(row)];
+            const std::int32_t expected = row - batch.query_starts[i];
+            if (position != expected)
+                refuse("positions[" + std::to_string(row) + "] is " + std::to_string(position) +
+                       "; a sequence is whole and counts from 0, so it must be " + std::to_string(expected));
+        }
 }
 
 struct Planner {
@@ -98,33 +132,52 @@ struct Planner {
         if (kv.has_whole_tiles()) add_tiles(sequence, num_tiles);
         else add_gathers(sequence, num_tokens);
         plan.max_tiles = std::max(plan.max_tiles, num_tiles);
+        add_pieces(begin, end, {0, 0, first_tile});
+    }
+
+    // A sequence that is whole lies in tiles of the step's own, one after the other.
+    void add_whole_sequence(std::size_t sequence) {
+        const int begin = batch.query_starts[sequence];
+        const int end = batch.query_starts[sequence + 1];
+        const int length = end - begin;
+        const int first_tile = static_cast<int>(plan.tiles.size());
+        const int num_tiles = (length - 1) / kLanes + 1;
+        for (int place = 0; place < length; place++) plan.slots.push_back(first_tile * kLanes + place);
+        for (int tile = 0; tile < num_tiles; tile++) plan.tiles.push_back(first_tile + tile);
+        plan.max_tiles = std::max(plan.max_tiles, num_tiles);
+        add_pieces(begin, end, {0, 0, first_tile, 0, length});
+    }
+
+    // A few rows each, otherwise as `piece`.
+    void add_pieces(int begin, int end, Piece piece) {
         plan.is_decode = plan.is_decode && end - begin == 1;
         const int step = attention_tokens(attention_rows, spec.group());
         for (int row = begin; row < end; row += step) {
-            const int last = std::min(end, row + step);
-            plan.pieces.push_back({row, last, first_tile});
-            plan.max_tokens = std::max(plan.max_tokens, last - row);
+            piece.first_row = row;
+            piece.last_row = std::min(end, row + step);
+            plan.pieces.push_back(piece);
+            plan.max_tokens = std::max(plan.max_tokens, piece.last_row - row);
         }
     }
 };
 
 }  // namespace
 
-void check_range(std::span<const std::int32_t> values, std::int64_t end, const char* field) {
-    for (std::size_t i = 0; i < values.size(); i++)
-        if (values[i] < 0 || values[i] >= end)
-            refuse(std::string(field) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
-                   "; it must be from 0 to " + std::to_string(end - 1));
-}
-
 Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows) {
-    if (kv.num_blocks == 0) refuse("there is no KV pool; call allocate_kv first");
-    check_batch(spec, kv, batch);
+    check_sizes(spec, batch);
+    check_rows(spec, batch);
+    if (spec.is_causal) check_pool(kv, batch);
+    else check_whole(batch);
     Planner planner{spec, kv, batch, attention_rows, {}};
-    planner.plan.rows = static_cast<int>(batch.token_ids.size());
-    for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) planner.add_sequence(i);
-    if (planner.plan.gathers.empty())
-        share_prefixes(planner.plan, batch.positions, attention_tokens(attention_rows, spec.group()));
+    Plan& plan = planner.plan;
+    plan.rows = static_cast<int>(batch.token_ids.size());
+    plan.slots.assign(batch.slots.begin(), batch.slots.end());
+    for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
+        if (spec.is_causal) planner.add_sequence(i);
+        else planner.add_whole_sequence(i);
+    }
+    if (spec.is_causal && plan.gathers.empty())
+        share_prefixes(plan, batch.positions, attention_tokens(attention_rows, spec.group()));
     return std::move(planner.plan);
 }
 

@@ -1,7 +1,8 @@
-// One step: its rows as they come from the scheduler, checked, and how attention divides them.
+// One step: its rows as they come in, checked, and how attention divides them.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -9,7 +10,8 @@
 
 namespace weft {
 
-// `weft.compute.runner.Batch`, as it comes in. Nothing of it is trusted before `make_plan`.
+// `weft.compute.runner.Batch`, as it comes in. Nothing of it is trusted before `make_plan`. Where the model is
+// not causal, there are no slots and no block tables.
 struct Batch {
     std::span<const std::int32_t> token_ids;
     std::span<const std::int32_t> positions;
@@ -19,6 +21,7 @@ struct Batch {
     std::int64_t table_width = 0;
     std::span<const std::int32_t> logit_rows;
     std::span<const std::int32_t> adapter_ids;  // by sequence, 0: none; empty: no sequence has one
+    std::span<const std::int32_t> token_types;  // empty: 0 everywhere
 };
 
 // Slots of the KV pool. Tiles hold 16 slots; blocks of whole tiles can be read where they lie.
@@ -37,6 +40,7 @@ struct Piece {
     int last_row;
     std::int64_t first_tile;  // of the sequence, in `Plan::tiles`; 0 where tiles are shared
     int shared_tiles = 0;
+    int end = std::numeric_limits<int>::max();  // position from which on a row sees nothing
 };
 
 // A tile that is put together from scattered slots, for blocks that are not whole tiles.
@@ -48,7 +52,9 @@ struct Gather {
 struct Plan {
     int rows = 0;
     std::vector<Piece> pieces;
-    std::vector<std::int32_t> tiles;  // tile of the pool (or of the gathered ones), by tile of a sequence
+    std::vector<std::int32_t> slots;  // where the keys and values of a row go
+    // Tile of the pool, of the gathered ones or of the step's own, by tile of a sequence.
+    std::vector<std::int32_t> tiles;
     std::vector<Gather> gathers;      // by gathered tile
     std::vector<std::int32_t> gather_slots;
     std::vector<std::int32_t> order;  // rows of pieces that share tiles
@@ -58,11 +64,9 @@ struct Plan {
     bool is_decode = true;  // no sequence has more than one row
 };
 
-// Throws std::invalid_argument, which names the field, unless all values are from 0 to `end` - 1.
-void check_range(std::span<const std::int32_t> values, std::int64_t end, const char* field);
-
 // Throws std::invalid_argument, which names the field, for a batch that could lead outside of the
-// vocabulary, the KV pool, its own tables or its own rows.
+// vocabulary, the KV pool, its own tables or its own rows, or that does not hold whole sequences where the
+// model is not causal.
 Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows);
 
 }  // namespace weft

@@ -38,6 +38,24 @@ inline int rows_at_once(const ThreadPool& pool, int count, int pieces) {
     return round_up((count - 1) / (pool.size() * wanted) + 1, kLanes);
 }
 
+// Of whole texts, activations that are multiplied with every panel before the next rows: they stay in the second
+// cache, and only weights pass. Of 32 texts a token took 1.09 times what it takes alone, and takes 1.01 with this
+// (MiniLM, 60 tokens each, processor time).
+constexpr int kSlabBytes = 512 << 10;
+constexpr int kSlabRows = 96;  // a slab has a multiple of so many
+
+// `work(thread, task)` for ranges of panels that cover the product, slab after slab.
+template <class Task, class Work>
+void share_slabs(ThreadPool& pool, const Matrix& matrix, const Task& task, int row_bytes, const Work& work) {
+    const int size = std::max(kSlabBytes / row_bytes / kSlabRows, 1) * kSlabRows;
+    for (int first = 0; first < task.last_row; first += size) {
+        Task slab = task;
+        slab.first_row = first;
+        slab.last_row = std::min(task.last_row, first + size);
+        share_panels(pool, matrix, slab, work);
+    }
+}
+
 // `work(thread, task)` for ranges of rows or of panels that cover the product.
 template <class Task, class Work>
 void share_product(ThreadPool& pool, const Matrix& matrix, const Task& task, int pieces, const Work& work) {

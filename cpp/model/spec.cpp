@@ -13,39 +13,61 @@ void need(bool holds, const std::string& field, const std::string& allowed) {
     if (!holds) throw std::invalid_argument(field + " must be " + allowed);
 }
 
-void check_size(int value, const std::string& field) {
-    need(value >= 1 && value <= 1 << 24, field, "from 1 to 2^24");
+void check_size(int value, const std::string& field, int least = 1) {
+    need(value >= least && value <= 1 << 24, field, "from " + std::to_string(least) + " to 2^24");
 }
 
 void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
     const int num_ropes = static_cast<int>(spec.ropes.size());
     if (layer.rope) need(*layer.rope >= 0 && *layer.rope < num_ropes, "layers: rope", "the index of a rope");
     if (layer.window) need(*layer.window >= 1, "layers: window", "at least 1");
+    need(layer.has_attention_norm || spec.norm_placement == NormPlacement::kBefore, "layers: has_attention_norm",
+         "true unless norms come before");
 }
 
-}  // namespace
-
-void check(const ModelSpec& spec) {
+void check_sizes(const ModelSpec& spec) {
     check_size(spec.vocab_size, "vocab_size");
     check_size(spec.hidden_size, "hidden_size");
     check_size(spec.intermediate_size, "intermediate_size");
     check_size(spec.num_heads, "num_heads");
     check_size(spec.num_kv_heads, "num_kv_heads");
     check_size(spec.head_dim, "head_dim");
+    check_size(spec.num_positions, "num_positions", 0);
+    check_size(spec.num_token_types, "num_token_types", 0);
     need(spec.num_heads % spec.num_kv_heads == 0, "num_heads", "a multiple of num_kv_heads");
+    need(spec.position_offset >= 0 && (spec.num_positions == 0 || spec.position_offset < spec.num_positions),
+         "position_offset", "from 0 to under num_positions");
+    const std::int64_t columns = (static_cast<std::int64_t>(spec.num_heads) + 2 * spec.num_kv_heads) *
+                                 round_up(spec.head_dim, kLanes);
+    need(columns <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for head_dim");
+}
+
+void check_int8(const ModelSpec& spec) {
+    need(spec.is_causal || !spec.has_int8_cache, "has_int8_cache", "false where no keys and values are kept");
+    if (!spec.is_int8()) return;
+    need(spec.is_gated, "quantization", "none where there is no gate");
+    const int deepest = std::max({spec.padded_hidden(), spec.padded_inner(), spec.query_size()});
+    need(deepest <= kInt8MostDepth, "quantization", "none where a linear layer has over 2^17 inputs");
+}
+
+}  // namespace
+
+std::size_t ModelSpec::tile_bytes() const {
+    const int head = padded_dim() * kLanes * kv_element_bytes();
+    const int scales = has_int8_cache ? kInt8ScaleBytes : 0;
+    return static_cast<std::size_t>(num_kv_heads) * static_cast<std::size_t>(head + scales);
+}
+
+void check(const ModelSpec& spec) {
+    check_sizes(spec);
+    need(spec.has_head || (!spec.tied_head && spec.num_outputs == 0), "has_head", "true where it is described");
     if (spec.num_outputs != 0) {
         check_size(spec.num_outputs, "num_outputs");
         need(!spec.tied_head, "num_outputs", "0 where the head is the embedding");
     }
     // Of what is scaled, only the largest is looked for.
-    need(spec.attention_scale > 0, "attention_scale", "above 0");
-    const std::int64_t columns = (static_cast<std::int64_t>(spec.num_heads) + 2 * spec.num_kv_heads) *
-                                 round_up(spec.head_dim, kLanes);
-    need(columns <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for head_dim");
-    if (spec.is_int8()) {
-        const int deepest = std::max({spec.padded_hidden(), spec.padded_inner(), spec.query_size()});
-        need(deepest <= kInt8MostDepth, "quantization", "none where a linear layer has over 2^17 inputs");
-    }
+    need(spec.attention_scale >= 0, "attention_scale", "at least 0");
+    check_int8(spec);
     need(!spec.layers.empty() && spec.layers.size() <= 1 << 16, "layers", "from 1 to 2^16 layers");
     for (const Rope& rope : spec.ropes) {
         const int pairs = static_cast<int>(rope.frequencies.size());

@@ -1,4 +1,4 @@
-// What a decoder is, as the step needs it: the C++ form of `weft.model.spec.DecoderSpec`.
+// What a model is, as the step needs it: the C++ form of `weft.model.spec.ModelSpec`.
 #pragma once
 
 #include <optional>
@@ -13,9 +13,16 @@ namespace weft {
 // How the weights of linear layers are kept: as `element`, or as int8 with a scale for each output.
 enum class Quantization { kNone, kInt8 };
 
+enum class Norm { kRms, kLayer };
+
+// What a layer norms, around attention and around the MLP alike: the input of either, what comes out of it,
+// both, or the sum of the two.
+enum class NormPlacement { kBefore, kAfter, kBoth, kSum };
+
 struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
-    std::optional<int> window;  // visible keys, the row's own included
+    std::optional<int> window;  // keys that a row sees on either side, or before it if causal; its own included
+    bool has_attention_norm = true;  // may be left out where norms come before
 };
 
 struct ModelSpec {
@@ -27,15 +34,26 @@ struct ModelSpec {
     int head_dim = 0;
     std::vector<LayerSpec> layers;
     std::vector<Rope> ropes;
+    // A row sees those before it, whose keys and values lie in a pool from step to step. Otherwise it sees all of
+    // its sequence, which a step computes whole, and no keys or values are kept.
+    bool is_causal = true;
+    int num_positions = 0;    // learned ones; 0: none
+    int position_offset = 0;  // row i takes position embedding i + position_offset
+    int num_token_types = 0;  // 0: none
+    Norm norm = Norm::kRms;
+    NormPlacement norm_placement = NormPlacement::kBefore;
+    bool has_embed_norm = false;
     float norm_eps = 0;
     QkNorm qk_norm = QkNorm::kNone;
+    bool is_gated = true;
     Activation activation = Activation::kSilu;
-    float attention_scale = 1;
+    float attention_scale = 0;     // 0: 1 / sqrt(head_dim)
     float attention_soft_cap = 0;  // 0: none
     float final_soft_cap = 0;      // 0: none
     float embedding_multiplier = 1;
     float residual_multiplier = 1;
     float logits_divisor = 1;
+    bool has_head = true;  // without one, rows come out as hidden states after the last norm
     bool tied_head = false;
     int num_outputs = 0;  // columns of the head; 0: one for each token
     Element element = Element::kFloat32;  // of activations, of the KV pool and of the embedding
@@ -45,14 +63,21 @@ struct ModelSpec {
     bool is_int8() const { return quantization == Quantization::kInt8; }
     // Not where it hands on hidden states: they would be rounded for nothing.
     bool has_int8_head() const { return is_int8() && num_outputs == 0; }
+    bool has_norm_before() const { return norm_placement == NormPlacement::kBefore || norm_placement == NormPlacement::kBoth; }
+    bool has_norm_after() const { return norm_placement == NormPlacement::kAfter || norm_placement == NormPlacement::kBoth; }
+    bool has_norm_of_sum() const { return norm_placement == NormPlacement::kSum; }
     int head_columns() const { return num_outputs == 0 ? vocab_size : num_outputs; }
+    int output_columns() const { return has_head ? head_columns() : hidden_size; }
     int group() const { return num_heads / num_kv_heads; }
     int padded_hidden() const { return round_up(hidden_size, kPanelColumns); }
-    int padded_inner() const { return round_up(intermediate_size, kLanes); }
+    // Where there is a gate, a panel has 16 columns of either.
+    int padded_inner() const { return round_up(intermediate_size, is_gated ? kLanes : kPanelColumns); }
     int padded_dim() const { return round_up(head_dim, kLanes); }
     int query_size() const { return num_heads * padded_dim(); }
-    int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }
     int qkv_size() const { return (num_heads + 2 * num_kv_heads) * padded_dim(); }
+    int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }
+    std::size_t tile_bytes() const;  // of the keys of 16 tokens, all heads of a layer; the values take as much
+    std::size_t kv_bytes_per_token() const { return is_causal ? 2 * layers.size() * tile_bytes() / kLanes : 0; }
 };
 
 // Throws std::invalid_argument that names the field at fault.

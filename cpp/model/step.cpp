@@ -1,6 +1,7 @@
 #include "model/step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -27,14 +28,18 @@ int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads) {
     return is_one_token && is_plenty ? spec.num_kv_heads : 1;
 }
 
-Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits,
+Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> outputs,
            std::vector<const Adapter*> adapters)
     : model_(model),
       spec_(model.spec_),
       batch_(batch),
       plan_(plan),
-      logits_(logits),
+      outputs_(outputs),
+      residual_(spec_.norm == Norm::kRms ? model.kernels_.rms_residual : model.kernels_.layer_residual),
       heads_of_task_(heads_of_task(plan, model.spec_, model.pool_.size())),
+      attention_scale_(spec_.attention_scale > 0 ? spec_.attention_scale
+                                                 : 1.0F / std::sqrt(static_cast<float>(spec_.head_dim))),
+      half_layer_(spec_.is_causal ? model.layer_bytes() / 2 : plan.tiles.size() * spec_.tile_bytes()),
       adapter_by_row_(std::move(adapters)),
       adapters_(spec_, model.kernels_, model.pool_, model.space_.adapters),
       all_{plan.rows, model.space_.hidden.rows(), model.space_.attended.rows()},
@@ -61,15 +66,18 @@ void Step::run() {
     const int num_layers = static_cast<int>(spec_.layers.size());
     for (int index = 0; index < num_layers; index++) layer(index);
     if (last_.count == 0) return;
-    head();
+    if (spec_.has_head) head();
+    else give_states();
     lap(Part::kHead);
 }
 
-// The embedding, the angles of the row's position, and the first norm.
+// The embeddings, the angles of the row's position, and what the first layer begins with.
 void Step::prepare(int row) {
     const auto at = static_cast<std::size_t>(row);
+    const Weights& weights = model_.weights_;
     float* hidden = all_.hidden.floats(row);
-    model_.weights_.embed(batch_.token_ids[at], hidden);
+    const std::int32_t type = batch_.token_types.empty() ? 0 : batch_.token_types[at];
+    weights.embed(batch_.token_ids[at], type, batch_.positions[at], hidden);
     if (!adapters_.is_idle()) adapters_.embed(row, batch_.token_ids[at], hidden);
     for (int i = 0; i < spec_.hidden_size; i++) hidden[i] *= spec_.embedding_multiplier;
     std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
@@ -78,16 +86,7 @@ void Step::prepare(int row) {
         turn(spec_.ropes[rope], batch_.positions[at],
              floats(model_.space_.rotations) + rope_starts_[rope] + row * 2 * pairs);
     }
-    const ResidualTask task{hidden,
-                            nullptr,
-                            nullptr,
-                            data_or_null(model_.weights_.layers[0].attention_norm_before),
-                            model_.space_.normed.rows().row(row),
-                            spec_.hidden_size,
-                            spec_.padded_hidden(),
-                            1.0F,
-                            spec_.norm_eps};
-    model_.kernels_.residual(task);
+    residual(all_.hidden, row, nullptr, {none_, weights.embed_norm, weights.layers[0].attention_norm_before});
 }
 
 const float* Step::rotations(int rope, int row) const {
@@ -96,11 +95,11 @@ const float* Step::rotations(int rope, int row) const {
     return floats(model_.space_.rotations) + rope_starts_[at] + row * 2 * pairs;
 }
 
+// In the pool, or in the tiles that every layer of the step uses again.
 std::byte* Step::layer_keys(int index) const {
+    if (!spec_.is_causal) return model_.space_.tiles.data();
     return model_.kv_.data() + static_cast<std::size_t>(index) * model_.layer_bytes();
 }
-
-std::byte* Step::layer_values(int index) const { return layer_keys(index) + model_.layer_bytes() / 2; }
 
 void Step::layer(int index) {
     ThreadPool& pool = model_.pool_;
@@ -108,8 +107,8 @@ void Step::layer(int index) {
     const bool is_last = index + 1 == static_cast<int>(spec_.layers.size());
     linear(weights.qkv, model_.space_.normed.rows(), all_.count, Finish::kStore, model_.space_.wide.rows());
     lap(Part::kLinear);
-    // Every row is in the cache before any row reads: it may attend to others of this step. Tokens of one
-    // tile share cache lines, so neighbours in a prompt are written by one thread.
+    // Every key and value is in its tile before any row reads: it may attend to others of this step. Tokens of
+    // one tile share cache lines, so neighbours in a prompt are written by one thread.
     const int at_once =
         plan_.is_decode ? 1 : std::max(kLanes, rows_at_once(pool, all_.count, model_.kernels_.pieces));
     pool.share(all_.count, at_once, [&](int, int begin, int end) {
@@ -140,7 +139,7 @@ void Step::write_heads(int index, int row) {
     const auto at = static_cast<std::size_t>(row);
     const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
     const LayerWeights& weights = model_.weights_.layers[static_cast<std::size_t>(index)];
-    const int slot = batch_.slots[at];
+    const int slot = plan_.slots[at];
     HeadsTask task{};
     task.qkv = model_.space_.wide.rows().floats(row);
     task.num_heads = spec_.num_heads;
@@ -148,8 +147,8 @@ void Step::write_heads(int index, int row) {
     task.head_dim = spec_.head_dim;
     task.padded_dim = spec_.padded_dim();
     task.norm = spec_.qk_norm;
-    task.q_norm = data_or_null(weights.q_norm);
-    task.k_norm = data_or_null(weights.k_norm);
+    task.q_norm = weights.q_norm.vectors().weight;
+    task.k_norm = weights.k_norm.vectors().weight;
     task.eps = spec_.norm_eps;
     if (layer.rope) {
         task.half = static_cast<int>(spec_.ropes[static_cast<std::size_t>(*layer.rope)].frequencies.size());
@@ -157,7 +156,7 @@ void Step::write_heads(int index, int row) {
         task.sine = task.cosine + task.half;
     }
     task.query = model_.space_.query.rows().row(row);
-    const std::size_t tile = static_cast<std::size_t>(slot / kLanes) * model_.tile_bytes();
+    const std::size_t tile = static_cast<std::size_t>(slot / kLanes) * spec_.tile_bytes();
     task.keys = layer_keys(index) + tile;
     task.values = layer_values(index) + tile;
     task.lane = slot % kLanes;
@@ -167,7 +166,7 @@ void Step::write_heads(int index, int row) {
 // Puts a tile of a sequence together from the tiles that its slots are in.
 void Step::gather(int index, int tile) {
     const Gather& from = plan_.gathers[static_cast<std::size_t>(tile)];
-    const std::size_t bytes = model_.tile_bytes();
+    const std::size_t bytes = spec_.tile_bytes();
     const auto width = static_cast<std::size_t>(spec_.kv_element_bytes());
     const std::size_t step = spec_.element == Element::kBfloat16 ? 2 : 1;  // elements in a pair
     const auto size = static_cast<std::size_t>(spec_.num_kv_heads * spec_.padded_dim()) * kLanes;
@@ -208,7 +207,7 @@ void Step::attend(int index, int thread, int number) {
     const bool is_gathered = !plan_.gathers.empty();
     const std::byte* gathered = model_.space_.gathered.data();
     task.keys = is_gathered ? gathered : layer_keys(index);
-    task.values = is_gathered ? gathered + plan_.gathers.size() * model_.tile_bytes() : layer_values(index);
+    task.values = is_gathered ? gathered + plan_.gathers.size() * spec_.tile_bytes() : layer_values(index);
     task.tiles = plan_.tiles.data() + piece.first_tile;
     task.positions = batch_.positions.data();
     task.first_row = piece.first_row;
@@ -225,15 +224,15 @@ void Step::attend(int index, int thread, int number) {
     task.head_dim = spec_.head_dim;
     task.padded_dim = spec_.padded_dim();
     task.before = layer.window ? *layer.window - 1 : std::numeric_limits<int>::max();
-    task.after = 0;
-    task.end = std::numeric_limits<int>::max();
-    task.scale = spec_.attention_scale;
+    task.after = spec_.is_causal ? 0 : task.before;
+    task.end = piece.end;
+    task.scale = attention_scale_;
     task.cap = spec_.attention_soft_cap;
     task.scratch = model_.space_.scratch.data() + static_cast<std::size_t>(thread) * model_.scratch_bytes_;
     (spec_.has_int8_cache ? model_.kernels_.int8_attend : model_.kernels_.attend)(task);
 }
 
-// In the last layer only the rows that give logits go on.
+// In the last layer only the rows that are wanted go on.
 void Step::pick(int wanted) {
     const std::int32_t row = batch_.logit_rows[static_cast<std::size_t>(wanted)];
     const auto hidden = static_cast<std::size_t>(spec_.padded_hidden());
@@ -249,42 +248,36 @@ void Step::pick_adapters() {
     adapters_.take(std::move(picked));
 }
 
-// What follows attention: o, the MLP, and the norm that the next layer or the head begins with.
+// What follows attention: o, the MLP, and the norms around them.
 void Step::finish_layer(int index, const LayerRows& rows) {
     ThreadPool& pool = model_.pool_;
-    const std::size_t at = static_cast<std::size_t>(index);
-    const LayerWeights& weights = model_.weights_.layers[at];
-    const bool is_last = at + 1 == spec_.layers.size();
-    const std::vector<float>& next =
-        is_last ? model_.weights_.norm : model_.weights_.layers[at + 1].attention_norm_before;
+    const auto at = static_cast<std::size_t>(index);
+    const Weights& weights = model_.weights_;
+    const LayerWeights& layer = weights.layers[at];
     const RowsAt& normed = model_.space_.normed.rows();
     const RowsAt& wide = model_.space_.wide.rows();
     const RowsAt& inner = model_.space_.inner.rows();
-    linear(weights.o, rows.attended, rows.count, Finish::kStore, wide);
     const int at_once = rows_at_once(pool, rows.count, model_.kernels_.pieces);
-    pool.share(rows.count, at_once, [&](int, int begin, int end) {
-        for (int row = begin; row < end; row++)
-            residual(rows, row, weights.attention_norm_after, weights.mlp_norm_before);
-    });
-    linear(weights.gate_up, normed, rows.count, Finish::kActivate, inner);
-    linear(weights.down, inner, rows.count, Finish::kStore, wide);
-    pool.share(rows.count, at_once, [&](int, int begin, int end) {
-        for (int row = begin; row < end; row++) residual(rows, row, weights.mlp_norm_after, next);
-    });
+    const auto add_rows = [&](const Norms& norms) {
+        pool.share(rows.count, at_once, [&](int, int begin, int end) {
+            for (int row = begin; row < end; row++) residual(rows.hidden, row, wide.floats(row), norms);
+        });
+    };
+    linear(layer.o, rows.attended, rows.count, Finish::kStore, wide);
+    add_rows({layer.attention_norm_after, layer.attention_norm_sum, layer.mlp_norm_before});
+    linear(layer.up, normed, rows.count, spec_.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
+    linear(layer.down, inner, rows.count, Finish::kStore, wide);
+    const NormWeights& after = layer.mlp_norm_after;
+    const NormWeights& sum = layer.mlp_norm_sum;
+    if (at + 1 < spec_.layers.size()) add_rows({after, sum, weights.layers[at + 1].attention_norm_before});
+    else if (spec_.has_head) add_rows({after, sum, weights.norm});
+    else add_rows({after, spec_.has_norm_of_sum() ? sum : weights.norm, none_, true});
 }
 
-void Step::residual(const LayerRows& rows, int row, const std::vector<float>& after,
-                    const std::vector<float>& before) {
-    const ResidualTask task{rows.hidden.floats(row),
-                            model_.space_.wide.rows().floats(row),
-                            data_or_null(after),
-                            data_or_null(before),
-                            model_.space_.normed.rows().row(row),
-                            spec_.hidden_size,
-                            spec_.padded_hidden(),
-                            spec_.residual_multiplier,
-                            spec_.norm_eps};
-    model_.kernels_.residual(task);
+void Step::residual(const RowsAt& hidden, int row, const float* added, const Norms& norms) {
+    residual_({hidden.floats(row), added, norms.after.vectors(), norms.sum.vectors(), norms.before.vectors(),
+               norms.is_end ? nullptr : model_.space_.normed.rows().row(row), spec_.hidden_size,
+               spec_.padded_hidden(), spec_.residual_multiplier, spec_.norm_eps});
 }
 
 void Step::linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out) {
@@ -331,14 +324,17 @@ void Step::share(const Matrix& matrix, const Task& task, Gemm gemm) {
     if (adapters_.has_begun())
         share_panels(model_.pool_, matrix, task,
                      [&](int thread, const Task& part) { adapters_.multiply(thread, part, gemm); });
-    else
+    else if (spec_.is_causal)
         share_product(model_.pool_, matrix, task, model_.kernels_.pieces,
                       [&](int, const Task& part) { gemm(part); });
+    else
+        share_slabs(model_.pool_, matrix, task, matrix.depth * model_.kernels_.activation_bytes,
+                    [&](int, const Task& part) { gemm(part); });
 }
 
 void Step::head() {
     const RowsAt& normed = model_.space_.normed.rows();
-    const RowsAt logits{reinterpret_cast<std::byte*>(logits_.data()), spec_.head_columns(), sizeof(float)};
+    const RowsAt logits{reinterpret_cast<std::byte*>(outputs_.data()), spec_.head_columns(), sizeof(float)};
     const std::vector<AdapterStep::HeadRun> runs = adapters_.head_runs();
     int num_others = last_.count;
     for (const AdapterStep::HeadRun& run : runs) num_others -= run.num_rows;
@@ -349,6 +345,13 @@ void Step::head() {
         linear(*run.adapter->head(), normed.from(run.first_row), run.num_rows, Finish::kLogits,
                logits.from(run.first_row));
     }
+}
+
+void Step::give_states() {
+    const auto size = static_cast<std::size_t>(spec_.hidden_size);
+    for (int wanted = 0; wanted < last_.count; wanted++)
+        std::memcpy(outputs_.data() + static_cast<std::size_t>(wanted) * size, last_.hidden.row(wanted),
+                    size * sizeof(float));
 }
 
 void Step::lap(Part part) {

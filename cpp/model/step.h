@@ -1,4 +1,4 @@
-// One step from token ids to logits, part by part; the threads share out each part.
+// One step from token ids to logits or hidden states, part by part; the threads share out each part.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads);
 class Step {
 public:
     // `adapters` by row, null for none; empty if no row has one.
-    Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> logits,
+    Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> outputs,
          std::vector<const Adapter*> adapters);
 
     void run();
@@ -39,26 +39,37 @@ private:
     template <class Task, class Gemm>
     void share(const Matrix& matrix, const Task& task, Gemm gemm);
     void int8_linear(const Matrix& matrix, const RowsAt& x, const GemmTask& task);
-    void residual(const LayerRows& rows, int row, const std::vector<float>& after,
-                  const std::vector<float>& before);
+    // Norms around the addition of a row: see `ResidualTask`.
+    struct Norms {
+        const NormWeights& after;
+        const NormWeights& sum;
+        const NormWeights& before;
+        bool is_end = false;  // nobody multiplies what comes out
+    };
+    void residual(const RowsAt& hidden, int row, const float* added, const Norms& norms);
     void head();
+    void give_states();
     void lap(Part part);
 
     std::byte* layer_keys(int index) const;
-    std::byte* layer_values(int index) const;
+    std::byte* layer_values(int index) const { return layer_keys(index) + half_layer_; }
 
     Model& model_;
     const ModelSpec& spec_;
     const Batch& batch_;
     const Plan& plan_;
-    const std::span<float> logits_;
+    const std::span<float> outputs_;
+    void (*const residual_)(const ResidualTask&);
     const int heads_of_task_;
+    const float attention_scale_;
+    const std::size_t half_layer_;  // bytes of keys, or of values
     std::vector<std::ptrdiff_t> rope_starts_;  // floats, in the workspace
     const std::vector<const Adapter*> adapter_by_row_;
     AdapterStep adapters_;
     LayerRows all_;
     LayerRows last_;
     std::array<double, kNumParts> seconds_{};
+    const NormWeights none_;
     Clock::time_point since_;
 };
 

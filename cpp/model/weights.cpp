@@ -1,7 +1,8 @@
 #include "model/weights.h"
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "model/for_rows.h"
@@ -9,8 +10,17 @@
 namespace weft {
 namespace {
 
-void refuse(const std::string& name, const std::string& what) {
+const std::string kBias = ".bias";
+
+[[noreturn]] void refuse(const std::string& name, const std::string& what) {
     throw std::invalid_argument("tensor " + name + " " + what);
+}
+
+[[noreturn]] void refuse_name(const std::string& name, std::size_t num_layers) {
+    const bool is_of_layer = name.starts_with("layers.");
+    const bool has_layer = is_of_layer && std::strtoul(name.c_str() + 7, nullptr, 10) < num_layers;
+    refuse(name, is_of_layer && !has_layer ? "is not part of this model: it belongs to no layer"
+                                           : "is not part of this model");
 }
 
 void check_shape(const std::string& name, const Source& source, int rows, int columns) {
@@ -18,101 +28,73 @@ void check_shape(const std::string& name, const Source& source, int rows, int co
     refuse(name, "must have shape [" + std::to_string(rows) + ", " + std::to_string(columns) + "]");
 }
 
+// Whether the packed head gives the embedding too: not where it is rounded to int8.
+bool shares_embedding(const ModelSpec& spec) { return spec.tied_head && !spec.is_int8(); }
+
+// Elements of what is looked up.
+std::size_t table_elements(const ModelSpec& spec) {
+    const auto tokens = static_cast<std::size_t>(shares_embedding(spec) ? 0 : spec.vocab_size);
+    const auto others = static_cast<std::size_t>(spec.num_positions) + static_cast<std::size_t>(spec.num_token_types);
+    return (tokens + others) * static_cast<std::size_t>(spec.hidden_size);
+}
+
+// By shape of a packed matrix, summed over all of them.
+template <class Bytes>
+std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
+    const LayerShapes layer = layer_shapes(spec);
+    const std::size_t of_layer = bytes(layer.qkv) + bytes(layer.o) + bytes(layer.up) + bytes(layer.down);
+    return of_layer * spec.layers.size() + bytes(head_shape(spec));
+}
+
+// What lies in the region: all but vectors.
+std::size_t region_bytes(const ModelSpec& spec) {
+    return sum_of_matrices(spec, [&](const PackedShape& shape) { return shape.bytes(spec.element); }) +
+           table_elements(spec) * static_cast<std::size_t>(element_bytes(spec.element));
+}
+
 }  // namespace
 
-Weights::Weights(const ModelSpec& spec) : spec_(spec) {
+LayerShapes layer_shapes(const ModelSpec& spec) {
     const int hidden = spec.padded_hidden();
-    const auto width = static_cast<std::size_t>(element_bytes(spec.element));
+    const int up = round_up((spec.is_gated ? 2 : 1) * spec.padded_inner(), kPanelColumns);
     const bool is_int8 = spec.is_int8();
-    const auto bytes = [&](int depth, int columns, bool rounds) {
-        return static_cast<std::size_t>(depth) *
-               static_cast<std::size_t>(round_up(columns, kPanelColumns)) * (rounds ? 1 : width);
-    };
-    const std::size_t layer = bytes(hidden, spec.qkv_size(), is_int8) +
-                              bytes(spec.query_size(), hidden, is_int8) +
-                              bytes(hidden, 2 * spec.padded_inner(), is_int8) +
-                              bytes(spec.padded_inner(), hidden, is_int8);
-    const std::size_t embedding = static_cast<std::size_t>(spec.vocab_size) *
-                                  static_cast<std::size_t>(spec.hidden_size) * width;
-    const std::size_t head_bytes = bytes(hidden, spec.head_columns(), spec.has_int8_head());
-    region_ = Region(layer * spec.layers.size() + head_bytes + (shares_embedding() ? 0 : embedding));
-    layers.resize(spec.layers.size());
-    missing_ = {"embed", "norm"};
-    if (!spec.tied_head) missing_.emplace_back("head");
-    for (std::size_t i = 0; i < layers.size(); i++) {
-        layers[i].qkv = matrix_of(hidden, spec.qkv_size(), is_int8);
-        layers[i].o = matrix_of(spec.query_size(), hidden, is_int8);
-        layers[i].gate_up = matrix_of(hidden, 2 * spec.padded_inner(), is_int8);
-        layers[i].down = matrix_of(spec.padded_inner(), hidden, is_int8);
-        const std::string prefix = "layers." + std::to_string(i) + ".";
-        for (const char* name : {"q", "k", "v", "o", "gate", "up", "down"})
-            missing_.push_back(prefix + name);
-        if (spec.qk_norm == QkNorm::kNone) continue;
-        for (const char* name : {"q_norm", "k_norm"}) missing_.push_back(prefix + name);
+    return {{hidden, round_up(spec.qkv_size(), kPanelColumns), is_int8},
+            {spec.query_size(), hidden, is_int8},
+            {hidden, up, is_int8},
+            {spec.padded_inner(), hidden, is_int8}};
+}
+
+PackedShape head_shape(const ModelSpec& spec) {
+    const int columns = spec.has_head ? round_up(spec.head_columns(), kPanelColumns) : 0;
+    return {spec.padded_hidden(), columns, spec.has_int8_head()};
+}
+
+std::size_t weight_bytes(const ModelSpec& spec) {
+    return region_bytes(spec) + sum_of_matrices(spec, [](const PackedShape& shape) { return shape.scale_bytes(); });
+}
+
+Weights::Weights(const ModelSpec& spec) : layers(spec.layers.size()), spec_(spec), region_(region_bytes(spec)) {
+    for (std::size_t i = 0; i < layers.size(); i++)
+        place_layer("layers." + std::to_string(i) + ".", layers[i], spec.layers[i]);
+    if (spec.has_embed_norm) place_norm("embed_norm", embed_norm);
+    if (!spec.has_norm_of_sum()) place_norm("norm", norm);
+    if (spec.has_head) {
+        head = matrix_of(head_shape(spec));
+        place_matrix(spec.tied_head ? "embed" : "head",
+                     {&head, 0, spec.head_columns(), spec.hidden_size, Order::kPlain, spec.head_dim});
     }
-    head = matrix_of(hidden, spec.head_columns(), spec.has_int8_head());
-    if (!shares_embedding()) embedding_ = region_.data() + used_;
+    if (!shares_embedding(spec)) place_table("embed", tokens_, spec.vocab_size);
+    place_table("positions", positions_, spec.num_positions);
+    place_table("token_types", token_types_, spec.num_token_types);
 }
 
-Matrix Weights::matrix_of(int depth, int columns, bool is_int8) {
-    Matrix matrix;
-    matrix.panels = region_.data() + used_;
-    matrix.depth = depth;
-    matrix.columns = round_up(columns, kPanelColumns);
-    if (is_int8) matrix.scales.assign(static_cast<std::size_t>(matrix.columns), 0.0F);
-    used_ += static_cast<std::size_t>(depth) * static_cast<std::size_t>(matrix.columns) *
-             static_cast<std::size_t>(is_int8 ? 1 : element_bytes(spec_.element));
-    return matrix;
-}
-
-bool Weights::load(const std::string& name, const Source& source, ThreadPool& pool) {
-    std::string local;
-    LayerWeights& layer = layer_of(name, local);
-    std::atomic<bool> is_finite = true;
-    Place place;
-    Span span;
-    const bool is_bias = local.size() > 5 && local.ends_with(".bias");
-    if (name == "embed" && embedding_ != nullptr) {
-        check_shape(name, source, spec_.vocab_size, spec_.hidden_size);
-        load_embedding(source, pool, is_finite);
-    }
-    if (name == "embed" && !spec_.tied_head) {
-        // It is no matrix of the model too.
-    } else if (find_matrix(is_bias ? local.substr(0, local.size() - 5) : local, layer, place)) {
-        check_shape(name, source, place.rows, is_bias ? 1 : place.columns);
-        if (is_bias) {
-            pack_bias(place, source);
-            is_finite = weft::is_finite(source, 0, place.rows);
-        } else {
-            is_finite = pack_matrix(place, source, spec_.element, pool) && is_finite;
-        }
-    } else if (find_vector(local, layer, span)) {
-        check_shape(name, source, span.size, 1);
-        load_vector(span, source);
-        is_finite = weft::is_finite(source, 0, span.size);
-    } else {
-        refuse(name, "is not part of this model");
-    }
-    std::erase(missing_, name);
-    return is_finite;
-}
-
-// The layer that `name` belongs to; `local` becomes the name within it, or `name` itself.
-LayerWeights& Weights::layer_of(const std::string& name, std::string& local) {
-    local = name;
-    if (!name.starts_with("layers.")) return outside_;
-    const std::size_t dot = name.find('.', 7);
-    const std::string number = name.substr(7, dot == std::string::npos ? dot : dot - 7);
-    const bool is_number = !number.empty() && number.size() < 6 &&
-                           number.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_number || dot == std::string::npos || std::stoul(number) >= layers.size())
-        refuse(name, "belongs to no layer");
-    local = name.substr(dot);  // with the dot, so that it cannot be mistaken for one outside
-    return layers[std::stoul(number)];
-}
-
-bool Weights::find_matrix(const std::string& local, LayerWeights& layer, Place& place) {
+void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec) {
     const ModelSpec& s = spec_;
+    const LayerShapes shapes = layer_shapes(s);
+    layer.qkv = matrix_of(shapes.qkv);
+    layer.o = matrix_of(shapes.o);
+    layer.up = matrix_of(shapes.up);
+    layer.down = matrix_of(shapes.down);
     const int q_rows = s.num_heads * s.head_dim;
     const int kv_rows = s.num_kv_heads * s.head_dim;
     const int k_column = s.query_size();
@@ -120,44 +102,118 @@ bool Weights::find_matrix(const std::string& local, LayerWeights& layer, Place& 
     const int hidden = s.hidden_size;
     const int inner = s.intermediate_size;
     const int dim = s.head_dim;
-    if (local == ".q") place = {&layer.qkv, 0, q_rows, hidden, Order::kHeads, dim};
-    else if (local == ".k") place = {&layer.qkv, k_column, kv_rows, hidden, Order::kHeads, dim};
-    else if (local == ".v") place = {&layer.qkv, v_column, kv_rows, hidden, Order::kHeads, dim};
-    else if (local == ".o") place = {&layer.o, 0, hidden, q_rows, Order::kPlain, dim, true};
-    else if (local == ".gate") place = {&layer.gate_up, 0, inner, hidden, Order::kGate, dim};
-    else if (local == ".up") place = {&layer.gate_up, 0, inner, hidden, Order::kUp, dim};
-    else if (local == ".down") place = {&layer.down, 0, hidden, inner, Order::kPlain, dim};
-    else if (local == (s.tied_head ? "embed" : "head"))
-        place = {&head, 0, s.head_columns(), hidden, Order::kPlain, dim};
-    else return false;
-    return true;
+    place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, hidden, Order::kHeads, dim});
+    place_matrix(prefix + "k", {&layer.qkv, k_column, kv_rows, hidden, Order::kHeads, dim});
+    place_matrix(prefix + "v", {&layer.qkv, v_column, kv_rows, hidden, Order::kHeads, dim});
+    place_matrix(prefix + "o", {&layer.o, 0, hidden, q_rows, Order::kPlain, dim, true});
+    if (s.is_gated) place_matrix(prefix + "gate", {&layer.up, 0, inner, hidden, Order::kGate, dim});
+    place_matrix(prefix + "up", {&layer.up, 0, inner, hidden, s.is_gated ? Order::kUp : Order::kPlain, dim});
+    place_matrix(prefix + "down", {&layer.down, 0, hidden, inner, Order::kPlain, dim});
+    place_norms(prefix, layer, spec);
 }
 
-Place Weights::place_of(const std::string& name) {
-    if (name == "head") return {&head, 0, spec_.head_columns(), spec_.hidden_size, Order::kPlain, spec_.head_dim};
-    std::string local;
-    LayerWeights& layer = layer_of(name, local);
-    Place place;
-    if (name == "embed" || !find_matrix(local, layer, place)) refuse(name, "is not part of this model");
-    return place;
-}
-
-bool Weights::find_vector(const std::string& local, LayerWeights& layer, Span& span) {
+void Weights::place_norms(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec) {
     const ModelSpec& s = spec_;
-    const int hidden = s.hidden_size;
-    const int padded = s.padded_hidden();
     const bool is_full = s.qk_norm == QkNorm::kFull;
-    const int q_heads = is_full ? s.num_heads : 1;
-    const int k_heads = is_full ? s.num_kv_heads : 1;
-    if (local == "norm") span = {&norm, hidden, hidden, padded};
-    else if (local == ".q_norm") span = {&layer.q_norm, q_heads * s.head_dim, s.head_dim, s.padded_dim()};
-    else if (local == ".k_norm") span = {&layer.k_norm, k_heads * s.head_dim, s.head_dim, s.padded_dim()};
-    else if (local == ".attention_norm_before") span = {&layer.attention_norm_before, hidden, hidden, padded};
-    else if (local == ".attention_norm_after") span = {&layer.attention_norm_after, hidden, hidden, padded};
-    else if (local == ".mlp_norm_before") span = {&layer.mlp_norm_before, hidden, hidden, padded};
-    else if (local == ".mlp_norm_after") span = {&layer.mlp_norm_after, hidden, hidden, padded};
-    else return false;
-    return true;
+    if (s.qk_norm != QkNorm::kNone) {
+        place_head_norm(prefix + "q_norm", layer.q_norm, is_full ? s.num_heads : 1);
+        place_head_norm(prefix + "k_norm", layer.k_norm, is_full ? s.num_kv_heads : 1);
+    }
+    if (s.has_norm_before()) {
+        if (spec.has_attention_norm) place_norm(prefix + "attention_norm_before", layer.attention_norm_before);
+        place_norm(prefix + "mlp_norm_before", layer.mlp_norm_before);
+    }
+    if (s.has_norm_after()) {
+        place_norm(prefix + "attention_norm_after", layer.attention_norm_after);
+        place_norm(prefix + "mlp_norm_after", layer.mlp_norm_after);
+    }
+    if (s.has_norm_of_sum()) {
+        place_norm(prefix + "attention_norm_sum", layer.attention_norm_sum);
+        place_norm(prefix + "mlp_norm_sum", layer.mlp_norm_sum);
+    }
+}
+
+void Weights::place_matrix(const std::string& name, const Place& place) {
+    places_.emplace(name, place);
+    missing_.insert(name);
+}
+
+void Weights::place_norm(const std::string& name, NormWeights& norm) {
+    const int size = spec_.hidden_size;
+    vectors_.insert({name, {&norm.weight, size, size, spec_.padded_hidden()}});
+    if (spec_.norm == Norm::kLayer) vectors_.insert({name + kBias, {&norm.bias, size, size, spec_.padded_hidden()}});
+    missing_.insert(name);
+}
+
+void Weights::place_head_norm(const std::string& name, NormWeights& norm, int num_heads) {
+    vectors_.insert({name, {&norm.weight, num_heads * spec_.head_dim, spec_.head_dim, spec_.padded_dim()}});
+    missing_.insert(name);
+}
+
+void Weights::place_table(const std::string& name, Table& table, int count) {
+    if (count == 0) return;
+    const auto elements = static_cast<std::size_t>(count) * static_cast<std::size_t>(spec_.hidden_size);
+    table = {take(elements * static_cast<std::size_t>(element_bytes(spec_.element))), count};
+    tables_.emplace(name, &table);
+    missing_.insert(name);
+}
+
+Matrix Weights::matrix_of(const PackedShape& shape) {
+    Matrix matrix;
+    matrix.panels = take(shape.bytes(spec_.element));
+    matrix.depth = shape.depth;
+    matrix.columns = shape.columns;
+    if (shape.is_int8) matrix.scales.assign(static_cast<std::size_t>(matrix.columns), 0.0F);
+    return matrix;
+}
+
+std::byte* Weights::take(std::size_t bytes) {
+    std::byte* taken = region_.data() + used_;
+    used_ += bytes;
+    return taken;
+}
+
+const Place& Weights::place_of(const std::string& name) const {
+    const std::string loaded = name == "head" && spec_.tied_head ? "embed" : name;
+    const auto found = places_.find(loaded);
+    if (name == "embed" || found == places_.end()) refuse_name(name, layers.size());
+    return found->second;
+}
+
+bool Weights::load(const std::string& name, const Source& source, ThreadPool& pool) {
+    const bool is_bias = name.starts_with("layers.") && name.ends_with(kBias);
+    const auto table = tables_.find(name);
+    const auto place = places_.find(is_bias ? name.substr(0, name.size() - kBias.size()) : name);
+    const auto vector = vectors_.find(name);
+    bool is_finite = true;
+    if (table != tables_.end()) {  // which may be a matrix too
+        check_shape(name, source, table->second->count, spec_.hidden_size);
+        is_finite = load_table(*table->second, source, pool);
+    }
+    if (place != places_.end()) {
+        check_shape(name, source, place->second.rows, is_bias ? 1 : place->second.columns);
+        if (is_bias) pack_bias(place->second, source);
+        is_finite &= is_bias ? weft::is_finite(source, 0, source.rows)
+                             : pack_matrix(place->second, source, spec_.element, pool);
+    } else if (vector != vectors_.end()) {
+        check_shape(name, source, vector->second.size, 1);
+        load_vector(vector->second, source);
+        is_finite = weft::is_finite(source, 0, source.rows);
+    } else if (table == tables_.end()) {
+        refuse_name(name, layers.size());
+    }
+    missing_.erase(name);
+    return is_finite;
+}
+
+bool Weights::load_table(const Table& table, const Source& source, ThreadPool& pool) const {
+    const std::int64_t hidden = spec_.hidden_size;
+    std::atomic<bool> is_finite = true;
+    for_rows(pool, source, table.count, [&](int first, int last) {
+        copy_elements(source, first * hidden, last * hidden, spec_.element, table.rows);
+        if (!weft::is_finite(source, first * hidden, last * hidden)) is_finite = false;
+    });
+    return is_finite;
 }
 
 void Weights::load_vector(const Span& span, const Source& source) const {
@@ -167,20 +223,24 @@ void Weights::load_vector(const Span& span, const Source& source) const {
             element_of(source, i);
 }
 
-void Weights::load_embedding(const Source& source, ThreadPool& pool, std::atomic<bool>& is_finite) const {
-    const std::int64_t hidden = spec_.hidden_size;
-    for_rows(pool, source, spec_.vocab_size, [&](int first, int last) {
-        copy_elements(source, first * hidden, last * hidden, spec_.element, embedding_);
-        if (!weft::is_finite(source, first * hidden, last * hidden)) is_finite = false;
-    });
+void Weights::embed(int token, int token_type, int position, float* out) const {
+    if (tokens_.count == 0) unpack_column(head, spec_.element, token, spec_.hidden_size, out);
+    else for_row(tokens_, token, [&](int i, float value) { out[i] = value; });
+    const auto add = [&](int i, float value) { out[i] += value; };
+    if (token_types_.count > 0) for_row(token_types_, token_type, add);
+    if (positions_.count > 0) for_row(positions_, position + spec_.position_offset, add);
 }
 
-void Weights::embed(int token, float* out) const {
-    if (embedding_ == nullptr) return unpack_column(head, spec_.element, token, spec_.hidden_size, out);
-    const std::int64_t start = static_cast<std::int64_t>(token) * spec_.hidden_size;
-    const bool is_float = spec_.element == Element::kFloat32;
-    const Source rows{embedding_, is_float ? Stored::kFloat32 : Stored::kBfloat16, 1, 1};
-    for (int i = 0; i < spec_.hidden_size; i++) out[i] = element_of(rows, start + i);
+template <class Put>
+void Weights::for_row(const Table& table, int row, const Put& put) const {
+    const auto start = static_cast<std::size_t>(row) * static_cast<std::size_t>(spec_.hidden_size);
+    if (spec_.element == Element::kFloat32) {
+        const float* values = reinterpret_cast<const float*>(table.rows) + start;
+        for (int i = 0; i < spec_.hidden_size; i++) put(i, values[i]);
+    } else {
+        const auto* bits = reinterpret_cast<const std::uint16_t*>(table.rows) + start;
+        for (int i = 0; i < spec_.hidden_size; i++) put(i, widen_bfloat16(bits[i]));
+    }
 }
 
 }  // namespace weft

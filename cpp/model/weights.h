@@ -1,7 +1,8 @@
-// The weights of a model, packed into panels in one region.
+// The weights of a model: matrices packed into panels and tables to look up, in one region.
 #pragma once
 
-#include <atomic>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,23 +13,64 @@
 
 namespace weft {
 
+// Both padded; empty where the model has none.
+struct NormWeights {
+    std::vector<float> weight;
+    std::vector<float> bias;
+
+    NormVectors vectors() const {
+        return {weight.empty() ? nullptr : weight.data(), bias.empty() ? nullptr : bias.data()};
+    }
+};
+
 struct LayerWeights {
     Matrix qkv;
     Matrix o;
-    Matrix gate_up;
+    Matrix up;  // gate and up take turns in panels where there is a gate
     Matrix down;
-    // Norms; empty where the model has none.
-    std::vector<float> q_norm;
-    std::vector<float> k_norm;
-    std::vector<float> attention_norm_before;
-    std::vector<float> attention_norm_after;
-    std::vector<float> mlp_norm_before;
-    std::vector<float> mlp_norm_after;
+    NormWeights q_norm;  // of one head, or of all of them
+    NormWeights k_norm;
+    NormWeights attention_norm_before;
+    NormWeights attention_norm_after;
+    NormWeights attention_norm_sum;
+    NormWeights mlp_norm_before;
+    NormWeights mlp_norm_after;
+    NormWeights mlp_norm_sum;
 };
+
+// A matrix as it will be packed; `columns` are whole panels.
+struct PackedShape {
+    int depth;
+    int columns;
+    bool is_int8;
+
+    std::size_t bytes(Element element) const {
+        return static_cast<std::size_t>(depth) * static_cast<std::size_t>(columns) *
+               static_cast<std::size_t>(is_int8 ? 1 : element_bytes(element));
+    }
+    std::size_t scale_bytes() const { return is_int8 ? static_cast<std::size_t>(columns) * sizeof(float) : 0; }
+    // Of a low-rank adapter of it, by rank: its `a` is as deep and its `b` as wide as the matrix.
+    std::size_t adapter_elements() const { return static_cast<std::size_t>(depth) + static_cast<std::size_t>(columns); }
+};
+
+struct LayerShapes {
+    PackedShape qkv;
+    PackedShape o;
+    PackedShape up;
+    PackedShape down;
+};
+
+LayerShapes layer_shapes(const ModelSpec& spec);
+PackedShape head_shape(const ModelSpec& spec);
+
+// Memory of matrices, their scales and tables; norms and biases are left out.
+std::size_t weight_bytes(const ModelSpec& spec);
 
 class Weights {
 public:
     explicit Weights(const ModelSpec& spec);
+    Weights(const Weights&) = delete;
+    Weights& operator=(const Weights&) = delete;
 
     // Takes over the tensor that Weft calls `name`, such as "embed" or "layers.3.gate.bias". Throws
     // std::invalid_argument if this model has no such tensor or its shape is another one. False if it
@@ -36,19 +78,25 @@ public:
     bool load(const std::string& name, const Source& source, ThreadPool& pool);
 
     // Name of a tensor that is needed and was not loaded, or "".
-    std::string missing() const { return missing_.empty() ? "" : missing_.front(); }
+    std::string missing() const { return missing_.empty() ? "" : *missing_.begin(); }
 
-    // The embedding of a token, widened, into `out[0 .. hidden_size)`.
-    void embed(int token, float* out) const;
+    // The sum of a row's embeddings, into `out[0 .. hidden_size)`.
+    void embed(int token, int token_type, int position, float* out) const;
 
     // Where the matrix "layers.3.q" or "head" is. Throws std::invalid_argument if there is none.
-    Place place_of(const std::string& name);
+    const Place& place_of(const std::string& name) const;
 
     std::vector<LayerWeights> layers;
-    std::vector<float> norm;
+    NormWeights embed_norm;
+    NormWeights norm;  // after the last layer
     Matrix head;
 
 private:
+    // Rows of embeddings, as `element`, row by row.
+    struct Table {
+        std::byte* rows = nullptr;
+        int count = 0;
+    };
     // A vector of the checkpoint: `size` elements, in groups of `group` padded to `padded`.
     struct Span {
         std::vector<float>* vector;
@@ -57,21 +105,29 @@ private:
         int padded;
     };
 
-    // Whether the packed head gives the embedding too: not where it is rounded to int8.
-    bool shares_embedding() const { return spec_.tied_head && !spec_.is_int8(); }
-    LayerWeights& layer_of(const std::string& name, std::string& local);
-    bool find_matrix(const std::string& local, LayerWeights& layer, Place& place);
-    bool find_vector(const std::string& local, LayerWeights& layer, Span& span);
+    void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
+    void place_norms(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
+    void place_matrix(const std::string& name, const Place& place);
+    void place_norm(const std::string& name, NormWeights& norm);
+    void place_head_norm(const std::string& name, NormWeights& norm, int num_heads);
+    void place_table(const std::string& name, Table& table, int count);
+    Matrix matrix_of(const PackedShape& shape);
+    std::byte* take(std::size_t bytes);
+    bool load_table(const Table& table, const Source& source, ThreadPool& pool) const;
     void load_vector(const Span& span, const Source& source) const;
-    void load_embedding(const Source& source, ThreadPool& pool, std::atomic<bool>& is_finite) const;
-    Matrix matrix_of(int depth, int columns, bool is_int8);
+    template <class Put>
+    void for_row(const Table& table, int row, const Put& put) const;
 
     const ModelSpec spec_;
     Region region_;
     std::size_t used_ = 0;
-    std::byte* embedding_ = nullptr;  // row by row; null where the head serves as the embedding
-    LayerWeights outside_;            // stands in for a layer where a tensor belongs to none
-    std::vector<std::string> missing_;
+    Table tokens_;  // none where the head serves as the embedding
+    Table positions_;
+    Table token_types_;
+    std::map<std::string, Place> places_;
+    std::map<std::string, Span> vectors_;
+    std::map<std::string, Table*> tables_;
+    std::set<std::string> missing_;
 };
 
 }  // namespace weft

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 
 import psutil
 
+from tests.busy import PATIENCE_S
+
 WEFT = (sys.executable, "-m", "weft.cli.main")
 SMALL = (
     "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=300"
 )
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = PATIENCE_S
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
@@ -33,7 +35,7 @@ def weft(
         stdin=subprocess.DEVNULL if stdin is None else None,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env=clean_environment(**environment),
         check=False,
     )
@@ -78,15 +80,15 @@ class Server:
 
     def wait(self) -> tuple[int, str]:
         """Exit status and standard error, once it has ended."""
-        _, err = self.process.communicate(timeout=30)
+        _, err = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, err
 
 
 @contextmanager
-def running(*argv: str, **environment: str) -> Iterator[Server]:
+def running(*argv: str, program: tuple[str, ...] = WEFT, **environment: str) -> Iterator[Server]:
     """`weft serve ARGV` on a free port, from its ready block until the end of the block."""
     process = subprocess.Popen(
-        [*WEFT, "serve", *argv, *_free_ports(argv)],
+        [*program, "serve", *argv, *_free_ports(argv)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -6,9 +6,13 @@ import pytest
 
 from weft.cli.loading import check_parsers, to_api_options, to_rpc_options
 from weft.cli.options import ServeOptions
+from weft.cli.serve import to_http_options
+from weft.core.config import EngineOptions
+from weft.core.declare import declared
 from weft.core.errors import ConfigError
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
-from weft.web.served import ApiOptions
+from weft.web.http.options import HttpOptions
+from weft.web.options import ApiOptions
 
 HERMES = "<tools>{{ tools }}</tools> <tool_call>{{ call }}</tool_call> <think></think>"
 CHOSEN = {"tool_call_parser", "reasoning_parser"}
@@ -25,6 +29,22 @@ def test_every_option_of_the_apis_has_a_flag_and_arrives():
 def test_the_defaults_of_flags_are_the_defaults_of_the_apis():
     """Without a template to go by, there are no parsers either."""
     assert to_api_options(ServeOptions(), None) == ApiOptions()
+
+
+@pytest.mark.parametrize("kind", [EngineOptions, ApiOptions, HttpOptions])
+def test_a_flag_is_declared_once(kind):
+    """Its name, type, default and help stand beside the setting, and nowhere else."""
+    written_again = set(ServeOptions.__annotations__) & {field.name for field in declared(kind)}
+    assert written_again <= CHOSEN
+    flags = {field.name for field in declared(kind) if field.notes}
+    assert flags <= {field.name for field in fields(ServeOptions)}
+
+
+def test_what_may_be_repeated_arrives_as_the_setting_has_it():
+    """A list on the command line; none where it is not given."""
+    origins = ["https://a.example", "https://b.example"]
+    assert to_http_options(ServeOptions(allowed_origins=origins)).allowed_origins == tuple(origins)
+    assert to_http_options(ServeOptions()) == HttpOptions()
 
 
 def test_parsers_go_by_the_chat_template():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import WEFT, Server, clean_environment, running, streaming, weft
 from tests.rpc.test_auth import make_pair
 
@@ -71,6 +72,21 @@ def test_chat_takes_each_line_of_a_pipe_as_a_message(echo: Server):
     assert words == [*first, *first, *first, "user", "two", "assistant"]
 
 
+@pytest.mark.parametrize("argv", [("complete", "a\x1b[2J\x9b6nb"), ("chat", "a\x1b[2J\x9b6nb")])
+def test_an_answer_cannot_command_the_terminal(echo: Server, argv: tuple[str, ...]):
+    """Its escape sequences are shown, not obeyed; a pipe gets them as they are."""
+    leader, follower = pty.openpty()
+    environment = clean_environment()
+    command = [*WEFT, *argv, "--address", echo.address]
+    with os.fdopen(leader, "rb", buffering=0) as screen, os.fdopen(follower, "wb") as terminal:
+        subprocess.run(command, stdout=terminal, timeout=60, env=environment, check=True)
+        shown = screen.read(2**16)
+    assert b"a\xe2\x90\x9b[2J\xef\xbf\xbd6nb" in shown
+    assert b"\x1b" not in shown
+    piped = weft(*argv, "--address", echo.address)
+    assert "a\x1b[2J\x9b6nb" in piped.stdout
+
+
 @pytest.mark.parametrize("command", ["complete", "chat"])
 def test_a_server_that_is_not_there_is_named(command: str):
     """Status 1 and one line, within the time given."""
@@ -127,7 +143,7 @@ def test_ctrl_c_ends_complete_and_its_request():
         streaming(server.address, "word " * 100) as (client, first),
     ):
         client.send_signal(signal.SIGINT)
-        rest, err = client.communicate(timeout=10)
+        rest, err = client.communicate(timeout=PATIENCE_S)
         assert (first + rest).startswith(b"wo") or first + rest == b"w\n"
         assert (client.returncode, err) == (130, b"")
 

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import WEFT, clean_environment, weft
 from weft.cli.epp_options import EppOptions
 from weft.core.errors import ConfigError
@@ -86,7 +87,7 @@ def epp(*argv: str) -> Iterator[Epp]:
 def health(address: str, service: str) -> int:
     with grpc.insecure_channel(address) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
-        return check(health_pb2.HealthCheckRequest(service=service), timeout=5).status
+        return check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S).status
 
 
 @pytest.mark.parametrize(
@@ -153,9 +154,20 @@ def test_the_metrics_port_answers_anything(request_line: bytes, status: bytes):
     """With the status that HTTP has for it, and then closes."""
     with epp() as picker:
         address = ("127.0.0.1", int(picker.metrics_port))
-        with socket.create_connection(address, timeout=10) as client:
-            client.sendall(request_line + b"\r\nhost: x\r\n\r\n")
+        with socket.create_connection(address, timeout=PATIENCE_S) as client:
+            client.sendall(request_line + b"\r\nhost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 " + status
+
+
+def test_pages_are_not_for_strange_names():
+    """A web page may have its own name looked up as this machine's, and would read every decision."""
+    with epp("--allowed-hosts=metrics.example") as picker:
+        paths = ("/metrics", "/debug/decisions", "/debug/plugins/state", "/nothing")
+        strange = [picker.get(path, host="evil.example:9090") for path in paths]
+        assert [status for status, _ in strange] == [403] * 4
+        assert b"--allowed-hosts" in strange[0][1]
+        assert picker.get("/metrics", host="metrics.example")[0] == 200
+        assert picker.get("/readyz", host="probe")[0] in (200, 503)
 
 
 def test_pages_can_want_a_token(tmp_path: Path):
@@ -187,7 +199,7 @@ def test_a_signal_ends_it_with_status_0(number: signal.Signals):
     """After a moment in which gateways can notice."""
     with epp("--drain-timeout=5s") as picker:
         picker.process.send_signal(number)
-        picker.process.communicate(timeout=15)
+        picker.process.communicate(timeout=PATIENCE_S)
         assert picker.process.returncode == 0
 
 
@@ -207,7 +219,7 @@ def test_a_second_signal_does_not_wait():
             answers = ExternalProcessorStub(channel).Process(messages())
             # Sent after the stream on the same connection: once it is answered, the stream is open.
             check = health_pb2_grpc.HealthStub(channel).Check
-            check(health_pb2.HealthCheckRequest(), timeout=10)
+            check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
             picker.process.send_signal(signal.SIGTERM)
             for line in picker.process.stderr or ():
                 if "open requests get 60 s" in line:
@@ -215,7 +227,7 @@ def test_a_second_signal_does_not_wait():
             picker.process.send_signal(signal.SIGTERM)
             assert next(answers).immediate_response.status.code == 503
             hold.set()
-        picker.process.communicate(timeout=15)
+        picker.process.communicate(timeout=PATIENCE_S)
         assert picker.process.returncode == 0
 
 
@@ -229,7 +241,7 @@ def test_a_second_signal_does_not_wait():
         (("--drain-timeout=soon",), "must be a duration"),
         (("--drain-timeout=-1s",), "--drain-timeout must be 0 or more"),
         (("--secure-serving",), "--secure-serving needs --cert-path"),
-        (("--cert-path=/no/such",), "--cert-path /no/such: must be a directory"),
+        (("--cert-path=/no/such",), "--cert-path: cannot read /no/such/tls.key"),
         (("--max-body-bytes=0",), "--max-body-bytes must be between 1"),
         (("--metrics-endpoint-auth",), "--metrics-endpoint-auth needs --metrics-token-file"),
         (("--tracing=true",), "--tracing is refused: no traces"),
@@ -289,7 +301,10 @@ def test_it_serves_tls_with_a_certificate(tmp_path: Path):
         trust = grpc.ssl_channel_credentials((tmp_path / "tls.crt").read_bytes())
         with grpc.secure_channel(f"localhost:{port}", trust) as channel:
             check = health_pb2_grpc.HealthStub(channel).Check
-            assert check(health_pb2.HealthCheckRequest(service="liveness"), timeout=5).status == 1
+            assert (
+                check(health_pb2.HealthCheckRequest(service="liveness"), timeout=PATIENCE_S).status
+                == 1
+            )
 
 
 RUN_WITHOUT_COMPUTE = """
@@ -349,6 +364,6 @@ def test_a_picker_runs_without_compute():
     """Its image installs no numpy, no torch and no native code, and needs none of our engine."""
     result = subprocess.run(
         [sys.executable, "-c", RUN_WITHOUT_COMPUTE],
-        capture_output=True, text=True, timeout=60, env=clean_environment(), check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False,
     )  # fmt: skip
     assert result.stdout == "routed\n", result.stderr

@@ -10,6 +10,7 @@ import httpx2
 import psutil
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, WEFT, clean_environment, weft
 from tests.e2e.envoys import free_port
 from weft.cli.up import Worker
@@ -72,9 +73,25 @@ def test_one_command_starts_all_and_one_signal_ends_it():
         assert told["usage"]["completion_tokens"] == 3
         assert f"HTTP     http://{stack.address} (/v1)" in text
         stack.process.send_signal(signal.SIGINT)
-        stack.process.communicate(timeout=30)
+        stack.process.communicate(timeout=PATIENCE_S)
         assert stack.process.returncode == 0
-        assert psutil.wait_procs(stack.children, timeout=10)[1] == []
+        assert psutil.wait_procs(stack.children, timeout=PATIENCE_S)[1] == []
+
+
+def test_strange_names_get_nothing():
+    """A web page may have its own name looked up as this machine's; Envoy refuses it, and has no admin port."""
+    with up("--workers=1", "--allowed-hosts=llm.example") as stack:
+        models = f"http://{stack.address}/v1/models"
+        strange = httpx2.get(models, headers={"host": "evil.example:8080"})
+        error = strange.json()["error"]
+        assert (strange.status_code, error["type"]) == (403, "permission_error")
+        assert "--allowed-hosts" in error["message"]
+        assert strange.headers["content-type"] == "application/json"
+        for host in ("llm.example", "localhost:8080"):
+            assert httpx2.get(models, headers={"host": host}).status_code == 200
+        envoy = next(child for child in stack.children if "envoy" in child.cmdline()[0])
+        ports = {at.laddr.port for at in envoy.net_connections("tcp") if at.status == "LISTEN"}
+        assert ports == {int(stack.address.rpartition(":")[2])}
 
 
 def test_nothing_outlives_it_even_when_it_is_killed():
@@ -82,7 +99,7 @@ def test_nothing_outlives_it_even_when_it_is_killed():
     with up("--workers=1") as stack:
         stack.process.kill()
         stack.process.wait()
-        assert psutil.wait_procs(stack.children, timeout=15)[1] == []
+        assert psutil.wait_procs(stack.children, timeout=PATIENCE_S)[1] == []
 
 
 def test_a_worker_may_die():
@@ -96,6 +113,62 @@ def test_a_worker_may_die():
         )
         answer = weft("complete", "hello", "--address", stack.address, "--max-tokens", "3")
         assert answer.returncode == 0, answer.stderr
+
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+
+
+def picker_of(stack: Up) -> psutil.Process:
+    return next(child for child in stack.children if "epp" in child.cmdline())
+
+
+def line_with(stack: Up, words: str) -> str:
+    """The next line of its output with these words."""
+    assert stack.process.stdout is not None
+    return next(line for line in stack.process.stdout if words in line)
+
+
+def test_without_the_picker_requests_go_on_until_it_is_back():
+    """Failing open is the default: it is started again, where Envoy looks for it."""
+    with up("--explain-header") as stack, httpx2.Client() as client:
+        url = f"http://{stack.address}/v1/chat/completions"
+        body = CHAT | {
+            "model": client.get(f"http://{stack.address}/v1/models").json()["data"][0]["id"]
+        }
+        for _ in range(2):
+            before = psutil.Process(stack.process.pid).children(recursive=True)
+            next(child for child in before if "epp" in child.cmdline()).kill()
+            assert "picker ended with status -9" in line_with(stack, "round robin until it is back")
+            statuses = [client.post(url, json=body).status_code for _ in range(20)]
+            assert statuses.count(200) >= 18  # the first find it dead with their bodies on the way
+            line_with(stack, "the picker is back")
+            while "x-weft-decision" not in client.post(url, json=body).headers:
+                pass  # until Envoy's health check has found it
+        stack.children += psutil.Process(stack.process.pid).children(recursive=True)
+        stack.process.send_signal(signal.SIGINT)
+        stack.process.communicate(timeout=30)
+        assert psutil.wait_procs(stack.children, timeout=10)[1] == []
+
+
+def test_a_picker_that_may_not_be_missing_is_the_end():
+    """With --no-fail-open nothing could be answered without it."""
+    with up("--workers=1", "--no-fail-open") as stack:
+        picker_of(stack).kill()
+        _, err = stack.process.communicate(timeout=30)
+        assert stack.process.returncode == 1
+        assert "error: picker ended with status -9" in err
+
+
+def test_a_model_need_not_be_named():
+    """There is but one; and a wrong body is told in the form that clients read."""
+    with up("--workers=1") as stack, httpx2.Client(base_url=f"http://{stack.address}") as client:
+        assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
+        assert client.post("/v1/messages", json=CHAT).status_code == 200
+        answer = client.post("/v1/chat/completions", json=[1])
+        assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+        error = answer.json()["error"]
+        assert "Expected `object`" in error.pop("message")
+        assert error == {"type": "invalid_request_error", "param": None, "code": None}
 
 
 def test_workers_may_speak_grpc_alone():
@@ -123,7 +196,7 @@ def test_without_envoy_it_ends():
     """Nothing can be reached any more, so that is said."""
     with up("--workers=1") as stack:
         next(child for child in stack.children if child.name() == "envoy").kill()
-        _, err = stack.process.communicate(timeout=30)
+        _, err = stack.process.communicate(timeout=PATIENCE_S)
         assert stack.process.returncode == 1
         assert "error: envoy ended with status -9" in err
 

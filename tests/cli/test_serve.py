@@ -11,6 +11,7 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import SMALL, WEFT, clean_environment, running, streaming, weft
 from weft.cli.limits import check_port
 from weft.core.errors import ConfigError
@@ -21,7 +22,7 @@ SLOW_ECHO = "embedded:echo?itl_ms=50"
 def is_serving(address: str) -> bool:
     with grpc.insecure_channel(address) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
-        answer = check(health_pb2.HealthCheckRequest(), timeout=5)
+        answer = check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
     return answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -73,7 +74,7 @@ def test_a_signal_lets_open_requests_finish():
     with running(SLOW_ECHO) as server, streaming(server.address, prompt) as (client, first):
         server.send(signal.SIGTERM)
         status, _ = server.wait()
-        rest, _ = client.communicate(timeout=30)
+        rest, _ = client.communicate(timeout=PATIENCE_S)
     assert (first + rest).decode().strip() == prompt
     assert (client.returncode, status) == (0, 0)
 
@@ -87,9 +88,9 @@ def test_a_second_signal_does_not_wait_for_open_requests():
         server.send(signal.SIGTERM)
         status, _ = server.wait()
         took_s = time.monotonic() - before
-        client.communicate(timeout=30)
+        client.communicate(timeout=PATIENCE_S)
     assert status == 0
-    assert took_s < 5
+    assert is_within(took_s, 5)
     assert client.returncode != 0
 
 
@@ -111,7 +112,7 @@ def test_no_engine_outlives_a_server_that_was_killed():
         engine = server.engine
         server.process.kill()
         server.process.wait()
-        assert psutil.wait_procs([engine], timeout=5)[1] == []
+        assert psutil.wait_procs([engine], timeout=PATIENCE_S)[1] == []
 
 
 def test_a_signal_during_start_leaves_nothing_behind():
@@ -125,9 +126,9 @@ def test_a_signal_during_start_leaves_nothing_behind():
     while not (family := front.children()):
         time.sleep(0.01)  # nothing is printed before the ready block
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (128 + signal.SIGTERM, "")
-    assert psutil.wait_procs(family, timeout=5)[1] == []
+    assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []
 
 
 def refused(*argv: str, **environment: str) -> str:
@@ -195,7 +196,7 @@ def test_too_few_open_files_are_refused(tmp_path: Path):
     script.write_text('ulimit -n 64; exec "$@"\n')
     result = subprocess.run(
         ["/bin/sh", str(script), *WEFT, "serve", SMALL, "--grpc-port", "0", "--port", "0"],
-        capture_output=True, text=True, timeout=30, env=clean_environment(), check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False,
     )  # fmt: skip
     assert result.returncode == 2
     assert "only 64 open files are allowed" in result.stderr

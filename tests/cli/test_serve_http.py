@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, weft
 from tests.faults.test_start_up import free_address
 from tests.faults.watching import is_listening, until
@@ -74,10 +75,10 @@ def test_http_answers_long_before_the_model_is_ready():
             ready, models = get(f"{url}/readyz")[0], get(f"{url}/v1/models")
             progress = json.loads(get(f"{url}/startupz")[1])
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=10)
+            out, err = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
-    assert process_s < 5  # a second where nothing else runs; `benchmarks` are for that
+    assert is_within(process_s, 5)  # a second where nothing else runs; `benchmarks` are for that
     assert (ready, models[0]) == (503, 503)
     assert json.loads(models[1])["error"]["code"] == "service_unavailable"
     assert progress["phase"] != "ready"

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.compute.families import make_model, save
+from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
-from weft.compute.load import load_runner
 from weft.model.lora import AdapterTargets, read_adapter
 from weft.model.open import open_model
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
+from weft.compute.backends import choose
 from weft.compute.echo import EchoRunner
-from weft.compute.load import choose, load_runner
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.open import open_model

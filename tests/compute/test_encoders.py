@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from tests.compute.encoders import FAMILIES, draw_prompts, hidden_states, make_model, save
+from tests.compute.runners import load_runner
 from weft.compute.activations import erf
+from weft.compute.backends import BACKENDS
 from weft.compute.encoder import EncoderRunner, attend
-from weft.compute.load import describe_runner, load_pooler, load_runner, with_resident_sizes
-from weft.compute.native import NativeEncoder, encoder_bytes, usable_paths
-from weft.compute.pooler import Collected
+from weft.compute.native import NativeEncoder, resident_bytes, usable_paths
+from weft.compute.pooler import Collected, load_pooler
 from weft.core.config import ComputeConfig, EngineOptions
 from weft.core.types import PoolingKind, PoolingParams
 from weft.engine.configure import resolve
@@ -135,14 +136,14 @@ def test_the_runner_of_an_encoder_is_chosen_and_told(tmp_path):
     assert isinstance(load_runner(checkpoint, compute="native"), NativeEncoder)
     assert isinstance(load_runner(checkpoint, compute="reference"), EncoderRunner)
     assert load_runner(checkpoint, compute="native", num_threads=2).num_threads == 2
-    told = describe_runner(checkpoint, native), describe_runner(checkpoint, numpy)
-    assert told == (
+    told = [BACKENDS[c.compute].describe(checkpoint.card, c) for c in (native, numpy)]
+    assert [text.partition("; ")[2] for text in told] == [
         f"computed in C++ ({usable_paths()[0]}, 2 threads)",
         "computed with numpy (2 threads)",
-    )
-    card = with_resident_sizes(checkpoint, native).card
-    assert card.weight_bytes == encoder_bytes(checkpoint.spec, "float32")
-    assert with_resident_sizes(checkpoint, numpy).card == checkpoint.card
+    ]
+    card = BACKENDS["native"].sized(checkpoint, native).card
+    assert card.weight_bytes == resident_bytes(checkpoint.spec, "float32").weights
+    assert BACKENDS["reference"].sized(checkpoint, numpy).card == checkpoint.card
 
 
 @pytest.mark.parametrize("reach", [None, 40])

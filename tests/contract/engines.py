@@ -12,7 +12,8 @@ from weft.engine.front.process_client import ProcessClient
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
 from weft.rpc.fleet import Fleet
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 MODEL = (
     "embedded:random?layers=2&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=400"

@@ -8,9 +8,10 @@ import pytest
 
 from tests.contract.engines import ENGINES
 from weft.core.errors import BadRequest, ContextLengthExceeded, Overloaded, Unsupported
-from weft.core.types import PoolingParams, SamplingParams
+from weft.core.types import LoRARequest, PoolingParams, SamplingParams
 
 PROMPT = {"prompt_token_ids": list(range(100, 140))}
+ADAPTER = LoRARequest(lora_name="a", lora_int_id=1, lora_path="a")
 EMBED = PoolingParams(task="embed")
 
 
@@ -90,10 +91,11 @@ async def test_bad_parameters_are_refused_by_name(engine, params, field):
 
 async def test_a_prompt_may_fill_the_context_and_no_more(engine):
     """Nothing has to fit behind it."""
-    (output,) = await encode(engine, prompt=[7] * 256)
-    assert len(output.prompt_token_ids) == 256
+    most = engine.model_config.max_model_len
+    (output,) = await encode(engine, prompt=[7] * most)
+    assert len(output.prompt_token_ids) == most
     with pytest.raises(ContextLengthExceeded):
-        await encode(engine, prompt=[7] * 257)
+        await encode(engine, prompt=[7] * (most + 1))
     with pytest.raises(BadRequest):
         await encode(engine, prompt=[])
 
@@ -145,3 +147,11 @@ async def test_the_queue_is_bounded():
         )
     assert [type(r) for r in results].count(Overloaded) == 3
     assert [type(r) for r in results].count(list) == 2
+
+
+@pytest.mark.parametrize("given", [{"lora_request": ADAPTER}, {"reasoning_ended": False}], ids=list)
+async def test_what_cannot_matter_to_an_embedding_is_refused(engine, given):
+    """By name, and not dropped; over a wire too."""
+    [name] = given
+    with pytest.raises((BadRequest, Unsupported), match=name):
+        await encode(engine, **given)

@@ -2,22 +2,12 @@
 
 import io
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from weft.core.log import configure_logging
 
-
-@pytest.fixture(autouse=True)
-def restored_logging() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("weft")
-    before = (root.handlers[:], root.level, ours.level, logging.raiseExceptions)
-    yield
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    ours.setLevel(before[2])
-    logging.raiseExceptions = before[3]
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 def test_events_below_the_level_are_not_written():

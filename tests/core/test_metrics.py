@@ -17,10 +17,11 @@ from weft.core.types import (
     CompletionOutput,
     EngineLoad,
     OutputKind,
+    Request,
     RequestOutput,
     SamplingParams,
 )
-from weft.epp.scrape.engines import ENGINES, LoadReader
+from weft.epp.pool.engines import ENGINES, LoadReader
 
 REQUEST_S = "0.3 0.5 0.8 1.0 1.5 2.0 2.5 5.0 10.0 15.0 20.0 30.0 40.0 50.0 60.0 120.0 240.0 480.0 960.0 1920.0 7680.0"
 FIRST_S = (
@@ -247,8 +248,17 @@ def test_a_step_counts_its_tokens_and_intervals():
 def test_tokens_that_come_together_share_the_time_before_them():
     """A server that sends so many at once made them one after the other."""
     metrics, engine = with_engine()
-    remote = RemoteRequest(engine)
-    with remote.following(3, SamplingParams(output_kind=OutputKind.DELTA)):
+    request = Request(
+        request_id="r",
+        engine_id="r-1",
+        prompt_token_ids=[1, 2, 3],
+        params=SamplingParams(output_kind=OutputKind.DELTA),
+        eos_token_ids=(),
+        seed=0,
+        arrival_time=0.0,
+    )
+    remote = RemoteRequest(engine, request)
+    with remote.following():
         for token_ids in ([5], [6, 7, 8, 9]):
             answer = CompletionOutput(index=0, token_ids=token_ids)
             remote.take(
@@ -309,3 +319,12 @@ def test_token_bounds_end_at_the_longest():
     """1, 2, 5 and their tens, none beyond the model's length."""
     assert token_bounds(20) == (1.0, 2.0, 5.0, 10.0, 20.0)
     assert token_bounds(199)[-1] == 100.0
+
+
+def test_a_long_name_of_a_model_leaves_the_page_readable():
+    """It stands on every line."""
+    config = make_config()
+    named = msgspec.structs.replace(config.model_config, served_model_names=("m" * 2**20,))
+    metrics = Metrics()
+    metrics.add_engine(msgspec.structs.replace(config, model_config=named))
+    assert len(expose(metrics.registry)) < 500_000

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import OutputKind, RepetitionDetectionParams, SamplingParams
 from weft.core.validate import (
+    MAX_PROMPT_SCORES,
     Limits,
     resolve_params,
     validate_cache_salt,
@@ -120,6 +121,8 @@ def test_messages_that_clients_look_for(name, value, message):
         {"logprobs": 0, "prompt_logprobs": 20},
         {"truncate_prompt_tokens": 64},
         {"output_kind": "delta"},
+        {"stream_interval": 1},
+        {"thinking_token_budget": -1},
     ],
 )
 def test_good_values_pass(given):
@@ -322,3 +325,19 @@ def test_empty_wishes_are_none():
     params = resolved(bad_words=[], extra_args={}, logprob_token_ids=None)
     assert (params.bad_words, params.extra_args, params.logprobs) == (None, None, None)
     assert resolved(bad_words=["a", "b", "a"]).bad_words == ["a", "b"]
+
+
+@pytest.mark.parametrize(("given", "meant"), [(-1, None), (0, 0), (7, 7), (None, None)])
+def test_a_budget_of_minus_one_is_none(given, meant):
+    """And any other is kept as it is."""
+    assert resolved(thinking_token_budget=given).thinking_token_budget == meant
+
+
+def test_a_prompt_has_so_many_scores_and_no_more():
+    """Prompt tokens times what is asked for each, for every answer: all of it is made at once."""
+    limits = Limits(vocab_size=400, max_model_len=2**20, max_pool_tokens=2**20)
+    most = SamplingParams(prompt_logprobs=1, n=2)
+    assert resolve_params(most, MAX_PROMPT_SCORES // 4, limits).prompt_logprobs == 1
+    with pytest.raises(BadRequest, match="at most 262144 log-probabilities") as refusal:
+        resolve_params(most, MAX_PROMPT_SCORES // 4 + 1, limits)
+    assert refusal.value.parameter == "prompt_logprobs"

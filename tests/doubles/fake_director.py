@@ -4,7 +4,21 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.epp.decision.request import Decision, Drop, Ending, InferenceRequest, Refused, Usage
+from weft.epp.decision.tickets import Decision, Ending, Ticket
+from weft.epp.request.values import Drop, InferenceRequest, Refused, Usage
+
+
+def make_ticket() -> Ticket:
+    """A ticket that nothing is counted by."""
+    return Ticket(
+        id=1,
+        endpoints=(),
+        started=0.0,
+        labels=("", "", "", ""),
+        is_streaming=False,
+        is_followed=True,
+    )
+
 
 Choose = Callable[[InferenceRequest], Decision]
 
@@ -45,7 +59,7 @@ class FakeDirector:
         if self.choose is not None:
             return self.choose(request)
         endpoint = self._next(subset, len(self.requests))
-        return Decision(endpoints=(endpoint,), **self.decision)
+        return Decision(endpoints=(endpoint,), ticket=make_ticket(), **self.decision)
 
     def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
         """The next endpoint of those allowed."""
@@ -59,28 +73,28 @@ class FakeDirector:
             raise Refused(503, "no endpoint is ready", Drop.NO_ENDPOINTS)
         return allowed[(turn - 1) % len(allowed)]
 
-    def on_response_headers(self, decision: Decision, status: int) -> Mapping[str, str]:
+    def on_response_headers(self, ticket: Ticket, status: int) -> Mapping[str, str]:
         """Remember the status."""
         self.statuses.append(status)
         return self.response_headers
 
-    def on_first_token(self, decision: Decision) -> None:
+    def on_first_token(self, ticket: Ticket) -> None:
         """Count."""
         self.num_first_tokens += 1
 
-    def on_piece(self, decision: Decision) -> None:
+    def on_piece(self, ticket: Ticket) -> None:
         """Count."""
         self.num_pieces += 1
 
-    def on_size(self, decision: Decision, num_bytes: int) -> None:
+    def on_size(self, ticket: Ticket, num_bytes: int) -> None:
         """Remember."""
         self.sizes.append(num_bytes)
 
-    def on_usage(self, decision: Decision, usage: Usage) -> None:
+    def on_usage(self, ticket: Ticket, usage: Usage) -> None:
         """Remember."""
         self.usages.append(usage)
 
-    def on_end(self, decision: Decision, ending: Ending) -> Mapping[str, Any]:
+    def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:
         """Remember."""
         self.endings.append(ending)
         return self.end_metadata

@@ -2,15 +2,17 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from tests.doubles.fake_inputs import EOS_ID, FIRST_ID, VOCAB_SIZE, FakeInputProcessor, FakeRenderer
 from weft.core.client import EngineClient
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.engine_info import EngineInfo
 from weft.core.errors import BadRequest, EngineDead, Overloaded, Unavailable, WeftError
 from weft.core.types import (
     CompletionOutput,
@@ -20,17 +22,14 @@ from weft.core.types import (
     Logprob,
     OutputKind,
     PauseMode,
+    PoolingParams,
     PositionLogprobs,
     PromptType,
     Request,
+    RequestOptions,
     RequestOutput,
     SamplingParams,
 )
-from weft.core.validate import Limits, resolve_params, validate_params, validate_prompt
-
-EOS_ID = 2
-FIRST_ID = 3  # below are bos, pad and eos
-VOCAB_SIZE = 512
 
 
 def make_config(**changes: Any) -> EngineConfig:
@@ -95,70 +94,6 @@ def position_logprobs(prefix: list[int], sampled: int, num_top: int) -> Position
     return entries
 
 
-class FakeRenderer:
-    """One token per byte of text, above the special ids."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`."""
-        ids = [FIRST_ID + byte for byte in text.encode()]
-        return [1, *ids] if add_special_tokens else ids
-
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """One letter per token, so that any token may be part of a stop string."""
-        return "".join(chr(ord("a") + token % 26) for token in token_ids)
-
-
-class FakeInputProcessor:
-    """Tokenise, truncate, validate: as the real one does."""
-
-    def __init__(self, config: EngineConfig, renderer: FakeRenderer) -> None:
-        self._limits = Limits.of(config)
-        self._eos_token_ids = config.model_config.eos_token_ids
-        self._renderer = renderer
-
-    async def process_soon(self, prompt, params, request_id, **options):
-        """No text is long here."""
-        return self.process(prompt, params, request_id, **options)
-
-    def process(
-        self,
-        prompt: PromptType,
-        params: SamplingParams,
-        request_id: str,
-        *,
-        prompt_text: str | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        priority: int = 0,
-    ) -> Request:
-        """A checked request."""
-        validate_params(params, self._limits)
-        token_ids, text = self._read(prompt)
-        if params.truncate_prompt_tokens is not None:
-            keep = params.truncate_prompt_tokens
-            token_ids = token_ids[-(self._limits.max_model_len - 1 if keep == -1 else keep) :]
-        validate_prompt(token_ids, self._limits)
-        return Request(
-            request_id=request_id,
-            engine_id=request_id,
-            prompt_token_ids=token_ids,
-            params=resolve_params(params, len(token_ids), self._limits),
-            eos_token_ids=self._eos_token_ids,
-            seed=0,
-            arrival_time=0.0,
-            prompt=prompt_text or text,
-            priority=priority,
-        )
-
-    def _read(self, prompt: PromptType) -> tuple[list[int], str | None]:
-        if isinstance(prompt, str):
-            return self._renderer.encode(prompt), prompt
-        if isinstance(prompt, list):
-            return prompt, None
-        if "prompt_token_ids" in prompt:
-            return prompt["prompt_token_ids"], prompt.get("prompt")
-        return self._renderer.encode(prompt["prompt"]), prompt["prompt"]
-
-
 @dataclass
 class Answer:
     """One of the n sequences of a request, as far as it has come."""
@@ -187,10 +122,11 @@ class FakeEngine(EngineClient):
     """Answers at once, unless told to wait for `allow`; fails when told to."""
 
     def __init__(self, config: EngineConfig | None = None) -> None:
-        self.vllm_config = config or make_config()
-        self.model_config = self.vllm_config.model_config
+        config = config or make_config()
+        self.info = EngineInfo.of(config)
+        self.model_config = config.model_config
         self.renderer = FakeRenderer()
-        self.input_processor = FakeInputProcessor(self.vllm_config, self.renderer)
+        self.input_processor = FakeInputProcessor(config, self.renderer)
         self.dropped: list[str] = []  # closed by the caller before they had finished
         self.calls: list[dict[str, Any]] = []  # what each generate was given
         self.failure: Exception | None = None  # raised by the next steps of every request
@@ -207,6 +143,7 @@ class FakeEngine(EngineClient):
         self._changed = asyncio.Condition()
         self._open: dict[str, bool] = {}  # request id: whether it was aborted
         self._is_paused = False
+        self._may_finish: set[str] = set()  # requests that a pause lets run
         self._is_dead = False
         self._closed = asyncio.Event()
 
@@ -247,24 +184,32 @@ class FakeEngine(EngineClient):
 
     # -- requests -----------------------------------------------------------------------------
 
-    async def generate(
-        self, prompt: PromptType, sampling_params: SamplingParams, request_id: str, **options: Any
-    ) -> AsyncGenerator[RequestOutput, None]:
+    async def prepare(
+        self,
+        prompt: PromptType | Callable[[], PromptType],
+        params: SamplingParams | PoolingParams,
+        options: RequestOptions,
+    ) -> Request:
+        """Check, and note the call."""
+        if self._is_dead:
+            raise EngineDead
+        request = self.input_processor.process(prompt, params, options)
+        given = prompt() if callable(prompt) else prompt
+        self.calls.append({"prompt": given, "params": params, **msgspec.structs.asdict(options)})
+        return request
+
+    async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         """Yield outputs."""
-        self.calls.append({"prompt": prompt, "params": sampling_params, **options})
         if self._is_dead:
             raise EngineDead
         if self.refusal is not None:
             raise self.refusal
-        request = self.input_processor.process(
-            prompt, sampling_params, request_id, prompt_text=options.get("prompt_text")
-        )
-        with self._opened(request_id):
+        with self._opened(request.request_id):
             await self._notify()
             try:
-                async for output in self._run(request):
+                async for output in self._outputs(request):
                     if output.is_finished:
-                        del self._open[request_id]
+                        del self._open[request.request_id]
                     yield output
             finally:
                 asyncio.ensure_future(self._notify())  # noqa: RUF006 - wakes tests, nothing else
@@ -280,7 +225,7 @@ class FakeEngine(EngineClient):
             if self._open.pop(request_id, None) is not None:
                 self.dropped.append(request_id)
 
-    async def _run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+    async def _outputs(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         params = request.params
         answers = [Answer(index) for index in range(params.n)]
         is_first = True
@@ -298,8 +243,9 @@ class FakeEngine(EngineClient):
 
     async def _may_step(self, request_id: str) -> None:
         def is_ready() -> bool:
-            may_run = self._steps_allowed is None or self._steps_allowed > 0
-            return self._is_dead or self._open[request_id] or (may_run and not self._is_paused)
+            is_allowed = self._steps_allowed is None or self._steps_allowed > 0
+            may_run = is_allowed and (not self._is_paused or request_id in self._may_finish)
+            return self._is_dead or self._open[request_id] or may_run
 
         async with self._changed:
             await self._changed.wait_for(is_ready)
@@ -448,11 +394,17 @@ class FakeEngine(EngineClient):
         wait_for_inflight_requests: bool = False,
         clear_cache: bool = True,
     ) -> None:
-        """Stop all steps; mode "abort" ends what is open, the other two freeze it."""
-        chosen = PauseMode(mode)
+        """Stop all steps; mode "abort" ends what is open, "wait" lets it end, "keep" freezes it."""
+        chosen = PauseMode.WAIT if wait_for_inflight_requests else PauseMode(mode)
         self._is_paused = True
+        self._may_finish = set(self._open) if chosen is PauseMode.WAIT else set()
         if chosen is PauseMode.ABORT:
             await self.abort(list(self._open))
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._is_busy())
+
+    def _is_busy(self) -> bool:
+        return self._is_paused and any(name in self._open for name in self._may_finish)
 
     async def resume_generation(self) -> None:
         """Go on."""

@@ -5,14 +5,22 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tests.doubles.fake_runner import FakeRunner
-from weft.compute.pooler import Pooler
+from weft.compute.native import sampling
 from weft.compute.runner import Runner
-from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from weft.core.types import FinishReason, PoolingKind, PoolingParams, Request, SamplingParams
+from weft.core.config import CacheConfig, ComputeConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.types import (
+    FinishReason,
+    LogprobRow,
+    LoRARequest,
+    PoolingKind,
+    PoolingParams,
+    Request,
+    SamplingParams,
+    SequenceOutput,
+)
 from weft.engine.constraints.grammar import Grammar, GrammarFailed, Vocabulary, build
-from weft.engine.messages import LogprobRow, SequenceOutput
-from weft.engine.sampling.pooling import pool
-from weft.engine.sampling.verify import settle
+from weft.engine.sampling.finish import Finisher, Sampling
+from weft.engine.sampling.sampler import StepSampler
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 
@@ -38,8 +46,8 @@ class Answer:
         self.token_ids += output.token_ids
         self.logprobs += output.logprobs or []
         if output.prompt_logprobs is not None:
-            assert self.prompt_logprobs is None, "prompt log-probabilities came twice"
-            self.prompt_logprobs = output.prompt_logprobs
+            assert not self.token_ids[1:], "prompt log-probabilities came behind the first token"
+            self.prompt_logprobs = [*(self.prompt_logprobs or ()), *output.prompt_logprobs]
         self.num_cached_tokens = output.num_cached_tokens
         self.pooled = output.pooled
         if output.finish_reason is not None:
@@ -59,7 +67,8 @@ class SteppingEngine:
         )
         self.answers: dict[str, list[Answer]] = {}
         self.vocabulary: Vocabulary | None = None  # set by tests that use grammars
-        self.pooler: Pooler | None = None  # set by tests that pool
+        # Tests that pool give another.
+        self.finisher: Finisher = Sampling(StepSampler(sampling, config.model_config.logprobs_mode))
         cache = config.cache_config
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
 
@@ -90,7 +99,8 @@ class SteppingEngine:
             msgspec.structs.replace(
                 request,
                 cache_salt=salt,
-                lora_name=lora,
+                lora_request=lora
+                and LoRARequest(lora_name=lora, lora_int_id=1, lora_path="/nowhere"),
                 priority=priority,
                 grammar=grammar,
                 thought=thought,
@@ -146,12 +156,8 @@ class SteppingEngine:
         plan = self.scheduler.plan()
         if plan is not None:
             logits = self.runner.forward(plan.to_batch(self.config.cache_config.block_size))
-            mode = self.config.model_config.logprobs_mode
-            self._take(
-                settle(logits, plan, self.scheduler, mode)
-                if self.pooler is None
-                else self.scheduler.commit(plan, pool(logits, plan, self.pooler))
-            )
+            for part, results in self.finisher.finish(logits, plan):
+                self._take(self.scheduler.commit(part, results))
         return plan
 
     def run(self, max_steps: int = 10_000) -> None:
@@ -215,6 +221,8 @@ def make_config(**overrides) -> EngineConfig:
         model_config=pick(ModelConfig),
         cache_config=pick(CacheConfig),
         scheduler_config=pick(SchedulerConfig),
+        compute_config=ComputeConfig(compute="native", num_threads=1),
+        pooler_config=overrides.get("pooler_config"),
     )
 
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.busy import PATIENCE_S
 from weft.cli.up_binary import find_envoy
 from weft.cli.up_envoy import EnvoyPlan, envoy_config
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = PATIENCE_S
 
 
 def free_port() -> int:
@@ -48,7 +49,7 @@ class Running:
     def stop(self) -> None:
         """End it."""
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
 
     async def wait_ready(self) -> None:
         """Return when it says that it is live; health checks have had their first round then."""

@@ -13,8 +13,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from tests.busy import PATIENCE_S
+
 SMG = Path(sys.executable).with_name("smg")
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = PATIENCE_S
 
 
 class Gateway:

@@ -9,11 +9,13 @@ from typing import Any
 import grpc
 import httpx2
 
-from tests.doubles.fake_director import FakeDirector
+from tests.busy import PATIENCE_S
+from tests.doubles.fake_director import FakeDirector, make_ticket
 from tests.e2e.envoys import Running, envoy
 from tests.e2e.workers import GrpcWorker, HttpWorker, grpc_worker, http_worker
 from weft.cli.up_envoy import EnvoyPlan
-from weft.epp.decision.request import Decision, InferenceRequest
+from weft.epp.decision.tickets import Decision
+from weft.epp.request.values import InferenceRequest
 from weft.epp.server.server import PickerServer, ServerOptions
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
@@ -38,7 +40,7 @@ class Scene:
     async def kill_picker(self) -> None:
         """It is gone without a word; Envoy's next health check has noticed."""
         await self.server.stop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await self.envoy.wait_for("/clusters?filter=^picker$", b"failed_active_hc")
 
     async def post(self, body: bytes = CHAT, path: str = "/v1/chat/completions", **headers: str):
@@ -63,7 +65,7 @@ async def scene(plan: EnvoyPlan | None = None, **decision: Any) -> AsyncIterator
 
         def choose(request: InferenceRequest) -> Decision:
             worker = engines[1] if request.is_grpc else http[1]
-            return Decision(endpoints=(worker.address,), **decision)
+            return Decision(endpoints=(worker.address,), ticket=make_ticket(), **decision)
 
         director.choose = choose
         options = ServerOptions(grpc_port=0, grpc_health_port=0)

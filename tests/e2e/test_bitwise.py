@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.compute.runners import load_runner
 from tests.contract.engines import GIB, stop
-from weft.compute.load import ComputeName, load_runner
 from weft.core.config import EngineOptions
 from weft.core.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
 from weft.engine.configure import resolve
@@ -103,7 +103,7 @@ def _extend(answer: Answer, output: RequestOutput) -> None:
 
 
 @asynccontextmanager
-async def bench(model: str, compute: ComputeName = "auto", **options: Any) -> AsyncIterator[Bench]:
+async def bench(model: str, compute: str = "auto", **options: Any) -> AsyncIterator[Bench]:
     """An engine with these options; at its end it must hold nothing."""
     defaults = {"max_model_len": MAX_MODEL_LEN, "num_gpu_blocks_override": 1024}
     checkpoint = open_model(model)
@@ -126,7 +126,7 @@ class Model:
     """A model on a runner, and its answers to each request alone: one at a time, without a cache."""
 
     name: str
-    compute: ComputeName
+    compute: str
     reference: list[Answer]
 
     def bench(self, **options: Any) -> AbstractAsyncContextManager[Bench]:
@@ -141,7 +141,7 @@ class Model:
         assert answers == self.reference
 
 
-async def ask_one_by_one(name: str, compute: ComputeName) -> list[Answer]:
+async def ask_one_by_one(name: str, compute: str) -> list[Answer]:
     """The reference."""
     async with bench(name, compute, enable_prefix_caching=False) as engine:
         answers = [await engine.ask(request) for request in REQUESTS]

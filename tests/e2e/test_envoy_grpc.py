@@ -5,9 +5,13 @@ import asyncio
 import grpc
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.e2e.scenes import scene, until
 from weft.cli.up_envoy import EnvoyPlan
-from weft.epp.decision.request import Drop, Ending, Refused, Usage
+from weft.core.hashing import pack_tokens
+from weft.epp.decision.tickets import Ending
+from weft.epp.plugins.producers.tokens import pack
+from weft.epp.request.values import Drop, Refused, Usage
 from weft.pb.vllm_engine_pb2 import (
     EmbedRequest,
     GenerateRequest,
@@ -62,7 +66,7 @@ async def test_large_prompts_arrive_whole(is_packed: bool):
         assert [answer async for answer in call]
         assert here.grpc[1].requests == [request]
         prompt = here.director.requests[0].prompts[0]
-        assert prompt.token_ids == (1000,) * 150_000
+        assert pack(prompt) == pack_tokens((1000,) * 150_000)
         assert here.director.usages[0].num_completion_tokens == 5
 
 
@@ -148,7 +152,7 @@ async def test_a_dead_worker_is_replaced():
     async with scene(EnvoyPlan(health_interval_s=5.0)) as here:
         here.director.choose = None
         here.director.endpoints = ("127.0.0.3:1",)
-        assert [answer async for answer in here.stub.Generate(generate(), timeout=10)]
+        assert [answer async for answer in here.stub.Generate(generate(), timeout=PATIENCE_S)]
 
 
 async def test_fail_open_serves_without_a_picker():
@@ -176,7 +180,7 @@ async def test_a_cancelled_call_is_reported_and_ends_in_the_worker():
         call = here.stub.Generate(generate(stream=True))
         await call.read()
         call.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await here.grpc[1].was_cancelled.wait()
         await until(lambda: here.director.endings == [Ending.DISCONNECTED])
         await until(lambda: here.server.num_streams == 0)

@@ -9,7 +9,8 @@ import pytest
 
 from tests.e2e.scenes import CHAT, STREAMED, scene, until
 from weft.cli.up_envoy import EnvoyPlan
-from weft.epp.decision.request import Drop, Ending, Refused, Usage
+from weft.epp.decision.tickets import Ending
+from weft.epp.request.values import Drop, Refused, Usage
 
 FOLLOWED = pytest.mark.parametrize("is_followed", [False, True], ids=["left", "followed"])
 QUICK = 0.1
@@ -148,7 +149,7 @@ async def test_refusals_arrive_with_status_reason_and_sentence(status: int, reas
         answer = await here.post()
         assert answer.status_code == status
         assert answer.headers.get("x-llm-d-request-dropped-reason") == reason
-        assert answer.text.endswith(" - because")
+        assert answer.json()["error"]["message"].endswith(" - because")
         assert here.http[1].seen == []
 
 
@@ -270,3 +271,48 @@ async def test_requests_in_hand_are_answered_when_the_picker_stops():
         answer = await waiting
         assert answer.status_code == 503
         assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-shutting-down"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        (400, "invalid_request_error", None),
+        (413, "invalid_request_error", "request_too_large"),
+        (429, "rate_limit_error", "rate_limit_exceeded"),
+        (500, "server_error", "internal_error"),
+        (503, "server_error", "service_unavailable"),
+    ],
+)
+async def test_a_refusal_has_openais_form(status: int, kind: str, code: str | None):
+    """As the workers write theirs: clients read the message out of it."""
+    async with scene() as here:
+        here.director.choose = None
+        here.director.refusal = Refused(status, 'said "so"', Drop.SATURATED)
+        answer = await here.post()
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+        error = answer.json()["error"]
+        assert error.pop("message").strip().endswith(' - said "so"')
+        assert error == {"type": kind, "param": None, "code": code}
+
+
+async def test_a_refusal_of_messages_has_anthropics_form():
+    """503 is 529 there, which its clients know as overloaded."""
+    async with scene() as here:
+        here.director.choose = None
+        for status, told, kind in ((503, 529, "overloaded_error"), (429, 429, "rate_limit_error")):
+            here.director.refusal = Refused(status, "no")
+            answer = await here.post(path="/v1/messages", x_request_id="r1")
+            assert answer.status_code == told
+            assert answer.json()["error"]["type"] == kind
+            assert answer.json()["type"] == "error"
+
+
+async def test_envoys_own_errors_have_openais_form():
+    """A worker that cannot be reached, a picker that fails closed, a path without workers."""
+    async with scene(EnvoyPlan(health_interval_s=QUICK, is_fail_open=False)) as here:
+        await here.kill_picker()
+        answer = await here.post()
+        assert (answer.status_code, answer.headers["content-type"]) == (500, "application/json")
+        assert answer.json()["error"]["type"] == "server_error"

@@ -13,13 +13,14 @@ import psutil
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, WEFT, clean_environment, running
 from tests.e2e.envoys import Running, envoy
 from tests.e2e.scenes import CHAT, split, until
 from tests.e2e.workers import HttpWorker, Seen, http_worker
 from weft.cli.up import PICKER_CONFIG, Worker
 from weft.cli.up_envoy import EnvoyPlan
-from weft.epp.scrape.engines import ENGINES, LoadReader
+from weft.epp.pool.engines import ENGINES, LoadReader
 from weft.pb.vllm_engine_pb2 import (
     EmbedRequest,
     GenerateRequest,
@@ -74,7 +75,7 @@ async def epp(*argv: str) -> AsyncIterator[EppProcess]:
     assert process.stdout is not None
     lines: list[str] = []
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not (lines and lines[-1].startswith("  metrics")):
                 line = (await process.stdout.readline()).decode()
                 assert line, "the picker did not start"
@@ -238,7 +239,7 @@ async def test_a_frozen_picker_is_passed_by_and_comes_back():
                 frozen = [(await client.post(url, content=CHAT)).status_code for _ in range(4)]
                 assert frozen == [200] * 4
                 psutil.Process(picker.process.pid).resume()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     headers = {"x-request-id": "thawed"}
                     while "endpoints" not in await decision(picker, "thawed"):
                         await client.post(url, content=CHAT, headers=headers)
@@ -286,7 +287,7 @@ async def served(
         async with envoy(made) as gateway:
             await gateway.wait_for_picker()
             base = f"http://127.0.0.1:{gateway.port}"
-            async with httpx2.AsyncClient(base_url=base, timeout=30) as client:
+            async with httpx2.AsyncClient(base_url=base, timeout=PATIENCE_S) as client:
                 yield picker, gateway, client
 
 
@@ -476,7 +477,7 @@ async def test_load_is_read_from_a_workers_metrics_page_too(both: list[Worker]):
             return (await client.get(f"{picker.metrics}/metrics")).text
 
         stale = 'llm_d_epp_flow_control_stale_endpoints{detector="utilization-detector"} '
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while f"{stale}0.0" not in await page():  # noqa: ASYNC110 - another process's work
                 await asyncio.sleep(0.05)
         assert "datalayer_extract_errors_total{" not in await page()

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 import yaml
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, Server, running
 from weft.core.metric_series import PREFIX, SERIES
 
@@ -168,7 +169,7 @@ def http_address(server: Server) -> str:
 
 
 async def until_ready(http: httpx2.AsyncClient) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 if (await http.get("/-/ready")).status_code == 200:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, running
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
@@ -115,7 +116,7 @@ class GrpcWay:
         """Ids and reason of each answer."""
         ids: dict[int, list[int]] = {}
         reasons: dict[int, str] = {}
-        for response in self._stub.Generate(asked.over_grpc(self._is_streamed), timeout=20):
+        for response in self._stub.Generate(asked.over_grpc(self._is_streamed), timeout=PATIENCE_S):
             if response.HasField("chunk"):
                 ids.setdefault(response.chunk.index, []).extend(response.chunk.token_ids)
             else:

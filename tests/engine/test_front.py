@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
+from tests.busy import is_within
 from tests.doubles.stepping import make_config
 from weft.core.errors import EngineDead, GenerationError, Overloaded, Unavailable
 from weft.core.types import (
@@ -18,7 +19,7 @@ from weft.core.types import (
 )
 from weft.engine.front.client import FrontClient
 from weft.engine.front.control import STALL_S
-from weft.engine.front.kv_feed import MAX_BACKLOG, KvEventFeed
+from weft.engine.front.kv_feed import KvEventFeed
 from weft.engine.messages import (
     Abort,
     Add,
@@ -181,7 +182,7 @@ async def test_load_of_a_busy_engine_is_that_of_its_last_step():
     client = HandClient()
     started = time.monotonic()
     assert await client.get_loads() == [LOAD]
-    assert time.monotonic() - started < 5
+    assert is_within(time.monotonic() - started, 5)
 
 
 async def test_shutdown_refuses_new_requests_and_is_idempotent():
@@ -237,17 +238,3 @@ async def test_a_late_subscriber_gets_what_is_kept_and_then_what_is_new():
     seen.append((await anext(stream)).sequence_number)
     assert seen == [3, 4, 5]
     await stream.aclose()
-
-
-async def test_a_subscriber_that_does_not_read_is_ended_and_holds_nobody_up():
-    """Its backlog is bounded; publishing never waits."""
-    feed = KvEventFeed()
-    stream = feed.subscribe(None)
-    first = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
-    for number in range(MAX_BACKLOG + 2):
-        feed.publish(batch(number))
-    assert (await first).sequence_number == 0
-    with pytest.raises(Overloaded, match="unread"):
-        async for _ in stream:
-            pass

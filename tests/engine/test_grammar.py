@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher
 
+from tests.busy import PATIENCE_S
 from tests.text.vocabularies import byte_level_library, llama_like_library
 from weft.engine.constraints.grammar import (
     MAX_CACHE_BYTES,
@@ -173,9 +174,9 @@ def test_no_vocabulary_is_read_before_a_grammar_is_ordered():
     compiler = GrammarCompiler(lambda ends: reads.append(ends) or VOCABULARY, rung.release)
     assert compiler.take_ready() == []
     compiler.order("a", None, (1, 2))
-    assert rung.acquire(timeout=10)
+    assert rung.acquire(timeout=PATIENCE_S)
     compiler.order("b", None, (1, 2))
-    assert rung.acquire(timeout=10)
+    assert rung.acquire(timeout=PATIENCE_S)
     compiler.close()
     assert reads == [(1, 2)]
 
@@ -192,7 +193,7 @@ class Compiled:
         self.compiler.order("id", text, (EOS,))
         ready = self.compiler.take_ready()
         if not ready:
-            assert self.rung.acquire(timeout=10)
+            assert self.rung.acquire(timeout=PATIENCE_S)
             ready = self.compiler.take_ready()
         [(engine_id, made)] = ready
         assert engine_id == "id"
@@ -251,7 +252,7 @@ def test_a_tokenizer_that_cannot_be_used_fails_the_request_only():
     rung = threading.Semaphore(0)
     compiler = GrammarCompiler(lambda ends: Vocabulary.read("{}", 300, ends), rung.release)
     compiler.order("id", to_grammar_text("regex", "ab", None), (1,))
-    assert rung.acquire(timeout=10)
+    assert rung.acquire(timeout=PATIENCE_S)
     [(engine_id, reason)] = compiler.take_ready()
     assert (engine_id, reason.partition(" (")[0]) == (
         "id",
@@ -272,3 +273,40 @@ def test_a_tokenizer_that_cannot_be_used_fails_the_request_only():
 def test_messages_of_the_library_are_cut_to_a_line(message, line):
     """They quote the grammar, which may be long."""
     assert one_line(message) == line
+
+
+class PanicException(BaseException):
+    """What Python sees of a panic in the library."""
+
+
+class Panicking:
+    """A matcher that panics at every turn; no input is known that has the real one do it."""
+
+    def __getattr__(self, name):
+        raise PanicException(f"{name} at src/parser.rs:1")
+
+
+def test_a_panic_of_the_library_ends_its_own_sequence():
+    """As any other failure of a grammar does; the engine goes on."""
+    grammar = GrammarState(Panicking(), VOCABULARY)
+    with pytest.raises(GrammarFailed, match=r"^compute_bitmask at"):
+        grammar.mask()
+    with pytest.raises(GrammarFailed, match=r"^consume_token at"):
+        grammar.advance(1)
+    with pytest.raises(GrammarFailed, match=r"^deep_copy at"):
+        Grammar(Panicking(), VOCABULARY).start()
+
+
+def test_a_panic_while_the_vocabulary_is_read_is_told_to_who_waits():
+    """Otherwise the request would wait for ever."""
+    told = threading.Event()
+
+    def read(_eos_token_ids):
+        raise PanicException("toktrie")
+
+    compiler = GrammarCompiler(read, told.set)
+    compiler.order("a", to_grammar_text("regex", "a", None), (EOS,))
+    assert told.wait(10)
+    compiler.close()
+    [(engine_id, why)] = compiler.take_ready()
+    assert (engine_id, "toktrie" in why) == ("a", True)

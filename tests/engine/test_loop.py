@@ -8,7 +8,8 @@ import pytest
 
 from tests.doubles.fake_runner import FakeRunner, greedy_after, logits_after
 from tests.doubles.stepping import make_config, make_request
-from weft.core.types import FinishReason, LogprobsMode, SamplingParams
+from weft.core.config import LogprobsMode
+from weft.core.types import FinishReason, SamplingParams
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import (
     Abort,
@@ -129,32 +130,6 @@ def test_a_paused_engine_still_drains():
     assert script.reasons("a") == [FinishReason.LENGTH]
 
 
-def test_pause_wait_answers_when_running_requests_are_done():
-    """The running one finishes before the answer; the queued one starts only after resume."""
-    seen = {}
-
-    def look(script):
-        seen["replied"], seen["b"] = script.replies(), script.tokens("b")
-        return [Resume(2)]
-
-    script = Script([add("a")], [Pause(1, "wait", True), add("b")], [], [], [], [], look).run()
-    assert seen == {"replied": [1], "b": []}
-    assert script.tokens("a") == script.tokens("b") == greedy_after(PROMPT, 4)
-
-
-def test_pause_wait_is_not_answered_early():
-    """While something runs there is no answer."""
-    seen = {}
-
-    def look(script):
-        seen["replied"] = script.replies()
-        return []
-
-    script = Script([add("a", max_tokens=6)], [Pause(1, "wait", True)], [], look).run()
-    assert seen == {"replied": []}
-    assert script.replies() == [1]
-
-
 def test_resume_answers_a_pause_that_still_waits():
     """Nobody is left waiting for a pause that is over."""
     script = Script([add("a", max_tokens=20)], [Pause(1, "wait", True)], [Resume(2)]).run()
@@ -181,6 +156,18 @@ def test_a_silent_abort_says_nothing_and_a_plain_one_says_abort():
     script = Script([add("a"), add("b")], [Abort(["a"], is_silent=True), Abort(["b"])]).run()
     assert script.reasons("a") == []
     assert script.reasons("b") == [FinishReason.ABORT]
+
+
+def test_an_abort_of_one_answer_leaves_the_others_alone():
+    """The front ends one at its stop string: that one is computed no further, its siblings are."""
+    runner = FakeRunner()
+    script = Script([add("a", n=3)], [Abort(["a"], 1)]).run(runner)
+    assert script.reasons("a") == [
+        FinishReason.ABORT,
+        FinishReason.LENGTH,
+        FinishReason.LENGTH,
+    ]
+    assert runner.num_rows[-3:] == [2, 2, 2]
 
 
 def test_event_batches_are_numbered_without_gaps():
@@ -232,7 +219,7 @@ def test_scoring_a_long_prompt_takes_bounded_memory():
     tracemalloc.stop()
     assert peak < 1 << 30
     outputs = [o for event in script.events if isinstance(event, StepOutput) for o in event.outputs]
-    assert len(outputs[0].prompt_logprobs) == 8191
+    assert sum(len(output.prompt_logprobs or ()) for output in outputs) == 8191
 
 
 def test_the_loop_reports_in_the_engines_mode():

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.contract.engines import GIB, MODEL, stop
 from tests.engine.test_front import HandClient, begin
 from weft.core.config import EngineOptions
@@ -208,7 +209,7 @@ async def ask(client, prompt, request_id, **params):
 
 async def until_idle(metrics):
     """The engine tells the end of aborted requests a step later."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while value_of(metrics, MODEL, "kv_cache_usage_perc"):  # noqa: ASYNC110 - as a scraper
             await asyncio.sleep(0.01)
 
@@ -274,7 +275,7 @@ async def test_nothing_is_negative_and_gauges_are_0_after_a_storm():
         prompt = [number + 3] * (5 + number % 40)
         length = 40 + 9 * (number % 5)
         try:
-            limit = 0.02 if number % 3 == 0 else 60
+            limit = 0.02 if number % 3 == 0 else PATIENCE_S
             async with asyncio.timeout(limit):
                 await ask(client, prompt, f"r{number}", max_tokens=length, n=1 + number % 2)
         except TimeoutError:

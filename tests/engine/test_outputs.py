@@ -3,10 +3,16 @@
 import pytest
 
 from tests.text.vocabularies import byte_level
-from weft.core.types import FinishReason, Logprob, OutputKind, Request, SamplingParams
+from weft.core.types import (
+    FinishReason,
+    Logprob,
+    OutputKind,
+    Request,
+    SamplingParams,
+    SequenceOutput,
+)
 from weft.core.validate import Limits, resolve_params
-from weft.engine.front.outputs import RequestStream
-from weft.engine.messages import SequenceOutput
+from weft.text.outputs import RequestStream
 
 TOKENIZER = byte_level()
 END = TOKENIZER.token_to_id("<|end|>")
@@ -320,3 +326,19 @@ def test_the_last_token_of_a_grammar_is_text():
     request = stream(kind=OutputKind.FINAL_ONLY)
     request.push(news([token_id], finish_reason=FinishReason.STOP))
     assert told(request.pop())[0] == "a"
+
+
+def test_a_prompts_scores_come_in_parts_or_again_with_every_answer():
+    """An engine tells them step by step, a server behind gRPC whole with each answer: they are the same."""
+    rows = [[(token_id, -1.0, 1)] for token_id in PROMPT[1:]]
+    parts = stream(kind=OutputKind.FINAL_ONLY, prompt_logprobs=0, n=2)
+    again = stream(kind=OutputKind.FINAL_ONLY, prompt_logprobs=0, n=2)
+    end = {"finish_reason": FinishReason.LENGTH}
+    parts.push(news(prompt_logprobs=rows[:1]))
+    parts.push(news(single_bytes("a"), prompt_logprobs=rows[1:], **end))
+    parts.push(news(single_bytes("b"), index=1, **end))
+    again.push(news(single_bytes("a"), prompt_logprobs=rows, **end))
+    again.push(news(single_bytes("b"), index=1, prompt_logprobs=rows, **end))
+    whole = parts.pop()
+    assert len(whole.prompt_logprobs) == len(PROMPT)
+    assert whole == again.pop()

@@ -4,13 +4,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.doubles.sampling import choose, gumbel, logprob_row
 from tests.doubles.stepping import make_request
-from weft.compute.native import choose_token
-from weft.core.types import LogprobsMode, SamplingParams
+from weft.compute.native import choose_token, sampling
+from weft.compute.processed import truncate
+from weft.compute.sampler import Choice
+from weft.core.config import LogprobsMode
+from weft.core.types import SamplingParams
 from weft.engine.constraints.thought import OpenThought, ThoughtWatch
 from weft.engine.sampling.choosing import to_choice
-from weft.engine.sampling.noise import gumbel
-from weft.engine.sampling.sampler import choose, logprob_row, sample, truncate
+from weft.engine.sampling.sampler import StepSampler
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.sequence import Sequence
 
@@ -171,7 +174,7 @@ def test_logprobs_hold_as_many_as_asked(asked, length):
 
 def test_top_p_keeps_at_least_one():
     """However small it is."""
-    candidates, _ = truncate(LOGITS, SamplingParams(top_p=1e-9))
+    candidates, _ = truncate(LOGITS, Choice(temperature=1.0, top_p=1e-9))
     assert candidates.tolist() == [0]
 
 
@@ -203,7 +206,7 @@ def test_chosen_ids_are_scored_with_their_ranks():
     """Beside the sampled token, in the order they were asked for; ties count against them."""
     step = make_sequence(temperature=0.0, logprobs=3, logprob_token_ids=[11, 2, 0])
     plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_scored=0),))
-    [row] = sample(LOGITS[None], plan).rows
+    [row] = StepSampler(sampling).sample(LOGITS[None], plan)
     exact = np.log(softmax(LOGITS.astype(np.float64)))
     assert [(token_id, rank) for token_id, _, rank in row.logprobs] == [
         (0, 1),
@@ -221,7 +224,7 @@ def scored(mode, **params):
     """Token to value, as the sampler reports a row under this mode."""
     step = make_sequence(**params)
     plan = Plan((PlannedRows(step, start=0, num_tokens=3, samples=True, num_scored=0),))
-    [row] = sample(LOGITS[None], plan, mode).rows
+    [row] = StepSampler(sampling, mode).sample(LOGITS[None], plan)
     assert row.logprobs[0][0] == row.token_id
     return {token_id: value for token_id, value, _ in row.logprobs}
 
@@ -261,7 +264,7 @@ def test_a_forced_token_comes_whatever_else_was_asked(mode):
     end = OpenThought(end="b", end_token_ids=[11])
     step.thought = ThoughtWatch(end, lambda token_id: b"a", budget=0)
     plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_scored=0),))
-    [row] = sample(LOGITS[None], plan, mode).rows
+    [row] = StepSampler(sampling, mode).sample(LOGITS[None], plan)
     assert row.token_id == row.logprobs[0][0] == choose(LOGITS, step) == 11
 
 
@@ -284,6 +287,7 @@ class AllowsAll:
 @pytest.mark.parametrize("mode", list(LogprobsMode))
 def test_the_mode_changes_no_token(mode):
     """Nor does asking for log-probabilities: with them rows go another way, to the same draw."""
+    sampler = StepSampler(sampling, mode)
     for params in ({}, {"temperature": 0.7}, {"temperature": 0.0}):
         for seed in range(30):
             plain, asked = (
@@ -293,6 +297,6 @@ def test_the_mode_changes_no_token(mode):
                 )
             )
             assert (
-                sample(LOGITS[None], plain, mode).rows[0].token_id
-                == sample(LOGITS[None], asked, mode).rows[0].token_id
+                sampler.sample(LOGITS[None], plain)[0].token_id
+                == sampler.sample(LOGITS[None], asked)[0].token_id
             )

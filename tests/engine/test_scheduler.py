@@ -4,8 +4,9 @@ import pytest
 
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import EOS, make_engine
+from weft.compute.native import sampling
 from weft.core.types import FinishReason
-from weft.engine.sampling.sampler import sample
+from weft.engine.sampling.sampler import StepSampler
 from weft.engine.scheduling.scheduler import Admission
 
 PROMPT = list(range(10, 21))  # 11 tokens: two full blocks of 4 and a part
@@ -295,7 +296,7 @@ def test_a_step_scores_no_more_rows_than_it_may_keep():
     limited.scheduler.max_scored_rows = 3
     for engine in (plain, limited):
         for name in ("a", "b"):
-            engine.submit(name, [*PROMPT, ord(name)][:20], prompt_logprobs=2, max_tokens=2)
+            engine.submit(name, [*PROMPT, ord(name) % 64], prompt_logprobs=2, max_tokens=2)
         engine.submit("c", PROMPT, max_tokens=2)
     plain.run()
     while limited.scheduler.has_work:
@@ -303,6 +304,7 @@ def test_a_step_scores_no_more_rows_than_it_may_keep():
         assert sum(entry.num_scored for entry in plan.entries) <= 3
     for name in "abc":
         got, expected = limited.answers[name][0], plain.answers[name][0]
+        assert got.error is None
         assert got.prompt_logprobs == expected.prompt_logprobs
         assert got.token_ids == expected.token_ids
 
@@ -379,4 +381,4 @@ def _begin(engine):
     """Plan and compute a step without committing it."""
     plan = engine.scheduler.plan()
     logits = engine.runner.forward(plan.to_batch(engine.config.cache_config.block_size))
-    return plan, sample(logits, plan)
+    return plan, StepSampler(sampling).sample(logits, plan)

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_config
 from weft.core.errors import BadRequest, EngineDead, Unsupported
@@ -182,7 +183,7 @@ async def test_closing_the_outputs_closes_the_input(client):
     stream = client.generate(endless(), PARAMS, "r")
     await anext(stream)
     await stream.aclose()
-    await asyncio.wait_for(closed.wait(), 5)
+    await asyncio.wait_for(closed.wait(), PATIENCE_S)
     assert client.num_active_requests == 0
 
 

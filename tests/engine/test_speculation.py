@@ -18,7 +18,8 @@ from weft.engine.scheduling.drafts import NgramLookup
 from weft.engine.speculation import read_speculation
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 VOCAB = 300
 EOS = (257, 258)

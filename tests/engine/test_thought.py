@@ -8,9 +8,10 @@ from tests.doubles.fake_runner import greedy_after
 from tests.engine.test_structured_output import EOS, PROMPT, VOCAB, grammar, make, submit, text_of
 from weft.core.errors import BadRequest
 from weft.core.types import FinishReason, OpenThought, SamplingParams, StructuredOutputsParams
-from weft.engine.constraints.thought import ThoughtWatch, read_thought
+from weft.engine.constraints.thought import ThoughtWatch
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.open import open_model
+from weft.text.reasoning import read_reasoning
 from weft.text.tokenizer import Tokenizer
 
 BYTES = Tokenizer.from_files(tokenizer_files(VOCAB, "<|endoftext|>"))
@@ -62,15 +63,17 @@ def test_the_end_is_found_however_it_is_cut(texts, over_at):
 )
 def test_a_thought_is_open_unless_the_caller_or_the_prompt_ends_it(prompt, ended, kwargs, is_open):
     """What the caller says comes first; else what the prompt's text ends with."""
-    thought = read_thought(SamplingParams(), ended, kwargs, TINY.encode(prompt), TINY)
+    thought = read_reasoning(SamplingParams(), ended, kwargs, TINY.encode(prompt), TINY)
     assert (thought is not None) == is_open
 
 
 def test_the_end_is_told_in_the_tokens_of_the_model():
     """One where the tokenizer has one for it; else as many as it takes."""
     kwargs = {"end": "</think>"}
-    assert len(read_thought(SamplingParams(), None, kwargs, [5], TINY).end_token_ids) == 1
-    assert read_thought(SamplingParams(), None, kwargs, [5], BYTES).end_token_ids == [*b"</think>"]
+    assert len(read_reasoning(SamplingParams(), None, kwargs, [5], TINY).end_token_ids) == 1
+    assert read_reasoning(SamplingParams(), None, kwargs, [5], BYTES).end_token_ids == [
+        *b"</think>"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,7 @@ def test_the_end_is_told_in_the_tokens_of_the_model():
 def test_arguments_that_say_no_thought_are_refused(ended, kwargs, parameter, words):
     """By name, with what is allowed."""
     with pytest.raises(BadRequest, match=words) as caught:
-        read_thought(SamplingParams(), ended, kwargs, [5], TINY)
+        read_reasoning(SamplingParams(), ended, kwargs, [5], TINY)
     assert caught.value.parameter == parameter
 
 
@@ -195,7 +198,7 @@ def test_a_marker_that_was_begun_is_completed():
 def test_a_budget_that_cannot_be_kept_is_refused(params, kwargs, words):
     """Rather than passed over."""
     with pytest.raises(BadRequest, match=words) as caught:
-        read_thought(SamplingParams(thinking_token_budget=3, **params), None, kwargs, [5], TINY)
+        read_reasoning(SamplingParams(thinking_token_budget=3, **params), None, kwargs, [5], TINY)
     assert caught.value.parameter == "thinking_token_budget"
 
 

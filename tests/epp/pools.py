@@ -7,15 +7,18 @@ from typing import Any
 
 import msgspec
 
-from weft.epp.assemble import Assembly
+from tests.busy import PATIENCE_S
+from weft.epp.build import Assembly
 from weft.epp.config.config import read_config
+from weft.epp.config.parameters import Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch
 from weft.epp.decision.director import Director, DirectorSettings
-from weft.epp.decision.plugin import Parameters, Surroundings
-from weft.epp.decision.request import Decision, InferenceRequest, Prompt
+from weft.epp.decision.plugin import Surroundings
+from weft.epp.decision.tickets import Decision
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load
 from weft.epp.pool.pool import Pool
+from weft.epp.request.values import InferenceRequest, Prompt
 from weft.epp.resolve import resolve
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -128,6 +131,12 @@ def bench(text: str, pool: Pool, **settings: Any) -> Bench:
     return Bench(director, pool, assembly, clock)
 
 
+def sample(made: Bench, series: str, /, **labels: str) -> float | None:
+    """What a series says."""
+    made.assembly.metrics.text()  # which brings gauges up to date
+    return made.assembly.metrics.registry.get_sample_value(series, labels)
+
+
 def profile(*plugins: str) -> str:
     """A configuration of one profile with these plugins, each by its type."""
     listed = "".join(f"- type: {plugin}\n" for plugin in plugins)
@@ -136,6 +145,6 @@ def profile(*plugins: str) -> str:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something that another task does; ten seconds at most."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
             await asyncio.sleep(0.01)

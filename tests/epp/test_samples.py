@@ -5,10 +5,10 @@ import base64
 import pytest
 
 from tests.epp.pools import Bench, bench, make_pool, pool_of, request, spec, with_loads
-from weft.epp.decision.request import Drop, Refused
+from weft.core.hashing import pack_tokens
 from weft.epp.pool.endpoint import Adapters, EndpointSpec, Load
 from weft.epp.prefix.events import Stored
-from weft.epp.prefix.keys import pack_tokens
+from weft.epp.request.values import Drop, Refused
 
 ROLE = "llm-d.ai/role"
 
@@ -152,6 +152,24 @@ def test_media_are_encoded_elsewhere():
     made = bench(DISAGGREGATED, make_pool(*roles("prefill", "decode", "encode")))
     decision = made.pick(request(1, num_media=1))
     assert decision.set_headers == {"x-encoder-hosts-ports": "10.0.0.3:8000"}
+
+
+def test_no_stage_runs_apart_without_a_decider():
+    """As in the reference, where a decider is what switches a stage on."""
+    text = DISAGGREGATED.replace("    deciders: {", "    # {")
+    made = bench(text, make_pool(*roles("prefill", "decode", "encode")))
+    assert made.pick(request(*range(200), num_media=1)).set_headers == {}
+
+
+def test_the_older_handler_decides_by_the_prefix():
+    """Whose default is never to prefill apart."""
+    text = (
+        "plugins:\n- type: pd-profile-handler\n- type: prefill-filter\n- type: decode-filter\n"
+        "schedulingProfiles:\n- {name: prefill, plugins: [{pluginRef: prefill-filter}]}\n"
+        "- {name: decode, plugins: [{pluginRef: decode-filter}]}\n"
+    )
+    made = bench(text, make_pool(*roles("prefill", "decode")))
+    assert made.pick(request(*range(200))).set_headers == {}
 
 
 def test_decoder_does_it_all_when_nobody_prefills():

@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.busy import PATIENCE_S, stretched
 from tests.cli.running import running
 from tests.faults.watching import (
     answer_of,
@@ -48,7 +49,7 @@ def stub(shared: VllmEngineStub, reference: list[int]) -> Iterator[VllmEngineStu
     yield shared
     until(lambda: is_idle(shared), 2)
     assert answer_of(shared, generate_request(CANARY)) == reference
-    assert shared.HealthCheck(pb.HealthCheckRequest(), timeout=5).healthy
+    assert shared.HealthCheck(pb.HealthCheckRequest(), timeout=PATIENCE_S).healthy
 
 
 def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -64,7 +65,7 @@ def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
 )
 def test_a_bad_value_is_refused_by_name(stub: VllmEngineStub, name: str, fields: dict[str, Any]):
     """Rows 23 to 37, 51 and 53."""
-    status, detail = refusal(stub.Generate(request(**fields), timeout=20))
+    status, detail = refusal(stub.Generate(request(**fields), timeout=PATIENCE_S))
     assert status == grpc.StatusCode.INVALID_ARGUMENT
     assert name in detail
 
@@ -89,8 +90,10 @@ def test_a_constraint_that_cannot_be_is_refused_in_time(
     stub: VllmEngineStub, name: str, fields: dict[str, Any]
 ):
     """Rows 41 to 44: within the two seconds that building one may take."""
-    assert list(stub.Generate(request(choice=pb.ChoiceConstraint(choices=["warm"])), timeout=20))
-    status, detail = refusal(stub.Generate(request(**fields), timeout=3))
+    assert list(
+        stub.Generate(request(choice=pb.ChoiceConstraint(choices=["warm"])), timeout=PATIENCE_S)
+    )
+    status, detail = refusal(stub.Generate(request(**fields), timeout=stretched(3)))
     assert status == grpc.StatusCode.INVALID_ARGUMENT
     assert name in detail
 
@@ -98,7 +101,7 @@ def test_a_constraint_that_cannot_be_is_refused_in_time(
 def test_an_expression_that_others_choke_on_is_served(stub: VllmEngineStub):
     """Row 42: nested quantifiers cost nothing where nothing backtracks."""
     fields: dict[str, Any] = {"regex": "(a+)+$", "max_tokens": 20}
-    [answer] = stub.Generate(request(**fields), timeout=20)
+    [answer] = stub.Generate(request(**fields), timeout=PATIENCE_S)
     assert set(answer.complete.output_ids) <= {ord("a"), 256, 257, 258}
 
 
@@ -109,7 +112,7 @@ def test_a_full_queue_refuses_and_recovers():
         long = generate_request(list(range(100, 200)), n=2, max_tokens=100)
         calls = [stub.Generate(long), stub.Generate(long)]
         until(lambda: load_of(stub).num_running_reqs + load_of(stub).num_waiting_reqs == 4, 5)
-        status, detail = refusal(stub.Generate(generate_request(CANARY), timeout=5))
+        status, detail = refusal(stub.Generate(generate_request(CANARY), timeout=PATIENCE_S))
         assert status == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--max-num-queued-reqs" in detail
         calls[1].cancel()
@@ -126,7 +129,7 @@ def test_too_many_queued_tokens_refuse():
         next(running_call)
         waiting_call = stub.Generate(generate_request([101] * 100, max_tokens=1000))
         until(lambda: load_of(stub).num_waiting_reqs == 1, 5)
-        status, detail = refusal(stub.Generate(generate_request(CANARY), timeout=5))
+        status, detail = refusal(stub.Generate(generate_request(CANARY), timeout=PATIENCE_S))
         assert status == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--max-num-queued-tokens" in detail
         waiting_call.cancel()

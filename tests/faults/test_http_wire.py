@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import Server, running
 from tests.cli.test_serve_http import get
 from tests.faults.watching import until
@@ -16,7 +17,7 @@ from tests.faults.watching import until
 MODEL = "embedded:random?layers=2&hidden=64&vocab=512&max_len=256"
 CANARY = {"prompt": [11, 12, 13], "max_tokens": 5, "temperature": 0, "ignore_eos": True}
 POST = (
-    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     "Connection: close\r\n"
 )
 MIB = 2**20
@@ -54,7 +55,7 @@ def server(shared: Server, reference: str) -> Iterator[Server]:
 def connect(server: Server) -> socket.socket:
     """A plain connection."""
     host, _, port = server.http.removeprefix("http://").rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=40)
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 
 
 def exchange(server: Server, data: bytes) -> bytes:
@@ -82,7 +83,7 @@ def post(body: bytes) -> bytes:
         bytes(range(256)),
         b'{"prompt": "a',
         b'{"prompt": "\xff"}',
-        b'{"prompt":' + b"[" * 100_000,
+        b'{"prompt":' + b"[" * 60_000,
         b'{"zzz":' + b"[" * 20_000 + b"]" * 20_000 + b', "prompt": "a"}',
         b"",
         b"null",
@@ -142,7 +143,7 @@ def test_a_slow_body_is_not_waited_for(server: Server):
             except TimeoutError:
                 continue
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert time.monotonic() - started < 30
+    assert is_within(time.monotonic() - started, 30)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_the_death_of_the_engine_ends_open_streams():
             answer += part
         took_s = time.monotonic() - killed_at
         status, _ = server.wait()
-    assert took_s < 2
+    assert is_within(took_s, 2)
     assert status == 1
     assert b"the engine process ended unexpectedly" in answer
     assert b"[DONE]" not in answer

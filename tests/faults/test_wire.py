@@ -11,6 +11,7 @@ import grpc
 import psutil
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import Server, running
 from tests.faults.watching import (
     answer_of,
@@ -73,7 +74,7 @@ def code_of(call: object) -> grpc.StatusCode:
 def connected(server: Server) -> Iterator[socket.socket]:
     """A plain connection."""
     host, _, port = server.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         yield connection
 
 
@@ -132,14 +133,14 @@ def test_a_message_over_the_limit_is_refused_before_it_is_held(server, stub):
     """Row 5: 80 MB announced, and the server never grows by as much."""
     before = front_of(server).memory_info().rss
     request = pb.GenerateRequest(text="x" * (80 * MIB))
-    assert code_of(stub.Generate(request, timeout=30)) == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert code_of(stub.Generate(request, timeout=PATIENCE_S)) == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert front_of(server).memory_info().rss - before < 40 * MIB
 
 
 def test_a_gzip_bomb_is_refused(server, stub):
     """Row 6: a quarter of a megabyte that would be 200 is not unpacked."""
     bomb = pb.GenerateRequest(text="x" * (200 * MIB))
-    call = stub.Generate(bomb, compression=grpc.Compression.Gzip, timeout=60)
+    call = stub.Generate(bomb, compression=grpc.Compression.Gzip, timeout=PATIENCE_S)
     assert code_of(call) == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -154,20 +155,20 @@ def test_garbage_that_claims_to_be_gzip_is_refused(server, stub):
 @pytest.mark.parametrize("metadata", [(("x-large", "y" * 40_000),), (("x", "y" * 100),) * 400])
 def test_metadata_over_the_limit_is_refused(stub, metadata):
     """Row 7: one large value, and many small ones."""
-    call = stub.Generate(generate_request(CANARY), metadata=metadata, timeout=20)
+    call = stub.Generate(generate_request(CANARY), metadata=metadata, timeout=PATIENCE_S)
     assert code_of(call) == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_a_prompt_of_ten_million_tokens_is_refused(server, stub):
-    """Row 25: in a second or so, without keeping any of it."""
+    """Row 25: the message alone is larger than any may be, and none of it is kept."""
     request = generate_request([5] * 10_000_000)
-    assert code_of(stub.Generate(request, timeout=30)) == grpc.StatusCode.INVALID_ARGUMENT
+    assert code_of(stub.Generate(request, timeout=PATIENCE_S)) == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_text_of_ten_million_characters_is_refused(server, stub):
-    """Row 25, as text: other calls go on while it is looked at."""
+    """Row 25, as text."""
     request = pb.GenerateRequest(text="word " * 2_000_000)
-    assert code_of(stub.Generate(request, timeout=60)) == grpc.StatusCode.INVALID_ARGUMENT
+    assert code_of(stub.Generate(request, timeout=PATIENCE_S)) == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 # -- time -----------------------------------------------------------------------------------------
@@ -225,5 +226,5 @@ def test_aborting_ids_that_are_not_there_does_nothing(stub):
     )
     next(call)
     for ids in ([], ["nobody"], ["precious"], ["precious-"], [""], ["precious-1x"] * 10_000):
-        stub.Abort(pb.AbortRequest(request_ids=ids), timeout=5)
+        stub.Abort(pb.AbortRequest(request_ids=ids), timeout=PATIENCE_S)
     assert [r.complete.finish_reason for r in call if r.HasField("complete")] == ["length"]

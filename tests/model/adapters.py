@@ -7,7 +7,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from weft.model.lora import Adapter
-from weft.model.spec import DecoderSpec
+from weft.model.spec import ModelSpec
 from weft.model.weights import Tensor, Weights
 
 ROOT = "base_model.model."
@@ -15,7 +15,7 @@ ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
 
 
-def modules_of(spec: DecoderSpec, targets: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+def modules_of(spec: ModelSpec, targets: tuple[str, ...]) -> dict[str, tuple[int, int]]:
     """Every module that the targets name, by its whole path, with [out, in] of its matrix."""
     hidden, inner = spec.hidden_size, spec.intermediate_size
     q_size, kv_size = spec.num_heads * spec.head_dim, spec.kv_size
@@ -44,7 +44,7 @@ def modules_of(spec: DecoderSpec, targets: tuple[str, ...]) -> dict[str, tuple[i
 
 
 def tensors_of(
-    spec: DecoderSpec, targets: tuple[str, ...], *, rank: int = 4, seed: int = 1
+    spec: ModelSpec, targets: tuple[str, ...], *, rank: int = 4, seed: int = 1
 ) -> dict[str, np.ndarray]:
     """Both halves of every module; their product is about as large as the matrix it is added to."""
     rng = np.random.default_rng(seed)
@@ -65,7 +65,7 @@ def _drawn(rng, shape, size):
 
 def write_adapter(
     directory: Path,
-    spec: DecoderSpec,
+    spec: ModelSpec,
     *,
     targets: tuple[str, ...] = (*ATTENTION, *MLP),
     tensors: dict[str, np.ndarray] | None = None,

@@ -7,7 +7,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from weft.model.embedded.byte_tokenizer import tokenizer_files
-from weft.model.families import read_config, read_spec
+from weft.model.families import FAMILIES, read_config, read_spec
 from weft.model.layout import decoder_layout
 
 CONFIG = {
@@ -29,10 +29,11 @@ CONFIG = {
 def tensors_of(config=CONFIG, dtype=np.float32):
     """A tensor of small numbers under every name that the config asks for."""
     spec = read_spec(read_config(config, "config.json"))
+    fused = FAMILIES[config["model_type"]].fused_projections
     rng = np.random.default_rng(0)
     return {
         plan.source: (rng.standard_normal(plan.source_shape) * 0.1).astype(dtype)
-        for plan in decoder_layout(spec)
+        for plan in decoder_layout(spec, fused_projections=fused)
     }
 
 

@@ -1,11 +1,14 @@
 """Every defect of a checkpoint is one `ConfigError` line: what is wrong, where, what is allowed."""
 
 import json
+import os
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from tests.busy import is_within
 from tests.model.checkpoints import (
     CONFIG,
     tensors_of,
@@ -26,7 +29,7 @@ def refusal(directory):
     before = time.perf_counter()
     with pytest.raises(ConfigError) as error:
         open_model(str(directory)).load()
-    assert time.perf_counter() - before < 10
+    assert is_within(time.perf_counter() - before, 10)
     message = str(error.value)
     assert "\n" not in message
     assert len(message) < 400 + len(str(directory))
@@ -56,9 +59,11 @@ def config_with(**changes):
         ({"vocab_size": 301}, "model.embed_tokens.weight has shape [300, 16]"),
         ({"model_type": "mamba2"}, "'mamba2' is not a model this runner knows; it runs Llama"),
         ({"model_type": "absent"}, "model_type is missing"),
+        ({"model_type": ["llama"]}, "model_type is ['llama']; it must be text"),
+        ({"model_type": {"a": 1}}, "model_type is {'a': 1}; it must be text"),
         ({"architectures": ["LlamaForQuestionAnswering"]}, "'LlamaForQuestionAnswering'"),
         ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM'"),
-        ({"rms_norm_eps": 0}, "rms_norm_eps is 0; it must be a finite number above 0"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps is 0; it must be a number from 1e-15 to 1e+15"),
         ({"rope_theta": 10**400}, "rope_theta is 1000"),
         ({"hidden_act": "swiglu"}, "hidden_act is 'swiglu'; it must be one of silu"),
         ({"attention_bias": 1}, "attention_bias is 1; it must be true or false"),
@@ -122,6 +127,38 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
     assert name in refusal(tmp_path / "m")
 
 
+FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", SINGLE)
+
+
+@pytest.mark.parametrize("name", [*FILES, INDEX, "chat_template.jinja", "modules.json"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path, name):
+    """Reading it would wait for a writer for ever."""
+    write_checkpoint(tmp_path / "m")
+    if name == INDEX:
+        (tmp_path / "m" / SINGLE).unlink()
+    (tmp_path / "m" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "m" / name)
+    assert f"{name}: is not a regular file" in refusal(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_device_in_place_of_a_file_is_not_read(tmp_path, name):
+    """/dev/zero has no end, and says that its size is 0."""
+    write_checkpoint(tmp_path / "m")
+    (tmp_path / "m" / name).unlink(missing_ok=True)
+    (tmp_path / "m" / name).symlink_to("/dev/zero")
+    assert f"{name}: is not a regular file" in refusal(tmp_path / "m")
+
+
+def test_a_pipe_in_place_of_a_shard_is_not_waited_for(tmp_path):
+    """Shards are read like the one file."""
+    write_checkpoint(tmp_path / "m")
+    write_shards(tmp_path / "m", tensors_of())
+    (tmp_path / "m" / SHARD).unlink()
+    os.mkfifo(tmp_path / "m" / SHARD)
+    assert f"{SHARD}: is not a regular file" in refusal(tmp_path / "m")
+
+
 def test_pickled_weights_are_never_loaded(tmp_path):
     """With only a pickle there, the message says why it is not read and what to do."""
     write_checkpoint(tmp_path / "m")
@@ -157,6 +194,61 @@ SPOILERS = {
     "dtype that is not served": lambda p: spoil_header(p, lambda h: h[NORM].update(dtype="I32")),
     "no dtype": lambda p: spoil_header(p, lambda h: h[NORM].pop("dtype")),
 }
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param({"__metadata__": {"a": "x" * 50_000_000}}, id="metadata"),
+        pytest.param(
+            {
+                f"{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+                for i in range(400_000)
+            },
+            id="tensors",
+        ),
+    ],
+)
+def test_a_header_that_is_larger_than_any_is_refused(tmp_path, entries):
+    """It is told by its length alone: to read 50 MB of JSON takes seconds, and memory by the gigabyte."""
+    directory = write_checkpoint(tmp_path / "m")
+    write_raw(directory / SINGLE, entries)
+    tracemalloc.start()
+    message = refusal(directory)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "model.safetensors: the header has" in message
+    assert "at most 16777216 are read" in message
+    assert most < 10_000_000
+
+
+def test_too_many_tensors_are_refused(tmp_path):
+    """Whose header is short, but of which each takes memory; so are those of many shards."""
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    directory = write_checkpoint(tmp_path / "m")
+    write_raw(directory / SINGLE, {f"{i}": empty for i in range(50_001)})
+    assert "model.safetensors: names 50001 tensors or more; at most 50000" in refusal(directory)
+    (directory / SINGLE).unlink()
+    weight_map = {}
+    for number in range(3):
+        names = [f"{number}.{i}" for i in range(20_000)]
+        write_raw(directory / f"{number}.safetensors", dict.fromkeys(names, empty))
+        weight_map.update(dict.fromkeys(names, f"{number}.safetensors"))
+    write_json(directory / INDEX, {"weight_map": weight_map})
+    assert f"{INDEX}: names 60000 tensors or more" in refusal(directory)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "chat_template.jinja", INDEX]
+)
+def test_a_file_that_is_larger_than_any_is_refused(tmp_path, name):
+    """By its size, before a byte is read."""
+    directory = write_checkpoint(tmp_path / "m")
+    if name == INDEX:
+        (directory / SINGLE).unlink()
+    with (directory / name).open("wb") as file:
+        file.truncate(33 << 20)
+    assert f"{name}: has {33 << 20} bytes; at most" in refusal(directory)
 
 
 @pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
@@ -257,6 +349,11 @@ def test_a_repeated_key_in_the_index_is_refused(tmp_path):
         ("chat_template.jinja", b"\xff", "not UTF-8"),
         ("generation_config.json", b"[]", "generation_config.json: must hold one JSON object"),
         ("generation_config.json", b'{"top_p": 1.5}', "top_p is 1.5; it must be a number"),
+        (
+            "generation_config.json",
+            b'{"repetition_penalty": 1e6}',
+            "repetition_penalty is 1000000.0; it must be a number from 1e-05 to 100000",
+        ),
         ("generation_config.json", b'{"top_k": 0.5}', "top_k is 0.5; it must be a whole number"),
         ("generation_config.json", b'{"eos_token_id": 999}', "eos_token_id holds 999"),
     ],

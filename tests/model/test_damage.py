@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.model.checkpoints import CONFIG, write_checkpoint
+from tests.model.checkpoints import CONFIG, write_checkpoint, write_json
 from weft.core.errors import ConfigError
 from weft.model.families import read_config, read_spec
 from weft.model.open import open_model
@@ -28,6 +28,10 @@ KEYS = [
         " sliding_window_pattern query_pre_attn_scalar partial_rotary_factor"
     ).split(),
 ]
+
+
+MODEL_KEYS = (*KEYS, "architectures", "quantization_config", "torch_dtype", "dtype")
+ODD = (None, True, 0, -1.5, "", "x", [], [[]], [{}], {}, {"a": []}, [None, "a"])
 
 
 def complaint(action):
@@ -74,3 +78,26 @@ def test_any_config_is_read_or_refused(model_type, changes):
     config = {**CONFIG, "model_type": model_type, **changes}
     config.pop("architectures")
     assert "\n" not in complaint(lambda: read_spec(read_config(config, "config.json")))
+
+
+@pytest.mark.parametrize("key", MODEL_KEYS)
+def test_any_kind_of_value_is_read_or_refused_from_the_file_on(directory, key):
+    """Also by what looks at the config before it is known what it is of."""
+    path = directory / "config.json"
+    sound = path.read_bytes()
+    for value in ODD:
+        write_json(path, {**CONFIG, key: value})
+        assert "\n" not in complaint(lambda: open_model(str(directory)))
+    path.write_bytes(sound)
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    "key", ["eos_token_id", "eos_token", "bos_token", "top_p", "chat_template", "add_bos_token"]
+)
+def test_any_kind_of_value_beside_the_config_is_read_or_refused(tmp_path, name, key):
+    """The files around it are no better known."""
+    directory = write_checkpoint(tmp_path / "m")
+    for value in ODD:
+        write_json(directory / name, {key: value})
+        assert "\n" not in complaint(lambda: open_model(str(directory)))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
-from weft.compute.load import load_runner
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 

@@ -181,6 +181,24 @@ def test_a_rank_beyond_the_limit_is_refused(tmp_path):
     assert read(path, max_rank=17)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"lora_alpha": 1e300},
+        {"lora_alpha": 8, "alpha_pattern": {"q_proj": 1e30}},
+        {"lora_alpha": 1e6},
+    ],
+    ids=["alpha", "pattern", "product"],
+)
+def test_a_scale_that_gives_no_numbers_is_refused(tmp_path, config):
+    """By its key where it is beyond any, else by the tensor that it takes beyond float32."""
+    tensors = tensors_of(SPEC, ("q_proj",))
+    tensors[f"{ROOT}{Q}.lora_B.weight"][0, 0] = 1e35
+    path = write_adapter(tmp_path / "a", SPEC, targets=("q_proj",), tensors=tensors, **config)
+    with pytest.raises(ConfigError, match=r"1e-06 to 1e\+06|beyond float32 once it is scaled"):
+        read(path)
+
+
 def test_numbers_that_are_none_are_refused(tmp_path):
     """They would spread to every answer."""
     tensors = tensors_of(SPEC, ("q_proj",))

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.compute.encoders import make_model
+from tests.compute.runners import load_runner
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.pooling_files import change_config, write, write_modules, write_tokenizer
-from weft.compute.load import load_pooler, load_runner
+from weft.compute.pooler import load_pooler
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind

@@ -8,10 +8,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from tests.compute.runners import load_runner
 from tests.doubles.stepping import make_engine
-from weft.compute.load import load_pooler, load_runner
+from weft.compute.pooler import load_pooler
 from weft.core.config import PoolerConfig
 from weft.core.types import FinishReason, PoolingKind
+from weft.engine.sampling.finish import Pooling
 from weft.model.open import open_model
 
 MODEL = open_model(
@@ -49,7 +51,7 @@ class PoolingMachine(RuleBasedStateMachine):
             max_num_batched_tokens=6,
             policy="priority",
         )
-        self.engine.pooler = POOLER
+        self.engine.finisher = Pooling(POOLER)
         self.submitted = {}
         self.aborted = set()
 
@@ -117,7 +119,7 @@ class PoolingMachine(RuleBasedStateMachine):
 def alone(prompt, kind, params):
     """What the model makes of a prompt."""
     engine = make_engine(ALONE, num_blocks=4, block_size=16, enable_prefix_caching=False)
-    engine.pooler = POOLER
+    engine.finisher = Pooling(POOLER)
     engine.submit_pooling("alone", prompt, kind, **params)
     assert engine.step().num_tokens == len(prompt)
     [answer] = engine.answers["alone"]

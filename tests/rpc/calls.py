@@ -1,13 +1,20 @@
 """Calls that many tests make."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 
-from tests.doubles.fake_engine import reference_tokens
+from tests.doubles.fake_engine import make_config, reference_tokens
+from tests.text.vocabularies import byte_level
+from weft.core.types import RequestOptions, SamplingParams
+from weft.core.validate import Limits
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.convert.request import to_generation
+from weft.text.prepare import InputProcessor
 
 PROMPT = [10, 11, 12, 13]
 TOKENIZER_FILES = {"tokenizer.json": b'{"a": 1}', "tokenizer_config.json": b"{}" * 50_000}
@@ -58,3 +65,34 @@ async def check_canary(stub: VllmEngineStub) -> None:
     [answer] = await completes(stub)
     assert list(answer.output_ids) == reference_tokens(PROMPT, 3)
     assert (await stub.HealthCheck(pb.HealthCheckRequest())).healthy
+
+
+@dataclass(frozen=True)
+class Understood:
+    """What became of a message: its parameters as given, and what else of it a request holds."""
+
+    params: SamplingParams
+    request_id: str | None
+    prompt_token_ids: list[int]
+    prompt: str | None
+    data_parallel_rank: int | None
+
+
+def understood(message: pb.GenerateRequest, data_parallel_size: int = 1) -> Understood:
+    """Translated, and checked as every request is."""
+    config = msgspec.structs.replace(make_config(), data_parallel_size=data_parallel_size)
+    generation = to_generation(message, Limits.of(config))
+    options = RequestOptions(
+        request_id=generation.request_id or "r",
+        prompt_text=generation.prompt_text,
+        data_parallel_rank=generation.data_parallel_rank,
+    )
+    processor = InputProcessor(config, byte_level())
+    request = processor.process(generation.prompt, generation.params, options)
+    return Understood(
+        generation.params,
+        generation.request_id,
+        request.prompt_token_ids,
+        request.prompt,
+        request.data_parallel_rank,
+    )

@@ -8,7 +8,8 @@ import pytest
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import TOKENIZER_FILES
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 
 @pytest.fixture

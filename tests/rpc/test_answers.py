@@ -10,17 +10,27 @@ from tests.doubles.fake_engine import make_config
 from tests.rpc.calls import PROMPT
 from weft.core.client import EngineClient
 from weft.core.errors import GenerationError
-from weft.core.types import RequestOutput, SamplingParams
+from weft.core.types import Request, SamplingParams, SequenceOutput
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Connection
 from weft.rpc.convert.answers import RemoteAnswers
+from weft.rpc.convert.incoming import to_server_info
 from weft.rpc.methods import SERVICE
 
 
-def take(*responses: pb.GenerateResponse, **params: Any) -> list[RequestOutput | None]:
-    answers = RemoteAnswers("r", SamplingParams(**params), None, PROMPT, None, [2])
-    return [answers.take(response) for response in responses]
+def take(*responses: pb.GenerateResponse, **params: Any) -> list[SequenceOutput]:
+    request = Request(
+        request_id="r",
+        engine_id="r-1",
+        prompt_token_ids=PROMPT,
+        params=SamplingParams(**params),
+        eos_token_ids=(2,),
+        seed=0,
+        arrival_time=0.0,
+    )
+    answers = RemoteAnswers(request, has_strict_tops=True)
+    return [output for response in responses for output in answers.take(response)]
 
 
 def chunk(**fields: Any) -> pb.GenerateResponse:
@@ -60,8 +70,8 @@ async def test_stream_that_just_ends_is_an_error():
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    connection = Connection(target, api_key=None, tls_ca=None)
-    client = RpcClient(connection, make_config(), None)
+    info = to_server_info(pb.GetServerInfoResponse())
+    client = RpcClient(Connection(target), make_config(), info, None)
 
     with pytest.raises(GenerationError, match="before every answer was finished"):
         await anext(client.generate(PROMPT, SamplingParams(detokenize=False), "r"))
@@ -83,4 +93,4 @@ def test_no_call_is_accepted_and_ignored():
         for name in inherited
         if "_unsupported(" not in inspect.getsource(getattr(EngineClient, name))
     }
-    assert silent == {"is_tracing_enabled", "is_sleeping"}
+    assert silent == {"encode", "generate", "is_tracing_enabled", "is_sleeping", "preparing"}

@@ -1,20 +1,23 @@
 """Keys and TLS."""
 
+import asyncio
 import datetime as dt
 import ipaddress
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
-from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import TOKENIZER_FILES, check_canary, refusal, request
@@ -22,7 +25,8 @@ from weft.core.errors import ConfigError
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.methods import METHODS, SERVICE
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 
@@ -96,11 +100,23 @@ async def test_empty_key_is_no_key(engine: FakeEngine):
         await server.start()
 
 
-async def list_services(channel: grpc.aio.Channel, metadata=()) -> set[str]:
+async def reflect(channel: grpc.aio.Channel, package: str, metadata=(), **asked):
+    """What reflection of one version answers; both have the same messages."""
+    call = channel.stream_stream(
+        f"/{package}.ServerReflection/ServerReflectionInfo",
+        reflection_pb2.ServerReflectionRequest.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )(iter([reflection_pb2.ServerReflectionRequest(**asked)]), metadata=metadata)
+    [answer] = [answer async for answer in call]
+    return answer
+
+
+async def list_services(
+    channel: grpc.aio.Channel, metadata=(), package="grpc.reflection.v1alpha"
+) -> set[str]:
     """What reflection names."""
-    message = reflection_pb2.ServerReflectionRequest(list_services="")
-    call = ServerReflectionStub(channel).ServerReflectionInfo(iter([message]), metadata=metadata)
-    return {s.name async for r in call for s in r.list_services_response.service}
+    answer = await reflect(channel, package, metadata, list_services="")
+    return {service.name for service in answer.list_services_response.service}
 
 
 async def test_reflection_needs_the_flag_and_a_key(
@@ -117,6 +133,147 @@ async def test_reflection_needs_the_flag_and_a_key(
     assert without_flag.value.code() == grpc.StatusCode.UNIMPLEMENTED
     assert without_key.value.code() == UNAUTHENTICATED
     assert {SERVICE, "grpc.health.v1.Health"} <= services
+
+
+async def test_both_versions_of_reflection_tell_the_same(guarded: grpc.aio.Channel):
+    """Tools ask v1 first and older ones know v1alpha only; each can be asked for itself and the other."""
+    versions = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
+    old, new = [
+        await list_services(guarded, bearer("first"), package=version) for version in versions
+    ]
+    files = []
+    for version in versions:
+        symbol = f"{version}.ServerReflection"
+        answer = await reflect(guarded, versions[0], bearer("first"), file_containing_symbol=symbol)
+        [text] = answer.file_descriptor_response.file_descriptor_proto
+        files.append(FileDescriptorProto.FromString(text))
+
+    assert old == new
+    assert {f"{version}.ServerReflection" for version in versions} <= new
+    assert [file.package for file in files] == list(versions)
+
+
+# -- who may call what ------------------------------------------------------------------------
+
+CONTROL = ("FlushCache", "StartProfile", "StopProfile", "SubscribeKvEvents")
+SERVING = sorted(METHODS.keys() - {*CONTROL, "Abort"})
+OPENED = "opened"
+
+
+@asynccontextmanager
+async def serving(engine: FakeEngine, **options) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to a server with these options."""
+    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0, heartbeat_s=0.05, **options))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+        yield channel
+    await server.stop()
+
+
+async def outcome(channel: grpc.aio.Channel, name: str, *keys: str) -> grpc.StatusCode | str:
+    """What an empty message to a call comes to, past the keys or not."""
+    metadata = [pair for key in keys for pair in bearer(key)]
+    method = METHODS[name]
+    message = (
+        b"\x10\x01" if name == "SubscribeKvEvents" else b""  # load records at once
+    )
+    make = channel.unary_stream if method.is_streaming else channel.unary_unary
+    call = make(method.path)(message, metadata=metadata)
+    try:
+        await (anext(aiter(call)) if method.is_streaming else call)
+    except grpc.aio.AioRpcError as error:
+        refused = (UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+        return error.code() if error.code() in refused else OPENED
+    finally:
+        call.cancel()
+    return OPENED
+
+
+BOTH = MappingProxyType({"api_keys": ("user",), "control_api_keys": ("admin",)})
+
+
+@pytest.mark.parametrize("name", CONTROL)
+async def test_control_needs_a_control_key(engine: FakeEngine, name: str):
+    """What reaches beyond the caller's own requests is for holders of a control key, as over HTTP."""
+    async with serving(engine, **BOTH) as channel:
+        assert await outcome(channel, name) is UNAUTHENTICATED
+        assert await outcome(channel, name, "user") is UNAUTHENTICATED
+        assert await outcome(channel, name, "admin") == OPENED
+
+
+@pytest.mark.parametrize("name", CONTROL)
+async def test_control_is_off_where_only_api_keys_are_given(engine: FakeEngine, name: str):
+    """No key of this server opens it, and the answer says which flag would."""
+    async with serving(engine, api_keys=("user",)) as channel:
+        assert await outcome(channel, name, "user") is grpc.StatusCode.PERMISSION_DENIED
+        _, detail = await refusal(
+            channel.unary_unary(METHODS[name].path)(b"", metadata=bearer("user"))
+        )
+        assert "--control-api-key" in detail
+
+
+@pytest.mark.parametrize("name", [*CONTROL, *SERVING, "Abort"])
+async def test_without_any_key_everything_is_open(engine: FakeEngine, name: str):
+    """Gateways and pickers send no key: where the server asks for none they get events and may flush."""
+    async with serving(engine) as channel:
+        assert await outcome(channel, name) == OPENED
+
+
+@pytest.mark.parametrize("name", SERVING)
+async def test_a_control_key_is_no_api_key(engine: FakeEngine, name: str):
+    """As over HTTP: each kind opens its own calls."""
+    async with serving(engine, **BOTH) as channel:
+        assert await outcome(channel, name, "admin") is UNAUTHENTICATED
+        assert await outcome(channel, name, "user") == OPENED
+
+
+@pytest.mark.parametrize("name", [*SERVING, "Abort"])
+async def test_control_keys_alone_leave_requests_open(engine: FakeEngine, name: str):
+    """No API key is no check of requests, whatever guards control."""
+    async with serving(engine, control_api_keys=("admin",)) as channel:
+        assert await outcome(channel, name) == OPENED
+        assert await outcome(channel, "FlushCache") is UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "is_aborted"),
+    [
+        pytest.param("user", "user", True, id="the same key"),
+        pytest.param("user", "second", False, id="another key"),
+        pytest.param("user", "admin", True, id="a control key"),
+    ],
+)
+async def test_abort_ends_what_was_begun_with_the_same_key(
+    engine: FakeEngine, own: str, other: str, is_aborted: bool
+):
+    """An id is easy to guess: another caller's is passed over as if nobody had it."""
+    keys = {"api_keys": ("user", "second"), "control_api_keys": ("admin",)}
+    async with serving(engine, **keys) as channel:
+        stub = VllmEngineStub(channel)
+        engine.hold()
+        call = stub.Generate(
+            request(request_id="mine", stream=True, max_tokens=2), metadata=bearer(own)
+        )
+        await engine.wait_for_open(1)
+        await stub.Abort(pb.AbortRequest(request_ids=["mine"]), metadata=bearer(other))
+        await engine.run_freely()
+        reasons = {r.complete.finish_reason async for r in call if r.HasField("complete")}
+
+    assert reasons == {"abort" if is_aborted else "length"}
+
+
+async def test_health_check_is_open_with_the_flag_only(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture
+):
+    """Gateways send no key with it; the log says so at the start, and which flag opens it."""
+    caplog.set_level("INFO", logger="weft.rpc")
+    async with serving(engine, api_keys=("user",)) as channel:
+        assert await outcome(channel, "HealthCheck") is UNAUTHENTICATED
+    assert "--grpc-open-health-check" in caplog.text
+    caplog.clear()
+    async with serving(engine, api_keys=("user",), open_health_check=True) as channel:
+        assert await outcome(channel, "HealthCheck") == OPENED
+        assert await outcome(channel, "GetServerInfo") is UNAUTHENTICATED
+    assert "--grpc-open-health-check" not in caplog.text
 
 
 # -- TLS --------------------------------------------------------------------------------------
@@ -186,6 +343,32 @@ async def test_tls_encrypts(engine: FakeEngine, pairs: dict[str, Pair]):
         status, _ = await refusal(VllmEngineStub(plain).HealthCheck(pb.HealthCheckRequest()))
         assert status == grpc.StatusCode.UNAVAILABLE
     await server.stop()
+
+
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
+async def test_a_handshake_that_nobody_ends_is_ended(
+    engine: FakeEngine, pairs: dict[str, Pair], has_tls: bool
+):
+    """A connection without a handshake holds a descriptor; others are served meanwhile and afterwards."""
+    pair = pairs["server"]
+    files = {"tls_cert": pair.cert, "tls_key": pair.key} if has_tls else {}
+    server, target = await start(engine, handshake_timeout_s=1.0, **files)
+    trust = grpc.ssl_channel_credentials(pair.cert.read_bytes())
+    streams = [await asyncio.open_connection("127.0.0.1", target.split(":")[1]) for _ in range(50)]
+    make = grpc.aio.secure_channel if has_tls else grpc.aio.insecure_channel
+    async with make(target, *((trust,) if has_tls else ())) as channel:
+        await check_canary(VllmEngineStub(channel))
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(_until_closed(reader) for reader, _ in streams))
+        await check_canary(VllmEngineStub(channel))
+    for _, writer in streams:
+        writer.close()
+    await server.stop()
+
+
+async def _until_closed(reader: asyncio.StreamReader) -> None:
+    with suppress(ConnectionResetError):
+        await reader.read()
 
 
 async def test_client_certificate_is_asked_for(engine: FakeEngine, pairs: dict[str, Pair]):

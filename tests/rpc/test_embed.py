@@ -3,16 +3,20 @@
 import asyncio
 
 import grpc
+import msgspec
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.contract.engines import local
+from tests.doubles.stepping import make_request
 from tests.rpc.calls import TOKENIZER_FILES, refusal
-from weft.core.types import PoolingParams
-from weft.core.validate import Limits
+from weft.core.errors import BadRequest
+from weft.core.types import PoolingParams, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.convert.embed import to_embedding
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.convert.embed import to_embed_request, to_embedding
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ async def stub(engine):
 
 async def until(is_so):
     """Wait for the engine to get there."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if is_so():
                 return
@@ -117,9 +121,28 @@ async def test_a_deadline_ends_the_request(engine, stub):
 
 async def test_padding_is_no_part_of_the_text(engine):
     """Ids of the padding at the end are left out where they can only be that."""
-    limits = Limits.of(engine.vllm_config)
-    pooler = engine.vllm_config.pooler_config
+    limits = engine.info.limits
+    pooler = engine.info.pooler
     asked = message(5, 0, 6, 0, 0)
     assert to_embedding(asked, pooler, limits, 0).prompt == {"prompt_token_ids": [5, 0, 6]}
     assert to_embedding(asked, pooler, limits).prompt == {"prompt_token_ids": [5, 0, 6, 0, 0]}
     assert to_embedding(message(0, 0), pooler, limits, 0).prompt == {"prompt_token_ids": [0]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"token_type_ids": [0, 1]}, "prompt_pair"),
+        ({"cache_salt": "s"}, "cache_salt"),
+        ({"pooling": PoolingParams(task="classify")}, "task"),
+        ({"pooling": PoolingParams(task="embed", normalize=False)}, "normalize"),
+    ],
+)
+def test_what_this_wire_has_no_word_for_is_not_sent(changes, name):
+    """By name; a plain prompt is."""
+    plain = msgspec.structs.replace(
+        make_request("r", [5, 6], SamplingParams(max_tokens=1)), pooling=PoolingParams(task="embed")
+    )
+    assert list(to_embed_request(plain).tokenized.input_ids) == [5, 6]
+    with pytest.raises(BadRequest, match=name):
+        to_embed_request(msgspec.structs.replace(plain, **changes))

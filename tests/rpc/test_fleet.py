@@ -5,13 +5,15 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, make_config, overloaded
 from tests.rpc.calls import PROMPT
 from tests.rpc.test_client import TOKENIZER_FILES
 from weft.core.errors import ConfigError, Overloaded, Unavailable
 from weft.core.types import OutputKind, SamplingParams
 from weft.rpc.fleet import Fleet
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=4, output_kind=OutputKind.DELTA)
 
@@ -51,7 +53,7 @@ async def tokens(fleet, request_id="r", prompt=PROMPT):
 
 async def until(is_true):
     """Wait for something that the watch brings about."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not is_true():  # noqa: ASYNC110 - nothing tells when it happens
             await asyncio.sleep(0.02)
 
@@ -64,7 +66,7 @@ async def test_open_requests_are_spread():
     async with fleet_of(engines) as (fleet, _):
         tasks = [asyncio.create_task(tokens(fleet, f"r{i}")) for i in range(6)]
         for engine in engines:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await engine.wait_for_open(3)
         assert fleet.num_active_requests == 6
         for engine in engines:

@@ -6,14 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.doubles.fake_engine import make_config
+from tests.rpc.calls import Understood, understood
 from weft.core.errors import BadRequest
-from weft.core.validate import Limits
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.methods import METHODS, Malformed
-
-LIMITS = Limits.of(make_config())
 
 UINT32 = st.sampled_from([0, 1, 2, 20, 511, 512, 2**31 - 1, 2**31, 2**32 - 1])
 INT32 = st.sampled_from([0, 1, -1, -2, 20, 512, 2**31 - 1, -(2**31)])
@@ -54,10 +50,10 @@ REQUESTS = message(
 )
 
 
-def outcome(request: pb.GenerateRequest) -> Generation | BadRequest:
+def outcome(request: pb.GenerateRequest) -> Understood | BadRequest:
     """Converted, or refused; anything else fails the test."""
     try:
-        return to_generation(request, LIMITS)
+        return understood(request)
     except BadRequest as error:
         return error
 
@@ -67,7 +63,7 @@ def test_extreme_values_are_converted_or_refused(request: pb.GenerateRequest):
     """Every field at its ends, NaN, infinities and long lists; a refusal says something."""
     result = outcome(request)
 
-    assert isinstance(result, Generation) or str(result)
+    assert isinstance(result, Understood) or str(result)
 
 
 @given(data=st.binary(max_size=200))

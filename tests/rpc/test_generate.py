@@ -2,6 +2,7 @@ import asyncio
 
 import grpc
 
+from tests.busy import PATIENCE_S
 from tests.contract.engines import MODEL, start, stop
 from tests.doubles.fake_engine import FakeEngine, FakeRenderer, overloaded, reference_tokens
 from tests.rpc.calls import PROMPT, check_canary, completes, refusal, request, responses
@@ -9,7 +10,8 @@ from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 
 async def test_whole_answer_comes_in_one_complete(stub: VllmEngineStub, engine: FakeEngine):
@@ -176,7 +178,7 @@ async def test_headers_come_before_the_first_answer(stub: VllmEngineStub, engine
     engine.hold()
     call = stub.Generate(request())
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await call.initial_metadata()
 
     assert not call.done()

@@ -5,6 +5,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from tests.busy import PATIENCE_S, stretched
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import check_canary, refusal, request
 from weft.pb import vllm_engine_pb2 as pb
@@ -24,7 +25,7 @@ def health(channel: grpc.aio.Channel) -> HealthStub:
 
 async def next_status(watch) -> int:
     """The next state that a watcher is told."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         return (await watch.read()).status
 
 
@@ -79,7 +80,7 @@ async def test_dead_engine_shows_within_two_seconds(
     open_call = stub.Generate(request(stream=True))
     await engine.wait_for_open(1)
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(stretched(2)):
         await engine.die()
         assert await next_status(watch) == NOT_SERVING
         status, detail = await refusal(open_call)

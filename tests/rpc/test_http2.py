@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import check_canary
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
@@ -46,7 +47,7 @@ class Connection:
 
     async def receive(self, *kinds: int) -> Frame:
         """The next frame of one of these kinds."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 head = await self._reader.readexactly(9)
                 payload = await self._reader.readexactly(int.from_bytes(head[:3], "big"))

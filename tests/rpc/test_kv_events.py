@@ -5,6 +5,7 @@ import grpc
 import msgspec
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import TOKENIZER_FILES, refusal
 from weft.core.types import (
@@ -19,7 +20,8 @@ from weft.pb import common_pb2
 from weft.pb.common_pb2 import SubscribeKvEventsRequest
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.convert.kv_events import to_event, to_int64
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 from weft.rpc.ticks import with_ticks
 
 HASHES = [bytes([i]) * 32 for i in (1, 0xFF)]
@@ -31,7 +33,7 @@ def batch(number: int, *events: KvEvent) -> KvEventBatch:
 
 async def read(call) -> common_pb2.KvEventBatch:
     """The next message, soon."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         return await call.read()
 
 

@@ -10,6 +10,7 @@ import grpc
 import msgspec
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, make_config, reference_tokens
 from tests.rpc.calls import PROMPT, TOKENIZER_FILES, check_canary, refusal, request
 from weft.core.errors import ConfigError
@@ -17,8 +18,9 @@ from weft.core.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.methods import METHODS
+from weft.rpc.options import RpcOptions
 from weft.rpc.outlet import Outlet
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.server import RpcServer
 
 # -- deadlines --------------------------------------------------------------------------------
 
@@ -56,7 +58,7 @@ async def test_server_keeps_the_deadline_by_itself(server: RpcServer, engine: Fa
     context = LateContext()
 
     with pytest.raises(grpc.aio.AbortError):
-        await asyncio.wait_for(call_handler(server, "Generate", request(), context), 5)
+        await asyncio.wait_for(call_handler(server, "Generate", request(), context), PATIENCE_S)
 
     assert context.aborted_with[0] == grpc.StatusCode.DEADLINE_EXCEEDED
     assert engine.num_active_requests == 0
@@ -80,7 +82,7 @@ class LateContext:
     async def send_initial_metadata(self, _metadata: Any) -> None:
         return None
 
-    async def abort(self, status: grpc.StatusCode, detail: str) -> None:
+    async def abort(self, status: grpc.StatusCode, detail: str, _trailing: Any) -> None:
         self.aborted_with = status, detail
         raise grpc.aio.AbortError
 
@@ -150,7 +152,7 @@ async def test_reader_that_stops_reading_ends_its_request(caplog):
         )
         await engine.wait_for_open(1)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await engine.wait_for_open(0)
 
         assert engine.dropped == ["slow"]
@@ -253,8 +255,8 @@ async def test_drain_aborts_what_does_not_finish_in_time(
 
 async def test_drain_of_an_idle_server_is_immediate(server: RpcServer, target: str):
     """Nothing to wait for."""
-    async with asyncio.timeout(3):
-        await server.drain(60)
+    async with asyncio.timeout(PATIENCE_S):
+        await server.drain(10 * PATIENCE_S)
 
     async with grpc.aio.insecure_channel(target) as channel:
         status, _ = await refusal(VllmEngineStub(channel).HealthCheck(pb.HealthCheckRequest()))
@@ -266,7 +268,7 @@ async def test_drain_ends_even_if_the_engine_is_dead(server: RpcServer, engine: 
     await server.start()
     await engine.die()
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(PATIENCE_S):
         await server.drain(0)
 
 

@@ -14,7 +14,8 @@ from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.client import RpcClient
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 SPEC = open_model(MODEL).spec
 PROMPT = list(range(100, 120))

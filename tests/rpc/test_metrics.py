@@ -10,7 +10,8 @@ from weft.core.errors import GenerationError, Overloaded, WeftError
 from weft.core.metrics import Metrics
 from weft.core.types import FinishReason, OutputKind, SamplingParams
 from weft.rpc.client import RpcClient
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 PROMPT = [10, 11, 12]
 

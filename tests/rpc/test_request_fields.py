@@ -7,7 +7,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from tests.doubles.fake_engine import FakeEngine, make_config
-from tests.rpc.calls import PROMPT, request
+from tests.rpc.calls import PROMPT, Understood, request, understood
 from weft.core.errors import BadRequest
 from weft.core.types import (
     OutputKind,
@@ -18,13 +18,9 @@ from weft.core.types import (
 from weft.core.validate import Limits
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.convert.outgoing import to_sampling_params as to_wire
-from weft.rpc.convert.request import (
-    Generation,
-    refuse_profile_options,
-    to_flush_timeout,
-    to_generation,
-)
+from weft.rpc.convert.outgoing import check_carried
+from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
+from weft.rpc.convert.sampling import to_message as to_wire
 from weft.rpc.methods import METHODS
 
 LIMITS = Limits.of(make_config())
@@ -67,8 +63,8 @@ def set_field(message: Message, field: FieldDescriptor) -> None:
         setattr(message, field.name, _VALID.get(field.name, _SCALARS[field.cpp_type]))
 
 
-def convert(message: pb.GenerateRequest) -> Generation:
-    return to_generation(message, LIMITS, data_parallel_size=4)
+def convert(message: pb.GenerateRequest) -> Understood:
+    return understood(message, data_parallel_size=4)
 
 
 def fields_of(message_type: type[Message]) -> list[Any]:
@@ -212,9 +208,10 @@ def test_flush_timeout_must_be_a_sane_number(timeout_s: float):
         to_flush_timeout(common_pb2.FlushCacheRequest(timeout_s=timeout_s))
 
 
-def test_false_json_object_is_no_constraint():
-    """A switch that is off asks for nothing."""
-    assert convert(request(json_object=False)) == convert(request())
+def test_false_json_object_is_refused():
+    """A member of the oneof was chosen: as over HTTP, one that asks for nothing is a mistake, not a choice."""
+    with pytest.raises(BadRequest, match="json_object must be true"):
+        convert(request(json_object=False))
 
 
 @pytest.mark.parametrize(
@@ -278,9 +275,9 @@ def test_what_the_wire_cannot_carry_is_refused_by_the_client(name: str, value: o
     else:
         params = SamplingParams(**{name: value})
     with pytest.raises(BadRequest, match=name):
-        to_wire(params)
+        check_carried(params)
 
 
 def test_fake_engine_has_the_limits_tested_here():
     """The limits above are those of the engine that the other tests use."""
-    assert Limits.of(FakeEngine().vllm_config) == LIMITS
+    assert FakeEngine().info.limits == LIMITS

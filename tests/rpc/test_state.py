@@ -9,8 +9,10 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import check_canary, completes, refusal, request
+from weft.core.engine_info import EngineInfo
 from weft.core.types import EngineLoad
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
@@ -85,13 +87,19 @@ async def test_server_info_is_real(stub: VllmEngineStub, engine: FakeEngine):
     ("rules_thoughts", "start"), [(False, "after_reasoning"), (True, "first_token")]
 )
 def test_server_info_tells_where_constraints_begin(rules_thoughts: bool, start: str):
-    """With a reasoning parser only: gateways that find thoughts themselves go by it."""
+    """Gateways that find reasoning themselves go by it; without a parser a caller may say where it ends."""
     config = replace(make_config(), structured_outputs_in_reasoning=rules_thoughts)
-    facts = {"num_active_requests": 0, "is_paused": False, "last_receive_time": 1, "uptime_s": 1}
-    info = to_server_info(config, **facts, reasoning_parser="deepseek_r1")
+    facts = {
+        "num_active_requests": 0,
+        "is_paused": False,
+        "last_receive_time": 1,
+        "uptime_s": 1,
+    }
+    info = to_server_info(EngineInfo.of(config), **facts, reasoning_parser="deepseek_r1")
     assert (info.engine_reasoning_parser, info.constrained_decoding_start) == ("deepseek_r1", start)
-    silent = to_server_info(config, **facts)
-    assert (silent.engine_reasoning_parser, silent.constrained_decoding_start) == ("", "")
+    silent = to_server_info(EngineInfo.of(config), **facts)
+    assert silent.engine_reasoning_parser == ""
+    assert silent.constrained_decoding_start == ("first_token" if rules_thoughts else "")
 
 
 async def test_loads_are_the_engine_s(stub: VllmEngineStub, engine: FakeEngine):
@@ -168,7 +176,7 @@ async def test_flush_tries_again_until_its_timeout(stub: VllmEngineStub, engine:
     """With a timeout it waits for the requests that hold blocks."""
     engine.num_resets_refused = 2
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         answer = await stub.FlushCache(common_pb2.FlushCacheRequest(timeout_s=30))
 
     assert answer.success

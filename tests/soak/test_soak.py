@@ -11,6 +11,7 @@ from typing import TypeVar
 import psutil
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import Server, running
 from tests.contract.engines import MODEL, start, stop
 from tests.faults.watching import answer_of, generate_request, is_idle, stub_of, until
@@ -18,7 +19,8 @@ from tests.soak.footprint import Footprint
 from tests.soak.traffic import KINDS, Traffic
 from weft.engine.front.process_client import ProcessClient
 from weft.model.open import open_model
-from weft.rpc.server import RpcOptions, RpcServer
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 
 NUM_BLOCKS = 32  # so few that requests preempt each other
 FLAGS = ("--max-model-len", "256", "--num-gpu-blocks-override", str(NUM_BLOCKS))
@@ -59,8 +61,8 @@ def watched(*flags: str) -> Iterator[tuple[Watched, list[str]]]:
         reader.start()
         yield Watched(server), log
         server.send(signal.SIGTERM)
-        assert server.process.wait(20) == 0
-        reader.join(5)
+        assert server.process.wait(PATIENCE_S) == 0
+        reader.join(PATIENCE_S)
 
 
 T = TypeVar("T")
@@ -69,7 +71,7 @@ T = TypeVar("T")
 async def settled(read: Callable[[], T]) -> T:
     """What is read five times in a row: closed connections and ended calls take a moment to go."""
     last, num_same = read(), 1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while num_same < 5:
             await asyncio.sleep(0.05)
             now = read()

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import grpc
 
+from tests.busy import PATIENCE_S
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
@@ -63,7 +64,7 @@ class Traffic:
 
             async def send_many() -> None:
                 for _ in numbers:
-                    await asyncio.wait_for(self._send(stub), 20)
+                    await asyncio.wait_for(self._send(stub), PATIENCE_S)
 
             async with asyncio.TaskGroup() as group:
                 for _ in range(at_once):

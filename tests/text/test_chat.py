@@ -6,9 +6,10 @@ import time
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from tests.busy import is_within
 from tests.text.vocabularies import byte_level_library
 from weft.core.errors import BadRequest, ConfigError
-from weft.text.chat import ChatTemplate, RenderLimits, normalise_messages
+from weft.text.chat import RESERVED_NAMES, ChatTemplate, RenderLimits, normalise_messages
 
 TOKENS = {"bos_token": "<|start|>", "eos_token": "<|end|>"}
 
@@ -96,7 +97,7 @@ def reference(source, messages, **options):
     [
         {"add_generation_prompt": True},
         {"add_generation_prompt": False, "tools": TOOLS},
-        {"add_generation_prompt": True, "enable_thinking": False},
+        {"add_generation_prompt": True, "template_kwargs": {"enable_thinking": False}},
         {"add_generation_prompt": False, "continue_final_message": True},
         {"add_generation_prompt": False, "documents": [{"title": "T", "text": "x"}]},
     ],
@@ -104,7 +105,9 @@ def reference(source, messages, **options):
 def test_prompts_are_those_of_transformers(source, options):
     """Tools, documents, own variables, continuation: each renders the text models were trained on."""
     with ChatTemplate(source, TOKENS) as template:
-        assert template.render(TALK, **options) == reference(source, TALK, **options)
+        flat = {**options, **options.get("template_kwargs", {})}
+        flat.pop("template_kwargs", None)
+        assert template.render(TALK, **options) == reference(source, TALK, **flat)
 
 
 def test_a_tool_conversation_is_that_of_transformers():
@@ -174,7 +177,7 @@ def test_a_template_that_never_ends_is_stopped(source):
         started = time.monotonic()
         with pytest.raises(BadRequest, match=r"did not finish within 0\.3 s"):
             template.render([{"role": "evil", "content": "123456789"}])
-        assert time.monotonic() - started < 2
+        assert is_within(time.monotonic() - started, 2)
         assert template.render(TALK) == "fine"
 
 
@@ -247,13 +250,11 @@ def test_a_template_cannot_leave_the_sandbox(source):
         template.render(TALK)
 
 
-@pytest.mark.parametrize(
-    "name", ["tokenize", "chat_template", "conversation", "bos_token", "raise_exception"]
-)
+@pytest.mark.parametrize("name", [*sorted(RESERVED_NAMES), "bos_token"])
 def test_reserved_names_are_refused(name):
     """A caller's keywords may not replace arguments, functions or special tokens."""
-    with pytest.raises(BadRequest, match=f"may not set {name}") as caught:
-        ChatTemplate("x", TOKENS).render(TALK, **{name: True})
+    with pytest.raises(BadRequest, match=f"may not set '{name}'") as caught:
+        ChatTemplate("x", TOKENS).render(TALK, template_kwargs={name: True})
     assert caught.value.parameter == "chat_template_kwargs"
 
 
@@ -261,7 +262,7 @@ def test_reserved_names_are_refused(name):
 def test_only_scalars_reach_the_template_from_a_caller(value):
     """Anything with structure could be a way around the checks on messages."""
     with pytest.raises(BadRequest, match="must be a string, number"):
-        ChatTemplate("x", TOKENS).render(TALK, extra=value)
+        ChatTemplate("x", TOKENS).render(TALK, template_kwargs={"extra": value})
 
 
 @pytest.mark.parametrize(

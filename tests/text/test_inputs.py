@@ -1,20 +1,35 @@
 """From prompts in every form to checked requests."""
 
+import asyncio
 import time
+from dataclasses import replace
 
 import msgspec
 import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from tests.text.vocabularies import byte_level, byte_level_library, files_of
+from tests.busy import is_within
+from tests.text.vocabularies import (
+    byte_level,
+    byte_level_library,
+    files_of,
+    llama_like_library,
+    metaspace_library,
+    word_library,
+)
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import SamplingParams
-from weft.text.inputs import Processor
+from weft.core.types import RequestOptions, SamplingParams
+from weft.core.validate import MAX_CHARS_PER_TOKEN, MAX_SHORT_TEXT_CHARS, Limits
+from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 
 LEN = 64
 TOKENIZER = byte_level()
 IDS = list(range(10, 30))
+PLAIN = RequestOptions(request_id="r")
 
 
 def config(max_model_len=LEN, num_blocks=16):
@@ -51,9 +66,8 @@ def config(max_model_len=LEN, num_blocks=16):
 
 
 def process(prompt, params=None, tokenizer=TOKENIZER, **options):
-    return Processor(config(), tokenizer).process(
-        prompt, params or SamplingParams(), "r", **options
-    )
+    asked = RequestOptions(request_id="r", **options)
+    return InputProcessor(config(), tokenizer).process(prompt, params or SamplingParams(), asked)
 
 
 TEXT_IDS = byte_level().encode("hello")
@@ -110,7 +124,7 @@ def test_a_malformed_prompt_names_what_is_wrong(prompt, parameter, words):
 def test_an_engine_can_let_grammars_rule_thoughts():
     """Its configuration does for every request what a request can do for itself."""
     rules = msgspec.structs.replace(config(), structured_outputs_in_reasoning=True)
-    request = Processor(rules, TOKENIZER).process("x", SamplingParams(), "r")
+    request = InputProcessor(rules, TOKENIZER).process("x", SamplingParams(), PLAIN)
     assert request.params.grammar_from_first_token
     assert not process("x").params.grammar_from_first_token
 
@@ -130,7 +144,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_the_numbers():
 
 def test_a_text_too_long_to_fit_is_refused_before_it_is_encoded():
     """Encoding megabytes only to refuse them would hold a thread."""
-    with pytest.raises(ContextLengthExceeded, match="characters, which cannot fit"):
+    with pytest.raises(ContextLengthExceeded, match="characters, of which at most 2304"):
         process("a" * 1_000_000)
     with pytest.raises(ContextLengthExceeded, match="and the prompt has"):
         process("a" * 400)
@@ -155,6 +169,33 @@ def test_token_prompts_are_truncated_too(kept, kwargs, expected):
     assert request.prompt_token_ids == expected
 
 
+def test_no_text_is_cut_into_more_than_so_many_tokens_a_character():
+    """However long the vocabulary's longest token is; a short text may hold anything."""
+    limits = Limits(vocab_size=400, max_model_len=1_000_000, max_pool_tokens=1_000_000)
+    assert limits.max_text_chars == MAX_CHARS_PER_TOKEN * 1_000_000
+    assert replace(limits, max_model_len=8).max_text_chars == MAX_SHORT_TEXT_CHARS
+
+
+def test_a_text_to_truncate_is_bounded_too():
+    """What of it is kept cannot be known without cutting all of it."""
+    library = tokenizers.Tokenizer.from_str(byte_level_library().to_str())
+    library.add_tokens(["x" * 100_000])
+    long_token = Tokenizer.from_files(files_of(library))
+    params = SamplingParams(truncate_prompt_tokens=1)
+    with pytest.raises(ContextLengthExceeded, match=f"at most {MAX_SHORT_TEXT_CHARS} are taken"):
+        process("a" * (MAX_SHORT_TEXT_CHARS + 1), params, tokenizer=long_token)
+
+
+async def test_bad_words_are_encoded_on_a_thread():
+    """There may be hundreds, each in two spellings."""
+    params = SamplingParams(bad_words=["a", "b"])
+    processor = InputProcessor(config(), TOKENIZER)
+    work = asyncio.create_task(processor.prepare([5], params, PLAIN))
+    await asyncio.sleep(0)
+    assert not work.done()
+    assert (await work).bad_token_ids
+
+
 @pytest.mark.parametrize(("side", "expected"), [("left", TEXT_IDS[-1]), ("right", TEXT_IDS[0])])
 def test_a_text_far_beyond_the_context_is_truncated_at_once(side, expected):
     """Only the kept end of a huge text is encoded."""
@@ -164,7 +205,7 @@ def test_a_text_far_beyond_the_context_is_truncated_at_once(side, expected):
         SamplingParams(truncate_prompt_tokens=1),
         tokenization_kwargs={"truncation_side": side},
     )
-    assert time.perf_counter() - started < 1
+    assert is_within(time.perf_counter() - started, 1)
     assert request.prompt_token_ids == [expected]
 
 
@@ -250,26 +291,96 @@ def test_prompt_text_only_labels():
 def test_request_ids_are_short_and_printable(request_id):
     """They go into logs and headers."""
     with pytest.raises(BadRequest) as caught:
-        Processor(config(), None).process([5], SamplingParams(), request_id)
+        InputProcessor(config(), None).process(
+            [5], SamplingParams(), RequestOptions(request_id=request_id)
+        )
     assert caught.value.parameter == "request_id"
 
 
 def test_an_answer_never_outgrows_the_pool():
     """A sequence that needs more than every block could never finish."""
-    processor = Processor(config(num_blocks=4), None)
-    assert processor.process([5] * 10, SamplingParams(max_tokens=50), "r").params.max_tokens == 6
+    processor = InputProcessor(config(num_blocks=4), None)
+    assert processor.process([5] * 10, SamplingParams(max_tokens=50), PLAIN).params.max_tokens == 6
     with pytest.raises(ContextLengthExceeded, match="whole KV cache holds 16"):
-        processor.process([5] * 16, SamplingParams(), "r")
+        processor.process([5] * 16, SamplingParams(), PLAIN)
 
 
-def test_bad_words_become_tokens_in_both_spellings():
-    """At the start of a text and after a space; each list once."""
-    request = process(IDS, SamplingParams(bad_words=["hello", " hello"]))
-    assert request.bad_token_ids == [
-        TOKENIZER.encode("hello", add_special_tokens=False),
-        TOKENIZER.encode(" hello", add_special_tokens=False),
-    ]
-    assert process(IDS).bad_token_ids == []
+def prefixing_library():
+    """Byte-level, with a space put before every text that has none."""
+    library = byte_level_library().from_str(byte_level_library().to_str())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return library
+
+
+def merging_library():
+    """A word of one token behind a space, and of several at the start of a text."""
+    vocab = {name: i for i, name in enumerate(["Ġ", *"abcde", "Ġa", "Ġab", "cd"])}
+    library = tokenizers.Tokenizer(
+        models.BPE(vocab, [("Ġ", "a"), ("Ġa", "b"), ("c", "d")], unk_token=None)
+    )
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def first_metaspace_library():
+    """As newer Llama and Mistral files have it: the first word alone gets its mark."""
+    library = metaspace_library().from_str(metaspace_library().to_str())
+    library.normalizer = None
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return library
+
+
+WORDS = [
+    "hello",
+    " hello",
+    "Hello",
+    "ab",
+    "cd",
+    "e",
+    "w",
+    "你",
+    "Löwe",
+    "the quick",
+    "a b",
+    "  ab ",
+    ".",
+]
+LIBRARIES = {
+    "byte-level": byte_level_library,
+    "byte-level with a prefix space": prefixing_library,
+    "byte-level that merges spaces": merging_library,
+    "sentencepiece": llama_like_library,
+    "metaspace": metaspace_library,
+    "metaspace at the first word": first_metaspace_library,
+    "wordpiece": word_library,
+}
+
+
+def reference_bad_ids(tokenizer, words):
+    """What vLLM's `SamplingParams.update_from_tokenizer` makes of them with transformers' tokenizer."""
+    found = []
+    for word in words:
+        for prefix in ("", " "):
+            ids = tokenizer.encode(text=prefix + word.lstrip(), add_special_tokens=False)
+            if not prefix or (ids[0] != found[-1][0] and len(ids) == len(found[-1])):
+                found.append(ids)
+    return found
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_bad_words_are_the_tokens_that_vllm_bans(name):
+    """One token more or less, and greedy answers differ."""
+    library = LIBRARIES[name]()
+    theirs = PreTrainedTokenizerFast(tokenizer_object=library.from_str(library.to_str()))
+    ours = Tokenizer.from_files(files_of(library))
+    words = [word for word in WORDS if theirs.encode(word.lstrip(), add_special_tokens=False)]
+    assert words
+    for word in words:
+        request = process(IDS, SamplingParams(bad_words=[word]), tokenizer=ours)
+        assert request.bad_token_ids == reference_bad_ids(theirs, [word]), word
+    together = process(IDS, SamplingParams(bad_words=words), tokenizer=ours).bad_token_ids
+    assert {*map(tuple, together)} == {*map(tuple, reference_bad_ids(theirs, words))}
 
 
 def test_bad_words_need_a_tokenizer():

@@ -1,10 +1,12 @@
 """Tokenizer files in, ids and text out."""
 
 import json
+import threading
+import time
 
 import pytest
 import tokenizers
-from tokenizers import processors
+from tokenizers import pre_tokenizers, processors
 
 from tests.text.vocabularies import (
     SENTENCES,
@@ -160,3 +162,57 @@ def test_endless_text_is_refused_before_it_is_encoded():
     """Encoding holds a thread for as long as the text is."""
     with pytest.raises(BadRequest, match="at most"):
         byte_level().encode("a" * (MAX_TEXT_CHARS + 1))
+
+
+def panicking_library() -> tokenizers.Tokenizer:
+    """One whose regular expression tries too many ways to read a run of letters."""
+    library = byte_level_library().from_str(byte_level_library().to_str())
+    cut = pre_tokenizers.Split(tokenizers.Regex(r"(?:a|a)*[bc]d"), behavior="isolated")
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    return library
+
+
+def test_a_text_that_the_library_gives_up_on_is_a_bad_request():
+    """It panics, which is no `Exception` to Python; the next text is encoded as ever."""
+    tokenizer = Tokenizer.from_files(files_of(panicking_library()))
+    with pytest.raises(BadRequest, match="the tokenizer gave up on this text: Onig") as caught:
+        tokenizer.encode("a" * 60 + "b d")
+    assert caught.value.parameter == "prompt"
+    assert tokenizer.decode(tokenizer.encode("Hello")) == "Hello"
+
+
+def share_of_others(work) -> float:
+    """Of what is computed while `work` runs on a thread, the part that another thread gets to compute."""
+    running = threading.Thread(target=work)
+    before = time.thread_time(), time.process_time()
+    running.start()
+    while running.is_alive():
+        pass
+    return (time.thread_time() - before[0]) / (time.process_time() - before[1])
+
+
+def test_others_run_while_a_long_text_is_encoded():
+    """The library's plain `encode` holds the interpreter's lock for all of it."""
+    tokenizer = byte_level()
+    assert share_of_others(lambda: tokenizer.encode("some text " * 50_000)) > 0.2
+
+
+def test_others_run_while_many_ids_are_decoded():
+    """So does its plain `decode`; here for a decoder that is left to it."""
+    tokenizer = Tokenizer.from_files(files_of(word_library()))
+    ids = tokenizer.encode("hello world " * 200_000)
+    assert share_of_others(lambda: tokenizer.decode(ids)) > 0.2
+
+
+async def test_an_event_loop_turns_while_a_long_text_is_encoded():
+    """A short one is encoded at once; the thread for a long one is another than for a medium one."""
+    tokenizer = byte_level()
+    here = threading.current_thread().name
+    names = [
+        await tokenizer.soon(n, lambda: threading.current_thread().name) for n in (9, 10**5, 10**6)
+    ]
+    assert names[0] == here
+    assert names[1].startswith("weft-tokenizer_")
+    assert names[2].startswith("weft-tokenizer-long_")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_tree import check_module, check_text, check_tree
+from tools.check_tree import check_module, check_text, check_tree, package_sizes
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,12 @@ def test_a_tree_is_checked_with_what_is_not_committed_yet(tmp_path: Path):
     (tmp_path / "new.py").write_text("eval(x)\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     assert list(check_tree(tmp_path)) == ["new.py:1: eval() executes what it is given"]
+
+
+def test_packages_are_told_by_size(tmp_path):
+    """The largest first; what is generated does not count."""
+    for name, num_lines in (("a", 1), ("b/deep", 3), ("pb", 9)):
+        directory = tmp_path / "src" / "weft" / name
+        directory.mkdir(parents=True)
+        (directory / "module.py").write_text("x = 1\n" * num_lines)
+    assert package_sizes(tmp_path) == [("b", 3), ("a", 1)]

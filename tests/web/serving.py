@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
-from weft.compute.load import load_configured, load_pooler
+from weft.compute.backends import load_model
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.front.local_client import LocalClient
@@ -18,8 +18,9 @@ from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
 from weft.web.http.state import ServerState
+from weft.web.options import ApiOptions
 from weft.web.routes import all_endpoints
-from weft.web.served import ApiOptions, Served
+from weft.web.served import Served
 
 RANDOM = (
     "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=400"
@@ -48,8 +49,7 @@ async def serving(
     changed = json.loads(files["tokenizer_config.json"]) | (tokenizer_config or {})
     files["tokenizer_config.json"] = json.dumps(changed).encode()
     tokenizer = Tokenizer.from_files(files)
-    runner = load_configured(checkpoint, config)
-    pooler = load_pooler(checkpoint, config.pooler_config)
+    runner, pooler = load_model(checkpoint, config)
     client = await LocalClient.start_with(runner, tokenizer, config, pooler=pooler)
     source = template or checkpoint.chat_template
     with _template(source, tokenizer) as chat_template:

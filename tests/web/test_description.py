@@ -18,13 +18,13 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, running
 from weft.web.admin.openapi import describe
 from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
 
 NUM_EXAMPLES = 25
-TIMEOUT_S = 20.0
 API_KEY, CONTROL_KEY = "for-the-api", "for-control"
 # Bodies that are answered. What is made up goes on top, a few fields at a time: of bodies made up as
 # a whole hardly one asks for something possible.
@@ -161,7 +161,7 @@ def test_no_answer_is_outside_the_description(
     def send(case: Any, key: str | None) -> None:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         response = case.call(
-            base_url=addresses[path in EMBEDDING], headers=headers, timeout=TIMEOUT_S
+            base_url=addresses[path in EMBEDDING], headers=headers, timeout=PATIENCE_S
         )
         statuses[response.status_code] += 1
         _check(case, response)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
+from tests.busy import PATIENCE_S
 from tests.web.serving import ECHO, serving
 from weft.core.client import EngineClient
 from weft.web.admin.probes import probe_endpoints
@@ -83,7 +84,7 @@ def _unchunked(text: bytes) -> bytes:
 
 async def until_made(client: EngineClient) -> None:
     """Wait until the engine has nothing left to do of a request that is still open here."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             (load,) = await client.get_loads()
             is_idle = not (load.num_running or load.num_waiting)

@@ -23,8 +23,9 @@ from weft.text.tokenizer import Tokenizer
 from weft.web.anthropic.partial_json import completed
 from weft.web.http.endpoint import Call, Events
 from weft.web.http.state import ServerState
+from weft.web.options import ApiOptions
 from weft.web.routes import all_endpoints
-from weft.web.served import ApiOptions, Served
+from weft.web.served import Served
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = (
     "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses",

@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.doubles.fake_engine import make_config
+from weft.core.engine_info import EngineInfo
 from weft.core.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -19,16 +20,16 @@ from weft.core.types import (
     KvEventBatch,
     Logprob,
     OutputKind,
+    Request,
     RequestOutput,
     SamplingParams,
 )
-from weft.core.validate import Limits
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.kv_events import KvEventWriter
 from weft.rpc.convert.outgoing import to_generate_request
 from weft.rpc.convert.output import StreamedReply
-from weft.rpc.convert.request import to_generation, to_sampling_params
+from weft.rpc.convert.sampling import to_params
 from weft.rpc.convert.state import to_model_info, to_server_info
 
 GENERATE = bytes.fromhex(
@@ -101,7 +102,7 @@ def test_recorded_request_means_what_it_says():
     message = decode(pb.GenerateRequest, GENERATE)
     message.sampling_params.grammar_from_first_token = False
 
-    params = to_sampling_params(message.sampling_params, is_streaming=message.stream)
+    params = to_params(message.sampling_params, is_streaming=message.stream)
 
     assert params == SamplingParams(
         temperature=0.0,
@@ -131,14 +132,23 @@ def test_recorded_request_means_what_it_says():
 
 def test_client_writes_the_recorded_request():
     """The client's bytes are the published stubs' bytes."""
-    limits = Limits.of(make_config())
     recorded = pb.GenerateRequest.FromString(GENERATE)
     recorded.sampling_params.grammar_from_first_token = False
     recorded.tokenized.input_ids[:] = [1, 300, 400]
-    wanted = to_generation(recorded, limits)
+    params = to_params(recorded.sampling_params, is_streaming=recorded.stream)
 
     written = to_generate_request(
-        "r1", {"prompt_token_ids": [1, 300, 400], "prompt": "hi"}, wanted.params, 0
+        Request(
+            request_id="r1",
+            engine_id="r1-1",
+            prompt_token_ids=[1, 300, 400],
+            prompt="hi",
+            params=params,
+            eos_token_ids=(2,),
+            seed=0,
+            arrival_time=0.0,
+            data_parallel_rank=0,
+        )
     )
 
     assert written == recorded
@@ -193,7 +203,7 @@ def test_server_writes_the_recorded_info():
     info = to_model_info(model)
     info.tokenizer_path, info.default_sampling_params_json = "t", "{}"
     server = to_server_info(
-        make_config(dtype="d"),
+        EngineInfo.of(make_config(dtype="d")),
         num_active_requests=1,
         is_paused=True,
         last_receive_time=1.5,

@@ -5,15 +5,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from weft import __version__
 from weft.cli.sizes import format_bytes
 from weft.core.config import EngineConfig, ModelConfig
 from weft.model.card import ModelCard
-
-if TYPE_CHECKING:  # it brings numpy along, and the first probe would wait for that
-    from weft.compute.native import Cpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +26,6 @@ class Ready:
 
     card: ModelCard
     config: EngineConfig
-    cpu: "Cpu"
     computed: str
     free_bytes: int
     http: Address | None
@@ -46,7 +41,7 @@ def ready_block(ready: Ready) -> str:
         *([("", ready.card.notice)] if ready.card.notice else []),
         ("memory", _memory(ready)),
         ("limits", _limits(ready)),
-        ("CPU", f"{ready.cpu.describe()}; {ready.computed}"),
+        ("compute", ready.computed),
         *([("HTTP", _http(ready.http, ready.has_keys))] if ready.http else []),
         *([("gRPC", _grpc(ready.grpc, ready.has_keys))] if ready.grpc else []),
         ("try", _command(ready)),

@@ -9,10 +9,12 @@ from typing import Any
 from weft.cli.connect import connected, handle_interrupts, stream_text, to_sampling_params
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions
 from weft.core.errors import BadRequest, ConfigError
+from weft.core.terminal import say
 from weft.core.types import SamplingParams
 from weft.model.tokenizer import read_chat_template
 from weft.rpc.client import RpcClient
 from weft.text.chat import ChatTemplate
+from weft.text.strange_tokenizer import open_tokenizer
 from weft.text.tokenizer import Tokenizer
 
 PROMPT = "> "
@@ -51,7 +53,7 @@ def _answer(runner: asyncio.Runner, talk: "Conversation", text: str) -> None:
     except KeyboardInterrupt:  # the runner has ended the answer; the conversation goes on
         print("[stopped]", file=sys.stderr)
     except BadRequest as err:  # too long, for instance: say so, and let the next message try
-        print(f"error: {err}", file=sys.stderr)
+        say(f"error: {err}", file=sys.stderr)
 
 
 def _typed() -> Iterator[str]:
@@ -111,7 +113,7 @@ class Conversation:
         source = read_chat_template(files, name)
         if source is None:
             raise ConfigError(f"{name} has no chat template; use weft complete")
-        tokenizer = Tokenizer.from_files(files)
+        tokenizer = open_tokenizer(files, name)
         template = stack.enter_context(ChatTemplate(source, tokenizer.special_tokens))
         defaults = client.model_config.default_sampling_params
         params = to_sampling_params(sample, defaults, max_tokens=None)
@@ -125,17 +127,17 @@ class Conversation:
         self._messages.append({"role": "user", "content": text})
         said = ""
         try:
-            rendered = self._template.render(self._messages, **self._kwargs)
+            rendered = self._template.render(self._messages, template_kwargs=self._kwargs)
             # The template writes the special tokens itself.
             ids = self._tokenizer.encode(rendered, add_special_tokens=False)
             pieces = stream_text(self._client, {"prompt_token_ids": ids}, self._params)
             async with aclosing(pieces):
                 async for piece in pieces:
                     said += piece
-                    print(piece, end="", flush=True)
+                    say(piece, end="")
         finally:
             if said:
-                print(flush=True)
+                say()
                 self._messages.append({"role": "assistant", "content": said})
             else:
                 self._messages.pop()

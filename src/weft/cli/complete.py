@@ -7,6 +7,7 @@ from contextlib import aclosing
 from weft.cli.connect import connected, handle_interrupts, stream_text, to_sampling_params
 from weft.cli.options import ConnectOptions, SampleOptions
 from weft.core.errors import ConfigError
+from weft.core.terminal import say
 
 DEFAULT_MAX_TOKENS = 128  # a model that was never taught to stop fills its context
 
@@ -40,6 +41,6 @@ async def _complete(prompt: str, connect: ConnectOptions, sample: SampleOptions)
         try:
             async with aclosing(stream_text(client, prompt, params)) as pieces:
                 async for piece in pieces:
-                    print(piece, end="", flush=True)
+                    say(piece, end="")
         finally:
-            print(flush=True)
+            say()

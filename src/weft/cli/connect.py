@@ -4,6 +4,7 @@ import signal
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from weft.core.client import EngineClient
 from weft.core.errors import ConfigError
 from weft.core.types import OutputKind, PromptType, SamplingParams
 from weft.rpc.client import RpcClient
+from weft.rpc.connection import Credentials
 
 
 def handle_interrupts() -> None:
@@ -27,8 +29,7 @@ async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
         raise ConfigError(f"--connect-timeout must be above 0, not {options.connect_timeout}")
     client = await RpcClient.connect(
         options.address,
-        api_key=options.api_key,
-        tls_ca=options.grpc_tls_ca,
+        credentials=Credentials(api_key=options.api_key, tls_ca=options.grpc_tls_ca),
         timeout_s=options.connect_timeout,
     )
     try:
@@ -41,19 +42,10 @@ def to_sampling_params(
     options: SampleOptions, defaults: dict[str, Any], *, max_tokens: int | None
 ) -> SamplingParams:
     """What was asked for, over the model's own defaults; text comes in deltas."""
-    given = {
-        "max_tokens": options.max_tokens,
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "top_k": options.top_k,
-        "min_p": options.min_p,
-        "seed": options.seed,
-        "stop": options.stop,
-    }
     known = {
         name: value for name, value in defaults.items() if name in SamplingParams.__struct_fields__
     }
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in asdict(options).items() if value is not None}
     merged = {"max_tokens": max_tokens, **known, **chosen, "output_kind": OutputKind.DELTA}
     return msgspec.convert(merged, SamplingParams)
 

@@ -18,7 +18,9 @@ from cyclopts import App, Parameter
 from weft.cli.epp_options import EppOptions, read_token
 from weft.cli.limits import raise_open_files
 from weft.core.errors import ConfigError, NotFound, Unavailable
+from weft.core.hosts import HostRule
 from weft.core.log import configure_logging
+from weft.core.terminal import say
 from weft.epp.build import open_picker
 from weft.epp.server.admin import AdminServer
 from weft.epp.server.explain_page import lines, summary
@@ -62,7 +64,9 @@ async def _serve(options: EppOptions) -> int:
         explain if options.explain_header else None,
         picker.metrics,
     )
-    admin = AdminServer(pages(picker, server), options.metrics_token(), PUBLIC)
+    hosts = HostRule(options.host, options.allowed_hosts or ())
+    shown = pages(server, picker.metrics_text, picker.decisions, picker.state)
+    admin = AdminServer(shown, hosts, options.metrics_token(), PUBLIC)
     try:
         ports = await server.start()
         metrics_port = await admin.start(options.host, options.metrics_port)
@@ -119,7 +123,7 @@ def explain(
     record = _fetch(host, metrics_port, path, token)
     if "error" in record:
         raise NotFound(record["error"])
-    print(json.dumps(record, indent=2) if raw else "\n".join(lines(record)))
+    say(json.dumps(record, indent=2) if raw else "\n".join(lines(record)))
     return 0
 
 

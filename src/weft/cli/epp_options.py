@@ -86,6 +86,22 @@ class EppOptions:
             help="Engine of endpoints without a label that says so; vllm-grpc asks over gRPC.",
         ),
     ] = None
+    engine_api_key: Annotated[
+        str | None,
+        Parameter(group=POOL, help="Key that endpoints want which are asked over gRPC."),
+    ] = None
+    engine_control_api_key: Annotated[
+        str | None,
+        Parameter(
+            group=POOL, help="Control key of the same, for the events of their prefix caches."
+        ),
+    ] = None
+    default_model: Annotated[
+        str | None,
+        Parameter(
+            group=POOL, help="Model of requests that name none; without it they are refused."
+        ),
+    ] = None
     pool_name: Annotated[str, Parameter(group=POOL, help="Name of the pool in metrics.")] = (
         "default"
     )
@@ -104,6 +120,14 @@ class EppOptions:
     ] = False
 
     host: Annotated[str, Parameter(group=SERVER, help="Address to listen on.")] = "127.0.0.1"
+    allowed_hosts: Annotated[
+        list[str] | None,
+        Parameter(
+            group=SERVER,
+            negative=(),
+            help="Name that pages may be asked by (header Host) beside addresses and localhost, or *; repeatable.",
+        ),
+    ] = None
     grpc_port: Annotated[
         Count, Parameter(group=SERVER, help="Port for Envoy's ext_proc; 0 takes a free one.")
     ] = 9002
@@ -231,6 +255,9 @@ class EppOptions:
             disable_endpoint_subset_filter=self.disable_endpoint_subset_filter,
             emit_endpoint_scores=self.emit_endpoint_scores,
             track_responses=self.track_responses,
+            engine_api_key=self.engine_api_key,
+            engine_control_api_key=self.engine_control_api_key,
+            default_model=self.default_model or "",
         )
 
     def server_options(self) -> ServerOptions:
@@ -267,6 +294,14 @@ class UpOptions:
         Path | None, Parameter(group=CONFIGURATION, help="File with an EndpointPickerConfig.")
     ] = None
     host: Annotated[str, Parameter(group=SERVER, help="Address to listen on.")] = "127.0.0.1"
+    allowed_hosts: Annotated[
+        list[str] | None,
+        Parameter(
+            group=SERVER,
+            negative=(),
+            help="Name that clients may ask by (header Host) beside addresses and localhost, or *; repeatable.",
+        ),
+    ] = None
     port: Annotated[
         Count, Parameter(group=SERVER, help="Port for clients: HTTP/1.1, HTTP/2 and gRPC.")
     ] = 8080

@@ -7,19 +7,22 @@ from pathlib import Path
 
 from weft.cli.adapters import load_lora_modules, read_lora_modules
 from weft.cli.banner import Address, Ready, ready_block
-from weft.cli.finding import Found
+from weft.cli.flags import pick
 from weft.cli.options import ServeOptions
-from weft.compute.load import describe_runner
-from weft.compute.native import cpu, trim_heap
+from weft.compute.backends import backend_of
+from weft.compute.native import trim_heap
+from weft.core.address import join_host_port
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
+from weft.core.terminal import say
 from weft.core.types import LoRARequest
+from weft.engine.fit import Fitted
 from weft.engine.front.child import Child
 from weft.engine.front.process_client import ProcessClient
-from weft.rpc.server import RpcOptions, RpcServer
-from weft.rpc.tls import server_credentials
-from weft.text.chat import ChatTemplate
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
+from weft.text.chat import ChatTemplate, RenderLimits
 from weft.text.parsers.table import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -29,9 +32,11 @@ from weft.text.parsers.table import (
 )
 from weft.text.tokenizer import Tokenizer
 from weft.web.http.endpoint import Endpoint
+from weft.web.http.options import HttpOptions
 from weft.web.http.state import ServerState
+from weft.web.options import ApiOptions
 from weft.web.routes import all_endpoints
-from weft.web.served import ApiOptions, Served
+from weft.web.served import Served
 
 _WANTS_PARTS = {"auto": None, "string": False, "openai": True}
 
@@ -40,7 +45,7 @@ _WANTS_PARTS = {"auto": None, "string": False, "openai": True}
 class Loaded:
     """A model, and how it is to be served."""
 
-    found: Found
+    found: Fitted
     api_options: ApiOptions
     rpc_options: RpcOptions
     chat_template: str | None
@@ -78,29 +83,30 @@ class Loaded:
         ready = Ready(
             card=found.checkpoint.card,
             config=found.config,
-            cpu=cpu(),
-            computed=describe_runner(found.checkpoint, compute),
+            computed=backend_of(found.config).describe(found.checkpoint.card, compute),
             free_bytes=found.free_bytes,
             http=http,
             grpc=None if grpc_port is None else self._grpc_address(grpc_port),
             has_keys=bool(self.rpc_options.api_keys),
             load_s=load_s,
         )
-        print(ready_block(ready), flush=True)
+        say(ready_block(ready))
 
     def _grpc_address(self, port: int) -> Address:
-        host = self.rpc_options.address.rpartition(":")[0]
-        return Address(host_port=f"{host}:{port}", has_tls=self.rpc_options.tls_cert is not None)
+        return Address(
+            host_port=join_host_port(self.rpc_options.host, port),
+            has_tls=self.rpc_options.tls_cert is not None,
+        )
 
 
-def load(found: Found, options: ServeOptions) -> Loaded:
+def load(found: Fitted, options: ServeOptions) -> Loaded:
     """Read the tokenizer and check how the model is to be served.
 
     `ConfigError` says what of the tokenizer or of the options cannot be followed.
     """
     rpc_options = to_rpc_options(options)
     # The server reads these again: a bad file is to be told now, not after the model has loaded.
-    server_credentials(rpc_options.tls_cert, rpc_options.tls_key, rpc_options.tls_client_ca)
+    rpc_options.credentials()
     template = read_template(options.chat_template)
     check_parsers(options)
     lora_modules = read_lora_modules(options.lora_modules or ())
@@ -125,6 +131,7 @@ def make_served(
             chat_template,
             tokenizer.special_tokens,
             wants_parts=_WANTS_PARTS[options.chat_template_content_format],
+            limits=RenderLimits.for_texts(client.info.limits.max_text_chars),
         )
     return Served(
         client=client,
@@ -143,27 +150,17 @@ def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptio
     asked = options.reasoning_parser
     reasoning = choose_reasoning_parser(source) if asked == "auto" else _named(asked)
     make_output_parser(reasoning=reasoning, tool=tool)  # refuses two that do not go together
-    return ApiOptions(
-        chat_template_content_format=options.chat_template_content_format,
-        tool_call_parser=tool,
-        reasoning_parser=reasoning,
-        enable_auto_tool_choice=options.enable_auto_tool_choice,
-        exclude_tools_when_tool_choice_none=options.exclude_tools_when_tool_choice_none,
-        response_role=options.response_role,
-        return_tokens_as_token_ids=options.return_tokens_as_token_ids,
-        enable_prompt_tokens_details=options.enable_prompt_tokens_details,
-        enable_force_include_usage=options.enable_force_include_usage,
-        max_n=options.max_n,
-        allow_runtime_lora_updating=options.allow_runtime_lora_updating,
-    )
+    return pick(options, ApiOptions, tool_call_parser=tool, reasoning_parser=reasoning)
 
 
 def to_rpc_options(options: ServeOptions) -> RpcOptions:
     """The part that concerns the gRPC server."""
     return RpcOptions(
-        host=options.host,
+        host=pick(options, HttpOptions).host,
         port=options.grpc_port,
         api_keys=tuple(options.api_key or ()),
+        control_api_keys=tuple(options.control_api_key or ()),
+        open_health_check=options.grpc_open_health_check,
         tls_cert=options.grpc_tls_cert,
         tls_key=options.grpc_tls_key,
         tls_client_ca=options.grpc_tls_client_ca,

@@ -12,6 +12,7 @@ from cyclopts.config import Env
 from weft import __version__
 from weft.cli.settings import apply_config_file, refuse_empty_key
 from weft.core.errors import BadRequest, ConfigError, WeftError
+from weft.core.terminal import say
 
 log = logging.getLogger("weft.cli")
 
@@ -55,11 +56,11 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status = make_app()(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as err:
-        print(f"error: {_describe(err)}", file=sys.stderr)
+        say(f"error: {_describe(err)}", file=sys.stderr)
         return EXIT_USAGE
     except WeftError as err:
         log.debug("where this came from", exc_info=True)  # with --log-level debug
-        print(f"error: {err}", file=sys.stderr)
+        say(f"error: {err}", file=sys.stderr)
         return EXIT_USAGE if isinstance(err, ConfigError | BadRequest) else EXIT_FAILED
     return status if isinstance(status, int) else 0
 

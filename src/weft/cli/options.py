@@ -4,118 +4,45 @@ A field's name is its flag, its WEFT_ variable and its key in a config file. Non
 me"; `weft.engine.configure` chooses.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from weft.cli.sizes import count_converter, size_converter
+from weft.cli.flags import GROUPS, as_flags, pick, sample_flags
+from weft.cli.sizes import count_converter
 from weft.core.config import EngineOptions
-from weft.engine.defaults import (
-    DEFAULT_BLOCK_SIZE,
-    DEFAULT_MAX_LORA_RANK,
-    DEFAULT_MAX_LORAS,
-    DEFAULT_MAX_NUM_BATCHED_TOKENS,
-    DEFAULT_MAX_NUM_QUEUED_REQS,
-    DEFAULT_MAX_NUM_QUEUED_TOKENS,
-    DEFAULT_MAX_NUM_SEQS,
-    DEFAULT_STREAM_INTERVAL_MS,
-)
+from weft.web.http.options import HttpOptions
+from weft.web.options import ApiOptions
 
-MODEL = Group("Model", sort_key=1)
-MEMORY = Group("Memory", sort_key=2)
-SCHEDULING = Group("Scheduling", sort_key=3)
-API = Group("API", sort_key=4)
-SERVER = Group("Server", sort_key=5)
-REMOTE = Group("Remote engines", sort_key=6)
+API = GROUPS["API"]
+MODEL = GROUPS["Model"]
+REMOTE = GROUPS["Remote engines"]
+SERVER = GROUPS["Server"]
 CONNECTION = Group("Connection", sort_key=2)
 CHAT = Group("Chat", sort_key=1)
-SAMPLING = Group("Sampling", sort_key=3)
 
-Size = Annotated[int | None, Parameter(converter=size_converter, metavar="SIZE")]
 Count = Annotated[int, Parameter(converter=count_converter, metavar="INT")]
 MaybeCount = Annotated[int | None, Parameter(converter=count_converter, metavar="INT")]
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
-    """Flags of `weft serve`, apart from the model itself."""
+if TYPE_CHECKING:  # code reads them where they are declared: see `pick`
+    ServeFlags = object
+    SampleFlags = object
+else:
+    ServeFlags = as_flags(EngineOptions, ApiOptions, HttpOptions)
+    SampleFlags = sample_flags()
 
-    served_model_name: Annotated[
-        list[str] | None,
-        Parameter(group=MODEL, negative=(), help="Name clients use; repeat for aliases."),
-    ] = None
-    revision: Annotated[
-        str | None, Parameter(group=MODEL, help="Branch, tag or commit of a Hub model.")
-    ] = None
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        Parameter(group=MODEL, help="Round the weights to this type; auto keeps their own."),
-    ] = "auto"
-    runner: Annotated[
-        Literal["auto", "generate", "pooling"],
-        Parameter(
-            group=MODEL,
-            help="Generate text, or pool hidden states: embed, classify, score; auto asks the model's files.",
-        ),
-    ] = "auto"
-    pooler_config: Annotated[
-        str | None,
-        Parameter(
-            group=MODEL,
-            metavar="JSON",
-            help="How to embed: pooling_type, normalize, enable_chunked_processing, max_embed_len.",
-        ),
-    ] = None
-    quantization: Annotated[
-        Literal["int8"] | None,
-        Parameter(
-            group=MODEL,
-            help="Round linear layers, weights and inputs, to this type: half the memory, near the answers.",
-        ),
-    ] = None
-    kv_cache_dtype: Annotated[
-        Literal["auto", "int8"],
-        Parameter(
-            group=MODEL,
-            help="Round keys and values to this type: twice the tokens in the same memory; auto leaves them.",
-        ),
-    ] = "auto"
-    compute: Annotated[
-        Literal["auto", "reference", "native"],
-        Parameter(group=MODEL, help="What computes: C++, or the slow reference in numpy."),
-    ] = "auto"
-    num_threads: Annotated[
-        MaybeCount,
-        Parameter(group=MODEL, help="Threads that compute; the CPUs of this process if unset."),
-    ] = None
-    max_model_len: Annotated[
-        Size,
-        Parameter(
-            group=MODEL,
-            help="Longest prompt and answer together, in tokens; the model's own if unset.",
-        ),
-    ] = None
-    enable_lora: Annotated[
-        bool,
-        Parameter(group=MODEL, help="Serve LoRA adapters too. Memory is kept free for them."),
-    ] = False
-    max_loras: Annotated[
-        MaybeCount,
-        Parameter(
-            group=MODEL,
-            help=f"Most adapters that are loaded at once, {DEFAULT_MAX_LORAS} if unset; the one used "
-            "least lately gives way.",
-        ),
-    ] = None
-    max_lora_rank: Annotated[
-        MaybeCount,
-        Parameter(
-            group=MODEL, help=f"Highest rank of an adapter; {DEFAULT_MAX_LORA_RANK} if unset."
-        ),
-    ] = None
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(ServeFlags):
+    """Flags of `weft serve`, apart from the model itself.
+
+    Those that set one field of `EngineOptions`, `ApiOptions` or `HttpOptions` are declared there.
+    """
+
     lora_modules: Annotated[
         list[str] | None,
         Parameter(
@@ -125,102 +52,11 @@ class ServeOptions:
             '"path": "/adapters/sql"}; repeatable.',
         ),
     ] = None
-    allow_runtime_lora_updating: Annotated[
-        bool,
-        Parameter(
-            group=API,
-            help="Let holders of a control key load and unload adapters, from any directory.",
-        ),
-    ] = False
-    max_logprobs: Annotated[
-        Count,
-        Parameter(group=MODEL, help="Most log-probabilities a request may ask for; -1: no limit."),
-    ] = 20
-    logprobs_mode: Annotated[
-        Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"],
-        Parameter(
-            group=MODEL,
-            help="What log-probabilities are of: the model's logits, or what is left to draw from.",
-        ),
-    ] = "raw_logprobs"
-    structured_outputs_in_reasoning: Annotated[
-        bool,
-        Parameter(
-            group=MODEL, help="Let structured output rule a thought too, not its answer only."
-        ),
-    ] = False
-    kv_cache_bytes: Annotated[
-        Size,
-        Parameter(
-            group=MEMORY,
-            help="Memory for the KV pool, such as 4GiB; sized from what is free if unset.",
-        ),
-    ] = None
-    num_gpu_blocks_override: Annotated[
-        MaybeCount, Parameter(group=MEMORY, help="The KV pool as a number of blocks.")
-    ] = None
-    block_size: Annotated[
-        MaybeCount,
-        Parameter(group=MEMORY, help=f"Tokens in a block; {DEFAULT_BLOCK_SIZE} if unset."),
-    ] = None
-    enable_prefix_caching: Annotated[
-        bool, Parameter(group=MEMORY, help="Reuse the KV of prompts that start alike.")
-    ] = True
-
-    max_num_seqs: Annotated[
-        MaybeCount,
-        Parameter(
-            group=SCHEDULING,
-            help=f"Most sequences that run at once; {DEFAULT_MAX_NUM_SEQS} if unset.",
-        ),
-    ] = None
-    max_num_batched_tokens: Annotated[
-        Size,
-        Parameter(
-            group=SCHEDULING,
-            help=f"Most tokens computed in one step; {DEFAULT_MAX_NUM_BATCHED_TOKENS} if unset.",
-        ),
-    ] = None
-    scheduling_policy: Annotated[
-        Literal["fcfs", "priority"],
-        Parameter(group=SCHEDULING, help="First come first served, or by request priority."),
-    ] = "fcfs"
-    speculative_config: Annotated[
-        str | None,
-        Parameter(
-            group=SCHEDULING,
-            help=(
-                'Draft tokens from what was said before; JSON, such as {"method": "ngram", '
-                '"num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}.'
-            ),
-        ),
-    ] = None
-    max_num_queued_reqs: Annotated[
-        MaybeCount,
-        Parameter(
-            group=SCHEDULING,
-            help=f"Requests that may wait, {DEFAULT_MAX_NUM_QUEUED_REQS} if unset; more are refused.",
-        ),
-    ] = None
-    max_num_queued_tokens: Annotated[
-        Size,
-        Parameter(
-            group=SCHEDULING,
-            help=f"Prompt tokens that may wait, {DEFAULT_MAX_NUM_QUEUED_TOKENS} if unset; more are refused.",
-        ),
-    ] = None
 
     chat_template: Annotated[
         Path | None,
         Parameter(group=API, help="Chat template (Jinja) to use in place of the model's."),
     ] = None
-    chat_template_content_format: Annotated[
-        Literal["auto", "string", "openai"],
-        Parameter(
-            group=API,
-            help="How the template gets contents: as text, or as lists of parts; auto reads it off the template.",
-        ),
-    ] = "auto"
     tool_call_parser: Annotated[
         str,
         Parameter(
@@ -235,40 +71,7 @@ class ServeOptions:
             "gRPC too: constraints begin behind the thought.",
         ),
     ] = "auto"
-    enable_auto_tool_choice: Annotated[
-        bool, Parameter(group=API, help="Let the model choose whether to call a tool.")
-    ] = True
-    exclude_tools_when_tool_choice_none: Annotated[
-        bool, Parameter(group=API, help='Hide the tools from the model when tool_choice is "none".')
-    ] = False
-    response_role: Annotated[
-        str, Parameter(group=API, help="Role of the messages that are answered.")
-    ] = "assistant"
-    return_tokens_as_token_ids: Annotated[
-        bool, Parameter(group=API, help="Write the tokens of log-probabilities as token_id:ID.")
-    ] = False
-    enable_prompt_tokens_details: Annotated[
-        bool, Parameter(group=API, help="Say how many prompt tokens came from the prefix cache.")
-    ] = True
-    enable_force_include_usage: Annotated[
-        bool, Parameter(group=API, help="End every stream with its usage, asked for or not.")
-    ] = False
-    max_n: Annotated[
-        Count, Parameter(group=API, help="Most answers that one request may ask for.")
-    ] = 128
-    stream_interval_ms: Annotated[
-        float | None,
-        Parameter(
-            group=API,
-            help="Tokens of one stream that come within so many ms of its last event leave together, "
-            f"{DEFAULT_STREAM_INTERVAL_MS:g} if unset; 0: every token by itself.",
-        ),
-    ] = None
 
-    host: Annotated[str, Parameter(group=SERVER, help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[
-        Count, Parameter(group=SERVER, help="Port of the HTTP server; 0 takes a free one.")
-    ] = 8000
     http: Annotated[bool, Parameter(group=SERVER, help="Serve the HTTP APIs.")] = True
     grpc: Annotated[bool, Parameter(group=SERVER, help="Serve the gRPC protocol.")] = True
     grpc_port: Annotated[
@@ -276,6 +79,13 @@ class ServeOptions:
     ] = 50051
     grpc_reflection: Annotated[
         bool, Parameter(group=SERVER, help="Let clients list the services.")
+    ] = False
+    grpc_open_health_check: Annotated[
+        bool,
+        Parameter(
+            group=SERVER,
+            help="Answer HealthCheck without a key: gateways send none. grpc.health.v1 needs none anyway.",
+        ),
     ] = False
     api_key: Annotated[
         list[str] | None,
@@ -290,22 +100,10 @@ class ServeOptions:
         Parameter(
             group=SERVER,
             negative=(),
-            help="Key of /pause, /abort_requests and the like over HTTP; repeatable. Without, they are off.",
+            help="Key of what reaches beyond the caller's own requests: /pause, /abort_requests and the like over "
+            "HTTP, FlushCache, SubscribeKvEvents and Abort of any id over gRPC; repeatable. Without, these are off; "
+            "over gRPC only where there is an --api-key.",
         ),
-    ] = None
-    allowed_origins: Annotated[
-        list[str] | None,
-        Parameter(
-            group=SERVER,
-            negative=(),
-            help="Web origin whose pages may use the HTTP APIs, or *; repeatable.",
-        ),
-    ] = None
-    ssl_certfile: Annotated[
-        Path | None, Parameter(group=SERVER, help="Certificate chain (PEM); turns TLS on for HTTP.")
-    ] = None
-    ssl_keyfile: Annotated[
-        Path | None, Parameter(group=SERVER, help="Private key of --ssl-certfile (PEM).")
     ] = None
     grpc_tls_cert: Annotated[
         Path | None, Parameter(group=SERVER, help="Certificate chain (PEM); turns TLS on for gRPC.")
@@ -328,6 +126,10 @@ class ServeOptions:
     ] = None
     remote_api_key: Annotated[
         str | None, Parameter(group=REMOTE, help="Key that the servers of --remote ask for.")
+    ] = None
+    remote_control_api_key: Annotated[
+        str | None,
+        Parameter(group=REMOTE, help="Control key of the servers of --remote."),
     ] = None
     remote_tls_ca: Annotated[
         Path | None,
@@ -360,11 +162,9 @@ class ServeOptions:
         Path | None, Parameter(group=SERVER, help="File with these settings: TOML, YAML or JSON.")
     ] = None
 
-    def engine_options(self, model: str) -> EngineOptions:
+    def engine_options(self, model: str = EngineOptions().model) -> EngineOptions:
         """The part that concerns the engine."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        wanted = given.keys() & set(EngineOptions.__struct_fields__)
-        return EngineOptions(model=model, **{name: given[name] for name in wanted})
+        return pick(self, EngineOptions, model=model)
 
 
 @Parameter(name="*")
@@ -388,29 +188,9 @@ class ConnectOptions:
 
 
 @Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleOptions:
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions(SampleFlags):
     """How to sample; what is not given is the model's own default."""
-
-    max_tokens: Annotated[Size, Parameter(group=SAMPLING, help="Most tokens to generate.")] = None
-    temperature: Annotated[
-        float | None, Parameter(group=SAMPLING, help="0 takes the likeliest token each time.")
-    ] = None
-    top_p: Annotated[
-        float | None, Parameter(group=SAMPLING, help="Sample from this share of probability.")
-    ] = None
-    top_k: Annotated[
-        MaybeCount, Parameter(group=SAMPLING, help="Sample from this many tokens; 0: all.")
-    ] = None
-    min_p: Annotated[
-        float | None,
-        Parameter(group=SAMPLING, help="Drop tokens less likely than this share of the best."),
-    ] = None
-    seed: Annotated[MaybeCount, Parameter(group=SAMPLING, help="Same seed, same answer.")] = None
-    stop: Annotated[
-        list[str] | None,
-        Parameter(group=SAMPLING, negative=(), help="End before this text; repeat for several."),
-    ] = None
 
 
 @Parameter(name="*")

@@ -1,7 +1,7 @@
 """`weft serve --remote`: the HTTP APIs before engines that other servers run."""
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import fields
 
 from weft.cli.banner import Address, remote_block
 from weft.cli.loading import check_parsers, make_served, read_template, to_api_options
@@ -9,10 +9,12 @@ from weft.cli.options import ServeOptions
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
+from weft.core.terminal import say
 from weft.model.tokenizer import read_chat_template
+from weft.rpc.connection import Credentials
 from weft.rpc.fleet import Fleet
 from weft.rpc.server import RpcServer
-from weft.text.tokenizer import Tokenizer
+from weft.text.strange_tokenizer import open_tokenizer
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
@@ -21,7 +23,14 @@ from weft.web.served import Served
 _SCHEMES = ("grpc://", "grpcs://")
 _TIMEOUT_S = 10.0
 # Settings of what --remote leaves to the servers behind, beside those of the engine.
-_OF_GRPC = ("grpc_port", "grpc_reflection", "grpc_tls_cert", "grpc_tls_key", "grpc_tls_client_ca")
+_OF_GRPC = (
+    "grpc_port",
+    "grpc_open_health_check",
+    "grpc_reflection",
+    "grpc_tls_cert",
+    "grpc_tls_key",
+    "grpc_tls_client_ca",
+)
 
 
 class Remote:
@@ -37,13 +46,17 @@ class Remote:
         """Reach all servers, and learn what they serve."""
         fleet = await Fleet.connect(
             self._targets,
-            api_key=self._options.remote_api_key,
-            tls_ca=self._options.remote_tls_ca,
+            credentials=Credentials(
+                api_key=self._options.remote_api_key,
+                control_api_key=self._options.remote_control_api_key,
+                tls_ca=self._options.remote_tls_ca,
+            ),
             timeout_s=_TIMEOUT_S,
             metrics=metrics,
         )
         try:
             self._files = await fleet.get_tokenizer_files()
+            self._tokenizer = await asyncio.to_thread(open_tokenizer, self._files, self._targets[0])
         except BaseException:
             fleet.shutdown()
             await fleet.wait_closed()
@@ -61,12 +74,11 @@ class Remote:
     ) -> tuple[Served, Sequence[Endpoint]]:
         """What the HTTP server serves of the fleet, and at which endpoints."""
         del client
-        tokenizer = Tokenizer.from_files(self._files)
         template = self._template
         if template is None:
             template = read_chat_template(self._files, self._targets[0])
         options = to_api_options(self._options, template)
-        return make_served(self._fleet, tokenizer, template, options), all_endpoints(state)
+        return make_served(self._fleet, self._tokenizer, template, options), all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
         """The last words of a start."""
@@ -79,7 +91,7 @@ class Remote:
             has_keys=bool(self._options.api_key),
             reach_s=load_s,
         )
-        print(block, flush=True)
+        say(block)
 
 
 def reach(model: str | None, options: ServeOptions) -> Remote:
@@ -114,8 +126,7 @@ def refuse_engine_settings(model: str | None, options: ServeOptions) -> None:
     if model is not None:
         raise ConfigError(f"MODEL ({model}) and --remote exclude each other")
     neutral = ServeOptions()
-    names = {*EngineOptions.__struct_fields__, *_OF_GRPC}
-    for field in fields(options):
-        if field.name in names and getattr(options, field.name) != getattr(neutral, field.name):
-            flag = field.name.replace("_", "-")
+    for name in (*EngineOptions.__struct_fields__, *_OF_GRPC):
+        if name != "model" and getattr(options, name) != getattr(neutral, name):
+            flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} has no effect with --remote: set it where the engine runs")

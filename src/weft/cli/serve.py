@@ -4,7 +4,6 @@ What it imports decides how soon HTTP answers; the rest is imported by then (`we
 """
 
 import asyncio
-import ipaddress
 import logging
 import math
 import os
@@ -13,12 +12,15 @@ import time
 
 import uvloop
 
+from weft.cli.flags import pick
 from weft.cli.limits import check_port, raise_open_files
 from weft.cli.options import ServeOptions
 from weft.cli.serving import Serving
 from weft.core.errors import ConfigError
+from weft.core.hosts import is_loopback
 from weft.core.log import configure_logging
 from weft.web.http.options import HttpOptions
+from weft.web.options import ApiOptions
 
 log = logging.getLogger("weft.cli")
 
@@ -36,11 +38,13 @@ def serve(model: str | None = None, *, options: ServeOptions = ServeOptions()) -
     configure_logging(options.log_level)
     check(options)
     raise_open_files()
+    http_options = to_http_options(options)
+    host = http_options.host
     if options.grpc and options.remote is None:
-        check_port(options.host, options.grpc_port)
-    if not options.api_key and not _is_loopback(options.host):
-        log.warning("no --api-key: anybody who reaches %s can use this server", options.host)
-    serving = Serving(model, options, to_http_options(options), started)
+        check_port(host, options.grpc_port)
+    if not options.api_key and not is_loopback(host):
+        log.warning("no --api-key: anybody who reaches %s can use this server", host)
+    serving = Serving(model, options, http_options, started)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(serving.run())
     if serving.is_loading:
@@ -62,43 +66,38 @@ def check(options: ServeOptions) -> None:
     for flag, keys in (
         ("--api-key", options.api_key),
         ("--control-api-key", options.control_api_key),
-        ("--remote-api-key", None if options.remote_api_key is None else [options.remote_api_key]),
+        ("--remote-api-key", _listed(options.remote_api_key)),
+        ("--remote-control-api-key", _listed(options.remote_control_api_key)),
     ):
         if keys is not None and (not keys or not all(key.strip() for key in keys)):
             raise ConfigError(f"{flag} must not be empty")  # an unset variable is no open door
     for flag, given in (
         ("--remote-api-key", options.remote_api_key),
+        ("--remote-control-api-key", options.remote_control_api_key),
         ("--remote-tls-ca", options.remote_tls_ca),
     ):
         if given is not None and options.remote is None:
             raise ConfigError(f"{flag} needs --remote")
+    api = pick(options, ApiOptions)
     for flag, is_given in (
         ("--lora-modules", options.lora_modules is not None),
-        ("--allow-runtime-lora-updating", options.allow_runtime_lora_updating),
+        ("--allow-runtime-lora-updating", api.allow_runtime_lora_updating),
     ):
-        if is_given and not options.enable_lora:
+        if is_given and not options.engine_options().enable_lora:
             raise ConfigError(f"{flag} needs --enable-lora")
-    if options.max_n < 1:
-        raise ConfigError(f"--max-n must be at least 1, not {options.max_n}")
+    if api.max_n < 1:
+        raise ConfigError(f"--max-n must be at least 1, not {api.max_n}")
 
 
 def to_http_options(options: ServeOptions) -> HttpOptions:
     """The part that concerns the HTTP server."""
-    return HttpOptions(
-        host=options.host,
-        port=options.port,
+    return pick(
+        options,
+        HttpOptions,
         api_keys=tuple(options.api_key or ()),
         control_api_keys=tuple(options.control_api_key or ()),
-        ssl_certfile=options.ssl_certfile,
-        ssl_keyfile=options.ssl_keyfile,
-        allowed_origins=tuple(options.allowed_origins or ()),
     )
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+def _listed(key: str | None) -> list[str] | None:
+    return None if key is None else [key]

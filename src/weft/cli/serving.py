@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from weft.cli.banner import Address, http_url
 from weft.cli.options import ServeOptions
+from weft.core.address import join_host_port
 from weft.core.client import EngineClient
 from weft.core.errors import EngineDead
 from weft.core.metrics import Metrics
@@ -26,9 +27,9 @@ from weft.web.http.server import HttpServer
 from weft.web.http.state import ServerState
 
 if TYPE_CHECKING:
-    from weft.cli.finding import Found
     from weft.cli.loading import Loaded
     from weft.cli.remote import Remote
+    from weft.engine.fit import Fitted
 
 log = logging.getLogger("weft.cli")
 
@@ -156,20 +157,19 @@ class Serving:
         remote: Remote = import_module("weft.cli.remote").reach(self._model, self._options)
         return remote
 
-    def _find(self) -> "Found":
+    def _find(self) -> "Fitted":
         finding = import_module("weft.cli.finding")
-        found: Found = finding.find(self._model or DEFAULT_MODEL, self._options)
+        found: Fitted = finding.find(self._model or DEFAULT_MODEL, self._options)
         return found
 
-    def _load(self, found: "Found") -> "Loaded":
+    def _load(self, found: "Fitted") -> "Loaded":
         loaded: Loaded = import_module("weft.cli.loading").load(found, self._options)
         return loaded
 
     def _address(self, port: int) -> Address:
-        host = self._options.host
-        shown = f"[{host}]" if ":" in host.strip("[]") and host[0] != "[" else host
         return Address(
-            host_port=f"{shown}:{port}", has_tls=self._http_options.ssl_certfile is not None
+            host_port=join_host_port(self._http_options.host, port),
+            has_tls=self._http_options.ssl_certfile is not None,
         )
 
     # -- the end --------------------------------------------------------------------------------

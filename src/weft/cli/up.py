@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -21,6 +22,7 @@ from weft.cli.up_binary import find_envoy
 from weft.cli.up_children import Child, ChildFailed
 from weft.cli.up_envoy import EnvoyPlan, envoy_config
 from weft.core.errors import ConfigError, Unavailable
+from weft.core.hosts import HostRule
 from weft.core.log import configure_logging
 
 T = TypeVar("T")
@@ -54,6 +56,14 @@ requestHandler:
 """
 _STOP_S: Final = 10.0
 _POLL_S: Final = 0.1
+_MAX_TMPDIR: Final = (
+    80  # bytes of its path, so that a socket in a directory inside has fewer than 108
+)
+# Between two starts of a picker that ends: twice as long each time, until it has run for a while.
+_FIRST_PAUSE_S: Final = 0.25
+_LAST_PAUSE_S: Final = 30.0
+_STEADY_S: Final = 60.0
+_SERVES: Final = re.compile(r"^Weft \S+ serves (.+), loaded in ", re.MULTILINE)
 _MAX_WORKERS: Final = 256
 
 
@@ -88,6 +98,7 @@ class Worker:
 
     http: str | None  # None with --no-http
     grpc: str
+    model: str = ""
 
     @classmethod
     def told(cls, lines: Sequence[str]) -> "Worker":
@@ -98,7 +109,9 @@ class Worker:
             raise ConfigError("--worker-args: not --no-grpc, by which the picker asks for load")
         if http is not None and not http.startswith("http://"):
             raise ConfigError("--worker-args: no TLS, since nothing but Envoy talks to the workers")
-        return cls(None if http is None else http.removeprefix("http://"), grpc)
+        found = _SERVES.search("\n".join(lines))
+        assert found is not None, lines
+        return cls(None if http is None else http.removeprefix("http://"), grpc, found[1])
 
     @property
     def endpoint(self) -> str:
@@ -113,21 +126,25 @@ class Stack:
         self._model = model
         self._options = options
         self._binary = binary
+        self._hosts = HostRule(options.host, options.allowed_hosts or ())
         self._started = time.monotonic()
         self._stop = asyncio.Event()
         self._workers: list[Child] = []
-        self._others: list[Child] = []
+        self._picker: Child | None = None
+        self._envoy: Child | None = None
 
     async def run(self) -> int:
         """Until a signal, or until what is left is of no use; the result is the exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        with tempfile.TemporaryDirectory(prefix="weft-up-") as scratch:
+        # What TMPDIR names may be too deep for a socket, and this is not.
+        short = None if len(os.fsencode(tempfile.gettempdir())) < _MAX_TMPDIR else "/tmp"  # noqa: S108
+        with tempfile.TemporaryDirectory(prefix="weft-up-", dir=short) as scratch:
             try:
                 async with asyncio.timeout(self._options.start_timeout):
                     await self._unless_stopped(self._start(Path(scratch)))
-                await self._watch()
+                await self._unless_stopped(self._watch())
             except Stopped:
                 self._say("stopping")
             except TimeoutError as error:
@@ -139,7 +156,10 @@ class Stack:
 
     async def _start(self, scratch: Path) -> None:
         workers = await self._start_workers()
-        picker = await self._start_picker(workers)
+        self._picker_argv = self._argv_of_picker(workers)
+        picker = await self._start_picker(port=0)
+        self._picker_port = _split(picker)[1]
+        self._say(f"the picker is ready at {picker}")
         await self._start_envoy(scratch, picker, workers)
         host, port = self._options.host, self._options.port
         http = f"  HTTP     http://{host}:{port} (/v1)\n" if workers[0].http else ""
@@ -167,43 +187,48 @@ class Stack:
             self._say(f"{child.name} of {count} is ready at {workers[-1].grpc}")
         return workers
 
-    async def _start_picker(self, workers: Sequence[Worker]) -> str:
+    def _argv_of_picker(self, workers: Sequence[Worker]) -> list[str]:
         options = self._options
-        argv = [*_weft(), "epp", "--grpc-port", "0", "--grpc-health-port", "0"]
+        argv = [*_weft(), "epp", "--grpc-health-port", "0"]
         argv += ["--host", options.host, "--metrics-port", str(options.metrics_port)]
         argv += ["--default-engine", "vllm-grpc", "--log-level", options.log_level]
-        argv += ["--drain-timeout", "1s"]
+        argv += ["--drain-timeout", "1s", "--default-model", workers[0].model]
         if options.config_file is None:
             argv += ["--config-text", PICKER_CONFIG]
         else:
             argv += ["--config-file", str(options.config_file)]
+        for name in options.allowed_hosts or ():
+            argv += ["--allowed-hosts", name]
         if options.explain_header:
             argv.append("--explain-header")
         for worker in workers:
             argv += ["--endpoint", worker.endpoint]
-        picker = await Child.start("picker", argv, _environment(1))
-        self._others.append(picker)
-        lines = await picker.read_until("  metrics")
-        address = next(line.split()[1] for line in lines if line.startswith("  ext_proc"))
-        self._say(f"the picker is ready at {address}")
-        return address
+        return argv
+
+    async def _start_picker(self, port: int) -> str:
+        argv = [*self._picker_argv, "--grpc-port", str(port)]
+        self._picker = await Child.start("picker", argv, _environment(1))
+        lines = await self._picker.read_until("  metrics")
+        return next(line.split()[1] for line in lines if line.startswith("  ext_proc"))
 
     async def _start_envoy(self, scratch: Path, picker: str, workers: Sequence[Worker]) -> None:
-        admin = _free_port()
+        admin = scratch / "admin"  # its pages can end Envoy, and a port is open to every web page
         plan = EnvoyPlan(
             listen=(self._options.host.strip("[]"), self._options.port),
             picker=_split(picker),
             grpc_workers=[_split(worker.grpc) for worker in workers],
             http_workers=[_split(worker.http) for worker in workers if worker.http],
-            admin=("127.0.0.1", admin),
+            admin=admin,
+            host_pattern=self._hosts.pattern if self._hosts.checks else None,
             is_fail_open=self._options.fail_open,
         )
         path = scratch / "envoy.json"
         path.write_text(json.dumps(envoy_config(plan), indent=1))
         argv = [str(self._binary), "-c", str(path), "--disable-hot-restart"]
         argv += ["--log-level", "warning", "--concurrency", "2"]
-        envoy = await Child.start("envoy", argv)
-        self._others.append(envoy)
+        # It would warn of every request that a dead picker does not see; that it died is said once.
+        argv += ["--component-log-level", "ext_proc:error"]
+        self._envoy = envoy = await Child.start("envoy", argv)
         while not await asyncio.to_thread(_is_envoy_ready, admin):
             if envoy.process.returncode is not None:
                 raise envoy.failure()
@@ -211,24 +236,60 @@ class Stack:
         self._say("Envoy is ready")
 
     async def _watch(self) -> None:
-        """A worker may go: that is what the others are for. The picker and Envoy may not."""
-        waiting = {asyncio.create_task(child.process.wait()): child for child in self._others}
-        waiting |= {asyncio.create_task(child.process.wait()): child for child in self._workers}
-        num_alive = len(self._workers)
+        """Until something ends that the rest is of no use without."""
         try:
-            while True:
-                done, _ = await self._unless_stopped(
-                    asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                )
-                for task in done:
-                    child = waiting.pop(task)
-                    if child in self._others or num_alive == 1:
-                        raise child.failure()
-                    num_alive -= 1
-                    self._say(f"{child.failure()}; {num_alive} workers are left")
-        finally:
-            for task in waiting:
-                task.cancel()
+            async with asyncio.TaskGroup() as group:
+                for worker in self._workers:
+                    group.create_task(self._watch_worker(worker))
+                group.create_task(self._watch_envoy())
+                group.create_task(self._watch_picker())
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _watch_worker(self, worker: Child) -> None:
+        """One may go: that is what the others are for."""
+        await worker.process.wait()
+        num_alive = sum(each.process.returncode is None for each in self._workers)
+        if num_alive == 0:
+            raise worker.failure()
+        self._say(f"{worker.failure()}; {num_alive} workers are left")
+
+    async def _watch_envoy(self) -> None:
+        """Nothing can be reached without it."""
+        assert self._envoy is not None
+        await self._envoy.process.wait()
+        raise self._envoy.failure()
+
+    async def _watch_picker(self) -> None:
+        """Without it requests go round robin, unless they are to fail: then it is the end."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            assert self._picker is not None
+            since = time.monotonic()
+            await self._picker.process.wait()
+            failure = self._picker.failure()
+            if not self._options.fail_open:
+                raise failure
+            if time.monotonic() - since > _STEADY_S:
+                pause_s = _FIRST_PAUSE_S
+            self._say(f"{failure}; requests go round robin until it is back")
+            pause_s = await self._restart_picker(pause_s)
+            self._say("the picker is back")
+
+    async def _restart_picker(self, pause_s: float) -> float:
+        """Try until it runs, where Envoy looks for it; how long to wait the next time."""
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+            try:
+                async with asyncio.timeout(self._options.start_timeout):
+                    await self._start_picker(self._picker_port)
+            except (ChildFailed, TimeoutError) as error:
+                self._say(f"{str(error) or 'the picker is not ready'}; trying again")
+                assert self._picker is not None
+                await self._picker.stop(_STOP_S)
+            else:
+                return pause_s
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:
         """What `work` returns. A signal that comes first cancels it and raises `Stopped`."""
@@ -246,8 +307,9 @@ class Stack:
 
     async def _stop_all(self) -> None:
         """Envoy first, so that nobody is sent to what is about to end."""
-        for child in reversed(self._others):
-            await child.stop(_STOP_S)
+        for child in (self._envoy, self._picker):
+            if child is not None:
+                await child.stop(_STOP_S)
         await asyncio.gather(*(child.stop(_STOP_S) for child in self._workers))
 
     def _say(self, text: str) -> None:
@@ -278,19 +340,17 @@ def _check_free(host: str, port: int, flag: str) -> None:
         ) from err
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
-def _is_envoy_ready(admin: int) -> bool:
-    connection = HTTPConnection("127.0.0.1", admin, timeout=2)
+def _is_envoy_ready(admin: Path) -> bool:
+    connection = HTTPConnection("localhost", timeout=2)
     try:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(2)
+        connection.sock.connect(str(admin))
         connection.request("GET", "/ready")
         return connection.getresponse().status == 200
     except (OSError, HTTPException):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from weft.core.errors import WeftError
+from weft.core.terminal import say
 
 _PR_SET_PDEATHSIG: Final = 1
 _MAX_LINE: Final = 2**16
@@ -97,7 +98,7 @@ class Child:
                 return
             text = line.decode(errors="replace").rstrip()
             self._last_lines.append(text)
-            print(f"[{self.name}] {text}", file=sys.stderr, flush=True)
+            say(f"[{self.name}] {text}", file=sys.stderr)
 
     async def _discard_output(self) -> None:
         assert self.process.stdout is not None

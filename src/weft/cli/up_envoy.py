@@ -6,7 +6,11 @@ the two together.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+
+from weft.cli.up_replies import local_replies
+from weft.core.hosts import HOST_ADVICE
 
 _TYPE: Final = "type.googleapis.com/envoy."
 _DESTINATION: Final = "x-gateway-destination-endpoint"
@@ -20,7 +24,8 @@ _STRIPPED_NAMES: Final = (
     "x-kv-cache-source-host-port",
     "x-llm-d-request-dropped-reason",
 )
-_NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)\n"
+_STRANGE_HOST: Final = f"this Host is not allowed: {HOST_ADVICE}"
+_NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,8 @@ class EnvoyPlan:
     http_workers: Sequence[tuple[str, int]] = ()
     # Whether a worker would answer now; one that still loads listens already. None: whether it listens.
     http_health_path: str | None = "/health"
-    admin: tuple[str, int] | None = None
+    admin: tuple[str, int] | Path | None = None  # a path: a socket that no web page reaches
+    host_pattern: str | None = None  # what clients may ask by; None: any name
     is_fail_open: bool = True  # without the picker, requests go round robin; else they fail
     picker_timeout_s: float = 10.0  # for its answer to a request without a body
     health_interval_s: float = 1.0
@@ -66,6 +72,7 @@ def _listener(plan: EnvoyPlan) -> dict[str, Any]:
             "name": "workers",
             "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": _routes(plan)}],
         },
+        "local_reply_config": local_replies(),
         "http_filters": [_strip_filter(), _picker_filter(plan), _router_filter()],
     }
     return {
@@ -78,28 +85,41 @@ def _listener(plan: EnvoyPlan) -> dict[str, Any]:
 
 
 def _routes(plan: EnvoyPlan) -> list[dict[str, Any]]:
-    grpc = {"match": {"prefix": "/", "grpc": {}}, "route": _route(WORKERS_GRPC)}
+    routes = [] if plan.host_pattern is None else [_strangers(plan.host_pattern)]
+    routes.append({"match": {"prefix": "/", "grpc": {}}, "route": _route(WORKERS_GRPC)})
     if plan.http_workers:
-        return [grpc, {"match": {"prefix": "/"}, "route": _route(WORKERS_HTTP)}]
-    refusal = {"status": 501, "body": {"inline_string": _NO_HTTP}}
-    return [
-        grpc,
-        {
-            "match": {"prefix": "/"},
-            "direct_response": refusal,
-            "typed_per_filter_config": {
-                "envoy.filters.http.ext_proc": {
-                    "@type": f"{_TYPE}extensions.filters.http.ext_proc.v3.ExtProcPerRoute",
-                    "disabled": True,
-                }
-            },
+        return [*routes, {"match": {"prefix": "/"}, "route": _route(WORKERS_HTTP)}]
+    return [*routes, {"match": {"prefix": "/"}, **_refusal(501, _NO_HTTP)}]
+
+
+def _strangers(pattern: str) -> dict[str, Any]:
+    """Who asks by another name is a web page that had its own name looked up as this machine's."""
+    other_host = {
+        "name": ":authority",
+        "string_match": {"safe_regex": {"regex": pattern}},
+        "invert_match": True,
+    }
+    return {"match": {"prefix": "/", "headers": [other_host]}, **_refusal(403, _STRANGE_HOST)}
+
+
+def _refusal(status: int, body: str) -> dict[str, Any]:
+    """Envoy's own answer, of which the picker learns nothing."""
+    return {
+        "direct_response": {"status": status, "body": {"inline_string": body}},
+        "typed_per_filter_config": {
+            "envoy.filters.http.ext_proc": {
+                "@type": f"{_TYPE}extensions.filters.http.ext_proc.v3.ExtProcPerRoute",
+                "disabled": True,
+            }
         },
-    ]
+    }
 
 
 def _route(cluster: str) -> dict[str, Any]:
     return {
         "cluster": cluster,
+        # A worker is asked by its own name: which names clients may ask by is decided here.
+        "auto_host_rewrite": True,
         "timeout": "0s",  # the default of 15 s would cut long answers
         # Nothing has been sent to a worker that could not be reached, so another may have it.
         "retry_policy": {
@@ -169,14 +189,40 @@ def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
         "type": "STRICT_DNS",
         "connect_timeout": "1s",
         "typed_extension_protocol_options": _http2(),
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        "common_lb_config": {
+            "healthy_panic_threshold": {"value": 0},
+            # By default Envoy holds back for a second what it learns within a second of the last.
+            "update_merge_window": "0s",
+        },
         # A picker that hangs holds requests that no timeout of the filter ends.
         "close_connections_on_host_health_failure": True,
         "health_checks": [
             _health_check(plan, {"grpc_health_check": {"service_name": service}})
             | {"unhealthy_threshold": 1}
         ],
+        "outlier_detection": _ejected_at_once(plan),
         "load_assignment": _assignment(PICKER, [plan.picker]),
+    }
+
+
+def _ejected_at_once(plan: EnvoyPlan) -> dict[str, Any]:
+    """The first connection that fails takes the picker out, until a health check finds it.
+
+    Requests whose body is on its way to the picker when it fails get 500, fail open or not; those
+    that find no picker to begin with pass it by.
+    """
+    interval = _seconds(plan.health_interval_s)
+    off = ("consecutive_5xx", "consecutive_gateway_failure", "success_rate", "failure_percentage")
+    return {
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": 1,
+        "enforcing_consecutive_local_origin_failure": 100,
+        "enforcing_local_origin_success_rate": 0,
+        **{f"enforcing_{name}": 0 for name in off},
+        "max_ejection_percent": 100,
+        "interval": interval,
+        "base_ejection_time": interval,
+        "max_ejection_time": interval,
     }
 
 
@@ -245,7 +291,9 @@ def _assignment(name: str, addresses: Sequence[tuple[str, int]]) -> dict[str, An
     return {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}
 
 
-def _address(address: tuple[str, int]) -> dict[str, Any]:
+def _address(address: tuple[str, int] | Path) -> dict[str, Any]:
+    if isinstance(address, Path):
+        return {"pipe": {"path": str(address), "mode": 0o600}}
     host, port = address
     return {"socket_address": {"address": host, "port_value": port}}
 

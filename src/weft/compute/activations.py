@@ -1,11 +1,11 @@
-"""What lies between the two products of an encoder's MLP, in float32 numpy."""
+"""What lies between the two products of an MLP, in float32 numpy."""
 
 from typing import assert_never
 
 import numpy as np
 
 from weft.compute.runner import FloatArray
-from weft.model.encoders.spec import EncoderActivation
+from weft.model.spec import Activation
 
 _CHUNK = 1 << 16  # elements worked on at once: a dozen passes over memory cost more than the sums
 # erf(x) = x P(x²) / Q(x²), a least-squares fit on [0, 3.92]; beyond, erf is 1 in float32. The error is
@@ -15,22 +15,22 @@ _ERF_ABOVE = (2.03474161e-06, 0.000287477558, 0.00386826398, 0.0530602906, 0.192
 _ERF_BELOW = (3.8070612e-05, 0.00118809886, 0.0151721718, 0.115084027, 0.504163102, 1.0)
 
 
-def activate(activation: EncoderActivation, x: FloatArray) -> FloatArray:
+def activate(activation: Activation, x: FloatArray) -> FloatArray:
     """Element by element; the result may share memory with `x`."""
     match activation:
-        case EncoderActivation.GELU:
+        case Activation.GELU:
             return _gelu(x)
-        case EncoderActivation.GELU_TANH:
+        case Activation.GELU_TANH:
             inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
             rising: FloatArray = np.tanh(inner)
             return np.float32(0.5) * x * (1 + rising)
-        case EncoderActivation.RELU:
+        case Activation.RELU:
             positive: FloatArray = np.maximum(x, 0)
             return positive
-        case EncoderActivation.SILU:
+        case Activation.SILU:
             falling: FloatArray = np.exp(-x)
             return x / (1 + falling)
-        case EncoderActivation.TANH:
+        case Activation.TANH:
             bounded: FloatArray = np.tanh(x)
             return bounded
         case _:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.compute.runner import Batch, FloatArray
 from weft.compute.tiles import LANES, padded_length
-from weft.model.spec import DecoderSpec
+from weft.model.spec import ModelSpec
 
 KEYS = 64  # a power of two
 _MAX_PAIRS = 128  # in one piece of work, so that gathered keys and values stay in cache
@@ -57,7 +57,7 @@ class _Tiles:
 
 
 def plan_attention(
-    spec: DecoderSpec, batch: Batch, block_size: int, window: int | None
+    spec: ModelSpec, batch: Batch, block_size: int, window: int | None
 ) -> AttentionPlan:
     """Cut the rows of a step into pieces of work."""
     groups = spec.num_heads // spec.num_kv_heads
@@ -133,7 +133,7 @@ def _hidden(keys: Index, lane_positions: Index, window: int | None) -> Flags:
 
 
 def attend(
-    spec: DecoderSpec,
+    spec: ModelSpec,
     plan: AttentionPlan,
     queries: FloatArray,
     keys: FloatArray,
@@ -148,7 +148,7 @@ def attend(
 
 
 def _attend_piece(
-    spec: DecoderSpec, piece: _Piece, queries: FloatArray, keys: FloatArray, values: FloatArray
+    spec: ModelSpec, piece: _Piece, queries: FloatArray, keys: FloatArray, values: FloatArray
 ) -> FloatArray:
     """Outputs of a piece, [tiles, rows of a tile, heads * head_dim]."""
     q = _to_lanes(spec, queries[piece.rows], piece.is_hidden.shape[-1])
@@ -176,7 +176,7 @@ def _fold(combine: np.ufunc, parts: FloatArray) -> FloatArray:
     return parts[:, :, 0]
 
 
-def _to_lanes(spec: DecoderSpec, queries: FloatArray, num_lanes: int) -> FloatArray:
+def _to_lanes(spec: ModelSpec, queries: FloatArray, num_lanes: int) -> FloatArray:
     """[tiles, rows, heads, head_dim] as [tiles, kv heads, head_dim, lanes]; a row's heads side by side."""
     tiles, rows = queries.shape[:2]
     split = queries.reshape(tiles, rows, spec.num_kv_heads, -1, spec.head_dim)
@@ -186,7 +186,7 @@ def _to_lanes(spec: DecoderSpec, queries: FloatArray, num_lanes: int) -> FloatAr
     return padded
 
 
-def _from_lanes(spec: DecoderSpec, outputs: FloatArray, rows: int) -> FloatArray:
+def _from_lanes(spec: ModelSpec, outputs: FloatArray, rows: int) -> FloatArray:
     """The way back, as [tiles, rows, heads * head_dim]."""
     groups = spec.num_heads // spec.num_kv_heads
     lanes = outputs[..., : rows * groups]

@@ -5,7 +5,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from weft.compute.runner import Batch, FloatArray, IntArray
+from weft.compute.cpu import no_effect
+from weft.compute.memory import free_memory_bytes
+from weft.compute.native import cpu, sampling
+from weft.compute.runner import Batch, FloatArray, IntArray, Runner
+from weft.compute.sampler import Sampler
+from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.errors import ConfigError
+from weft.model.card import ModelCard
+from weft.model.checkpoint import Checkpoint
 from weft.model.spec import EchoSpec
 
 _CERTAIN = 100.0  # logit of the answer; all others are 0, so sampling at temperature 1 obeys too
@@ -51,3 +59,41 @@ class EchoRunner:
             self._sleep(self._spec.ttft_s)
         elif (first_positions >= batch.prompt_lens).all():
             self._sleep(self._spec.itl_s)
+
+
+class EchoBackend:
+    """For models without weights, and for no others: there is nothing to decide."""
+
+    sampler: Sampler = sampling
+
+    def suits(self, card: ModelCard) -> bool:
+        return not card.num_parameters
+
+    def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
+        if card.num_parameters:
+            raise ConfigError(
+                f"--compute {options.compute}: {card.name} has weights to compute with"
+            )
+        unset = EngineOptions()
+        for name in ("num_threads", "quantization", "kv_cache_dtype"):
+            if getattr(options, name) != getattr(unset, name):
+                raise ConfigError(no_effect(name.replace("_", "-"), card))
+        if options.enable_lora:
+            raise ConfigError(f"--enable-lora: {card.name} is served without LoRA adapters")
+        return ComputeConfig(compute="echo", num_threads=1)
+
+    def shared_threads(self, card: ModelCard) -> int | None:
+        return None
+
+    def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
+        return checkpoint
+
+    def free_bytes(self) -> int:
+        return free_memory_bytes()
+
+    def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
+        assert isinstance(checkpoint.spec, EchoSpec), "refused by `configure`"
+        return EchoRunner(checkpoint.spec)
+
+    def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
+        return f"{cpu().describe()}; nothing to compute"

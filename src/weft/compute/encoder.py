@@ -18,8 +18,7 @@ from weft.compute import tiles
 from weft.compute.activations import activate
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import Batch, FloatArray
-from weft.model.encoders.spec import EncoderLayerSpec, EncoderSpec
-from weft.model.spec import RopeSpec
+from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, RopeSpec
 from weft.model.weights import Weights
 
 _MAX_SCORES = 1 << 21  # attention weights at once, so that they stay in cache and memory is bounded
@@ -66,7 +65,7 @@ class LayerNorm:
 class _Layer:
     """The weights of one layer. `up` holds the gate's rows first where there is one."""
 
-    spec: EncoderLayerSpec
+    spec: LayerSpec
     qkv: Linear
     o: Linear
     up: Linear
@@ -78,7 +77,7 @@ class _Layer:
 class EncoderRunner:
     """Loaded weights. A batch holds whole prompts; it gives the hidden states of the wanted rows."""
 
-    def __init__(self, spec: EncoderSpec, weights: Weights, *, num_threads: int = 1) -> None:
+    def __init__(self, spec: ModelSpec, weights: Weights, *, num_threads: int = 1) -> None:
         self.vocab_size = spec.vocab_size
         self._threads = ThreadPoolExecutor(num_threads, "weft-encoder")
         self._num_threads = num_threads
@@ -89,10 +88,10 @@ class EncoderRunner:
         self._token_types = reader.matrix("token_types") if spec.num_token_types else None
         self._embed_norm = reader.norm("embed_norm")
         self._layers = [
-            _read_layer(reader, index, layer, is_gated=spec.is_gated)
-            for index, layer in enumerate(spec.layers)
+            _read_layer(reader, spec, index, layer) for index, layer in enumerate(spec.layers)
         ]
-        self._norm = reader.norm("norm") if spec.norm_before else None
+        self._norms_before = spec.norm_placement is NormPlacement.BEFORE
+        self._norm = reader.norm("norm") if self._norms_before else None
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
         self._frequencies = {
             rope: inverse_frequencies(rope, spec.max_position_embeddings) for rope in ropes
@@ -137,7 +136,7 @@ class EncoderRunner:
     def _run_layer(
         self, layer: _Layer, hidden: FloatArray, groups: list[Index], turns: Rotations
     ) -> FloatArray:
-        if self._spec.norm_before:
+        if self._norms_before:
             rows = hidden if layer.attention_norm is None else layer.attention_norm(hidden)
             hidden = hidden + self._attention(layer, rows, groups, turns)
             return hidden + self._mlp(layer, layer.mlp_norm(hidden))
@@ -155,10 +154,12 @@ class EncoderRunner:
         if layer.spec.rope is not None:
             rotate(q, *turns[layer.spec.rope])
             rotate(k, *turns[layer.spec.rope])
-        q *= np.float32(spec.head_dim**-0.5)
+        q *= np.float32(spec.attention_scale)
         output = np.zeros((len(rows), spec.hidden_size), np.float32)
+        window = layer.spec.window
+        reach = None if window is None else window - 1  # keys to either side
         for group in groups:
-            output[group] = attend(q[group], k[group], v[group], layer.spec.reach)
+            output[group] = attend(q[group], k[group], v[group], reach)
         return layer.o(output)
 
     def _mlp(self, layer: _Layer, rows: FloatArray) -> FloatArray:
@@ -230,19 +231,18 @@ def attend(q: FloatArray, k: FloatArray, v: FloatArray, reach: int | None) -> Fl
     return whole.transpose(0, 2, 1, 3).reshape(count, length, -1)
 
 
-def _read_layer(
-    reader: "WeightReader", index: int, spec: EncoderLayerSpec, *, is_gated: bool
-) -> _Layer:
-    prefix = f"layers.{index}."
-    up = ("gate", "up") if is_gated else ("up",)
+def _read_layer(reader: "WeightReader", model: ModelSpec, index: int, spec: LayerSpec) -> _Layer:
+    prefix, place = f"layers.{index}.", model.norm_placement.value
+    up = ("gate", "up") if model.is_gated else ("up",)
+    norms = {part: f"{prefix}{part}_norm_{place}" for part in ("attention", "mlp")}
     return _Layer(
         spec=spec,
         qkv=reader.linear(*(prefix + part for part in ("q", "k", "v"))),
         o=reader.linear(prefix + "o"),
         up=reader.linear(*(prefix + part for part in up)),
         down=reader.linear(prefix + "down"),
-        attention_norm=reader.norm(prefix + "attention_norm") if spec.has_attention_norm else None,
-        mlp_norm=reader.norm(prefix + "mlp_norm"),
+        attention_norm=reader.norm(norms["attention"]) if spec.has_attention_norm else None,
+        mlp_norm=reader.norm(norms["mlp"]),
     )
 
 

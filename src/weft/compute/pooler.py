@@ -13,7 +13,9 @@ from weft.compute import tiles
 from weft.compute.activations import activate
 from weft.compute.encoder import Linear, WeightReader
 from weft.compute.runner import FloatArray
+from weft.core.config import PoolerConfig
 from weft.core.types import PoolingKind, PoolingParams
+from weft.model.checkpoint import Checkpoint
 from weft.model.pooling import HeadSpec, PoolingSpec, Scale
 from weft.model.weights import Weights
 
@@ -72,6 +74,15 @@ def normalized(rows: FloatArray) -> FloatArray:
     lengths: FloatArray = np.sqrt(np.sum(rows * rows, axis=-1, keepdims=True))
     floor: FloatArray = np.maximum(lengths, np.float32(1e-12))
     return rows / floor
+
+
+def load_pooler(checkpoint: Checkpoint, config: PoolerConfig | None) -> Pooler | None:
+    """What follows the hidden states of a model that was opened for pooling; None for others."""
+    pooling = checkpoint.card.pooling
+    if pooling is None or config is None:
+        return None
+    weights = Weights({}) if pooling.head is None else checkpoint.load("head.")
+    return Pooler(pooling, weights, normalize=config.normalize)
 
 
 class _Head:

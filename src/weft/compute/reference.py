@@ -5,18 +5,18 @@ A row's logits are the same bits whatever else is in the step; `tiles` and `atte
 """
 
 from dataclasses import dataclass
-from typing import Literal, assert_never
 
 import numpy as np
 
 from weft.compute import tiles
+from weft.compute.activations import activate
 from weft.compute.adapters import AdapterRows, AdapterSet
 from weft.compute.attention import AttentionPlan, attend, plan_attention
 from weft.compute.int8 import Int8Rows, multiply
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import Batch, FloatArray, IntArray
 from weft.model.lora import Adapter
-from weft.model.spec import Activation, DecoderSpec, LayerSpec, QkNorm, RopeSpec
+from weft.model.spec import LayerSpec, ModelSpec, QkNorm, RopeSpec
 from weft.model.weights import Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
@@ -95,12 +95,12 @@ class ReferenceRunner:
 
     def __init__(
         self,
-        spec: DecoderSpec,
+        spec: ModelSpec,
         weights: Weights,
         *,
         max_model_len: int,
-        quantization: Literal["int8"] | None = None,
-        kv_cache_dtype: Literal["auto", "int8"] = "auto",
+        quantization: str | None = None,
+        kv_cache_dtype: str = "auto",
     ) -> None:
         self.vocab_size = spec.vocab_size
         self.spec = spec
@@ -126,11 +126,9 @@ class ReferenceRunner:
         self._pool = np.zeros(shape, np.float32)
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
-        """See `AdapterRunner`."""
         self._adapters.add(adapter_id, adapter)
 
     def remove_adapter(self, adapter_id: int) -> None:
-        """See `AdapterRunner`."""
         self._adapters.remove(adapter_id)
 
     def forward(self, batch: Batch) -> FloatArray:
@@ -199,7 +197,7 @@ class ReferenceRunner:
         parts = (("gate", 0), ("up", inner))
         gate_up = adapters.add(layer.gate_up(rows), rows, layer.prefix, parts)
         gate, up = gate_up[:, :inner], gate_up[:, inner:]
-        middle = _activate(self.spec.activation, gate) * up
+        middle = activate(self.spec.activation, gate) * up
         return adapters.add(layer.down(middle), middle, layer.prefix, (("down", 0),))
 
     def _logits(self, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
@@ -224,27 +222,11 @@ def _rounded(heads: FloatArray) -> FloatArray:
     return (whole.values * whole.scales[:, None]).reshape(heads.shape)
 
 
-def _activate(activation: Activation, x: FloatArray) -> FloatArray:
-    match activation:
-        case Activation.SILU:
-            falling: FloatArray = np.exp(-x)
-            return x / (1 + falling)
-        case Activation.GELU_TANH:
-            inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
-            rising: FloatArray = np.tanh(inner)
-            return np.float32(0.5) * x * (1 + rising)
-        case Activation.RELU:
-            positive: FloatArray = np.maximum(x, 0)
-            return positive
-        case _:
-            assert_never(activation)
-
-
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """Weights as the runner wants them: aligned float32, products of the same input joined."""
 
-    spec: DecoderSpec
+    spec: ModelSpec
     weights: Weights
     is_int8: bool
 

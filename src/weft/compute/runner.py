@@ -1,16 +1,18 @@
 """`Runner`: what the engine asks of a model on a device; `Batch`: one step, as arrays."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.model.lora import Adapter
-from weft.model.spec import DecoderSpec
+from weft.model.spec import ModelSpec
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
+# What a step gives, [rows, ...], in the memory of its backend: numpy's, or what can be indexed as numpy's.
+Rows: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Runner(Protocol):
         """Make the KV pool. Called once, before the first step."""
         ...
 
-    def forward(self, batch: Batch) -> FloatArray:
+    def forward(self, batch: Batch) -> Rows:
         """Run one step and return float32 logits [wanted, vocab]. The result belongs to the caller.
 
         A model that was opened for pooling returns hidden states after its last norm instead,
@@ -55,7 +57,7 @@ class Runner(Protocol):
 class AdapterRunner(Runner, Protocol):
     """A runner whose sequences may each have a LoRA adapter."""
 
-    spec: DecoderSpec
+    spec: ModelSpec
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
         """Have one more, under an id of at least 1 that none has."""

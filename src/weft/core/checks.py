@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from weft.core.errors import BadRequest
 
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 MAX_LABEL_CHARS = 256
 
 
@@ -17,13 +19,17 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
         raise BadRequest(name, f"{name} must be at most {high}, got {shown(value)}", value)
 
 
-def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Raise `BadRequest` for anything but a number in [low, high]; NaN and a bool are none."""
+def check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
+    """Raise `BadRequest` for anything but a number in [low, high], or (low, high] with `above`.
+
+    NaN and a bool are none.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest(name, f"{name} must be a number, got {shown(value)}")
     # Written so that NaN, which compares false with everything, is refused.
-    if not low <= value <= high:
-        raise BadRequest(name, f"{name} must be in [{low:g}, {high:g}], got {shown(value)}", value)
+    if not (low < value if above else low <= value) or not value <= high:
+        bounds = f"{'(' if above else '['}{low:g}, {high:g}]"
+        raise BadRequest(name, f"{name} must be in {bounds}, got {shown(value)}", value)
 
 
 def check_label(

@@ -1,13 +1,17 @@
 """`EngineClient`: the one way in which servers and Python callers see an engine, local or remote.
 
-Method names and meanings are those of vLLM's protocol of the same name. What an implementation does
-not offer yet raises `Unsupported`, naming the method.
+Method names and meanings are those of vLLM's protocol of the same name. A request crosses this seam
+once: `prepare` checks it, `run` runs it, and what follows trusts it. What an implementation does not
+offer raises `Unsupported`, naming the method.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
-from typing import Any, NoReturn, Protocol
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from weft.core.config import EngineConfig, ModelConfig
+from weft.core.config import ModelConfig
+from weft.core.engine_info import EngineInfo
 from weft.core.errors import Unsupported
 from weft.core.types import (
     EngineLoad,
@@ -18,6 +22,7 @@ from weft.core.types import (
     PoolingRequestOutput,
     PromptType,
     Request,
+    RequestOptions,
     RequestOutput,
     SamplingParams,
     StreamingInput,
@@ -36,44 +41,85 @@ class Renderer(Protocol):
         ...
 
 
-class InputProcessor(Protocol):
-    """Turns what a caller gave into a checked `Request`, or raises `BadRequest`."""
-
-    def process(
-        self,
-        prompt: PromptType,
-        params: SamplingParams,
-        request_id: str,
-        *,
-        prompt_text: str | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        priority: int = 0,
-    ) -> Request:
-        """Tokenise, truncate and validate."""
-        ...
-
-    async def process_soon(
-        self, prompt: PromptType, params: SamplingParams, request_id: str, **options: Any
-    ) -> Request:
-        """`process`, for an event loop's thread: a long text does not hold it."""
-        ...
+# What vLLM's protocol has and no engine here offers yet, and why.
+UNSUPPORTED = {
+    "notify_kv_transfer_request_rejected": "there is no KV connector",
+    "reset_mm_cache": "no model takes other input than text",
+    "reset_encoder_cache": "no model takes other input than text",
+    "sleep": "memory is given back by stopping the engine",
+    "wake_up": "the engine does not sleep",
+    "scale_elastic_ep": "the number of ranks is fixed",
+    "collective_rpc": "there are no workers to call",
+    "init_weight_transfer_engine": "weights are those of the checkpoint",
+    "start_weight_update": "weights are those of the checkpoint",
+    "update_weights": "weights are those of the checkpoint",
+    "finish_weight_update": "weights are those of the checkpoint",
+}
 
 
 def _unsupported(method: str) -> NoReturn:
     raise Unsupported(f"{method} is not supported by this engine")
 
 
+def _refuse(method: str, *_args: object, **_kwargs: object) -> NoReturn:
+    raise Unsupported(f"{method} is not supported: {UNSUPPORTED[method]}")
+
+
 class EngineClient(Protocol):
     """One engine. Every accepted request ends in exactly one finished output or one error."""
 
-    vllm_config: EngineConfig
+    info: EngineInfo
     model_config: ModelConfig
     renderer: Renderer
-    input_processor: InputProcessor
+
+    if not TYPE_CHECKING:  # for who checks types there are no such methods
+
+        def __getattr__(self, name: str) -> Any:
+            if name in UNSUPPORTED:
+                return partial(_refuse, name)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     # -- requests -----------------------------------------------------------------------------
 
-    def generate(
+    def preparing(self, num_answers: int) -> AbstractContextManager[None]:
+        """Hold places for a request of so many answers, or refuse it as `run` would.
+
+        For callers whose prompt is work: without a place they would queue for it only to be refused.
+        """
+        del num_answers
+        return nullcontext()
+
+    async def prepare(
+        self,
+        prompt: PromptType | Callable[[], PromptType],
+        params: SamplingParams | PoolingParams,
+        options: RequestOptions,
+    ) -> Request:
+        """Everything about a request that can be refused before the engine has it: check, tokenise, resolve.
+
+        Parameters are checked before the prompt is looked at, or made by the function that is given in
+        its place. Raises BadRequest, Unsupported or EngineDead.
+        """
+        ...
+
+    def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        """Run what `prepare` made of sampling parameters: see `generate`."""
+        ...
+
+    def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """Run what `prepare` made of pooling parameters: see `encode`."""
+        _unsupported("encode")
+
+    def run_pieces(
+        self,
+        pieces: AsyncIterable[StreamingInput],
+        params: SamplingParams,
+        options: RequestOptions,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run a prompt that comes in pieces: see `generate`."""
+        _unsupported("a prompt in pieces")
+
+    async def generate(
         self,
         prompt: PromptType | AsyncIterable[StreamingInput],
         sampling_params: SamplingParams,
@@ -108,9 +154,26 @@ class EngineClient(Protocol):
 
         Raises BadRequest, Overloaded, Unsupported or EngineDead.
         """
-        ...
+        options = RequestOptions(
+            request_id=request_id,
+            prompt_text=prompt_text,
+            lora_request=lora_request,
+            tokenization_kwargs=tokenization_kwargs,
+            trace_headers=trace_headers,
+            priority=priority,
+            data_parallel_rank=data_parallel_rank,
+            reasoning_ended=reasoning_ended,
+            reasoning_parser_kwargs=reasoning_parser_kwargs,
+        )
+        if isinstance(prompt, AsyncIterable):
+            running = self.run_pieces(prompt, sampling_params, options)
+        else:
+            running = self.run(await self.prepare(prompt, sampling_params, options))
+        async with aclosing(running) as outputs:
+            async for output in outputs:
+                yield output
 
-    def encode(
+    async def encode(
         self,
         prompt: PromptType,
         pooling_params: PoolingParams,
@@ -125,21 +188,22 @@ class EngineClient(Protocol):
 
         Raises BadRequest, Overloaded, EngineDead, or Unsupported where the model generates text.
         """
-        _unsupported("encode")
+        options = RequestOptions(
+            request_id=request_id,
+            lora_request=lora_request,
+            tokenization_kwargs=tokenization_kwargs,
+            trace_headers=trace_headers,
+            priority=priority,
+            reasoning_ended=reasoning_ended,
+        )
+        request = await self.prepare(prompt, pooling_params, options)
+        async with aclosing(self.run_pooling(request)) as outputs:
+            async for output in outputs:
+                yield output
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests by the ids callers gave; unknown and finished ids are no-ops."""
         ...
-
-    async def notify_kv_transfer_request_rejected(
-        self,
-        request_id: str,
-        kv_transfer_params: dict[str, Any],
-        *,
-        data_parallel_rank: int | None = None,
-    ) -> None:
-        """Let the KV connector clean up after a request that was refused before admission."""
-        _unsupported("notify_kv_transfer_request_rejected")
 
     # -- state --------------------------------------------------------------------------------
 
@@ -149,9 +213,7 @@ class EngineClient(Protocol):
         ...
 
     @property
-    def is_stopped(self) -> bool:
-        """Same as `errored`."""
-        ...
+    def is_stopped(self) -> bool: ...
 
     @property
     def errored(self) -> bool:
@@ -178,7 +240,7 @@ class EngineClient(Protocol):
 
     async def do_log_stats(self) -> None:
         """Log one line of load now."""
-        ...
+        _unsupported("do_log_stats")
 
     async def get_loads(self) -> list[EngineLoad]:
         """The latest load of every data-parallel rank."""
@@ -208,11 +270,11 @@ class EngineClient(Protocol):
         clear_cache: bool = True,
     ) -> None:
         """Stop scheduling. New requests queue; `mode` decides about those in flight."""
-        ...
+        _unsupported("pause_generation")
 
     async def resume_generation(self) -> None:
         """Schedule again; a no-op when not paused."""
-        ...
+        _unsupported("resume_generation")
 
     async def is_paused(self) -> bool:
         """Whether a pause is in force."""
@@ -226,22 +288,6 @@ class EngineClient(Protocol):
         With `reset_running_requests` those requests are preempted first and recompute later.
         """
         ...
-
-    async def reset_mm_cache(self) -> None:
-        """Drop cached multimodal inputs."""
-        _unsupported("reset_mm_cache")
-
-    async def reset_encoder_cache(self) -> None:
-        """Drop cached encoder outputs."""
-        _unsupported("reset_encoder_cache")
-
-    async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
-        """Give memory back."""
-        _unsupported("sleep")
-
-    async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Undo `sleep`."""
-        _unsupported("wake_up")
 
     async def is_sleeping(self) -> bool:
         """Whether scheduling is paused or memory is not resident."""
@@ -282,42 +328,12 @@ class EngineClient(Protocol):
         """Let an adapter never give way to another. False if none has that `lora_int_id`."""
         _unsupported("pin_lora")
 
-    async def scale_elastic_ep(self, new_data_parallel_size: int, drain_timeout: int = 300) -> None:
-        """Change the number of data-parallel ranks."""
-        _unsupported("scale_elastic_ep")
-
-    async def collective_rpc(
-        self,
-        method: str,
-        timeout: float | None = None,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> list[Any]:
-        """Call a method on every worker."""
-        _unsupported("collective_rpc")
-
-    async def init_weight_transfer_engine(self, init_request: Any) -> None:
-        """Prepare for weight updates."""
-        _unsupported("init_weight_transfer_engine")
-
-    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        """Open a weight update."""
-        _unsupported("start_weight_update")
-
-    async def update_weights(self, request: Any) -> None:
-        """Send some weights of an open update."""
-        _unsupported("update_weights")
-
-    async def finish_weight_update(self) -> None:
-        """Close a weight update."""
-        _unsupported("finish_weight_update")
-
     def shutdown(self, timeout: float | None = None) -> None:
         """Tell the engine to stop: refuse new requests, let open ones finish for `timeout` s, abort the rest.
 
         Idempotent. None or 0 aborts at once. Returns at once; `wait_closed` waits for the end.
         """
-        ...
+        _unsupported("shutdown")
 
     async def wait_closed(self) -> None:
         """Return when the engine is gone, after `shutdown` or its death."""

@@ -4,11 +4,36 @@
 is left to choose. Sizes are in tokens, blocks or bytes, as the name says.
 """
 
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from weft.core.types import LogprobsMode, PoolingKind
+from weft.core.declare import Flag
+from weft.core.defaults import (
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_MAX_LORA_RANK,
+    DEFAULT_MAX_LORAS,
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    DEFAULT_MAX_NUM_QUEUED_REQS,
+    DEFAULT_MAX_NUM_QUEUED_TOKENS,
+    DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_STREAM_INTERVAL_MS,
+)
+from weft.core.types import PoolingKind
+
+
+class LogprobsMode(StrEnum):
+    """What an engine reports as log-probabilities, of which stage of sampling.
+
+    Raw is before everything but a grammar, processed after everything, temperature and truncation too.
+    Prompt tokens are not sampled: of theirs there is only raw.
+    """
+
+    RAW_LOGPROBS = "raw_logprobs"
+    RAW_LOGITS = "raw_logits"
+    PROCESSED_LOGPROBS = "processed_logprobs"
+    PROCESSED_LOGITS = "processed_logits"
 
 
 class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,33 +53,153 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Settings of one engine as the user gave them; None means "choose for me"."""
 
     model: str = "embedded:tiny"
-    revision: str | None = None
-    served_model_name: list[str] | None = None
-    dtype: str = "auto"
-    runner: str = "auto"
-    pooler_config: str | dict[str, Any] | PoolerOptions | None = None
-    quantization: Literal["int8"] | None = None
-    kv_cache_dtype: Literal["auto", "int8"] = "auto"
-    compute: Literal["auto", "reference", "native"] = "auto"
-    num_threads: int | None = None
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    block_size: int | None = None
-    num_gpu_blocks_override: int | None = None
-    kv_cache_bytes: int | None = None
-    enable_prefix_caching: bool = True
-    scheduling_policy: str = "fcfs"
-    max_num_queued_reqs: int | None = None
-    max_num_queued_tokens: int | None = None
-    max_logprobs: int = 20
-    logprobs_mode: str = "raw_logprobs"
-    structured_outputs_in_reasoning: bool = False
-    speculative_config: str | dict[str, Any] | None = None
-    stream_interval_ms: float | None = None
-    enable_lora: bool = False
-    max_loras: int | None = None
-    max_lora_rank: int | None = None
+    revision: Annotated[str | None, Flag("Branch, tag or commit of a Hub model.", "Model")] = None
+    served_model_name: Annotated[
+        list[str] | None, Flag("Name clients use; repeat for aliases.", "Model")
+    ] = None
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Flag("Round the weights to this type; auto keeps their own.", "Model"),
+    ] = "auto"
+    runner: Annotated[
+        Literal["auto", "generate", "pooling"],
+        Flag(
+            "Generate text, or pool hidden states: embed, classify, score; auto asks the model's files.",
+            "Model",
+        ),
+    ] = "auto"
+    pooler_config: Annotated[
+        str | dict[str, Any] | PoolerOptions | None,
+        Flag(
+            "How to embed: pooling_type, normalize, enable_chunked_processing, max_embed_len.",
+            "Model",
+            is_json=True,
+        ),
+    ] = None
+    quantization: Annotated[
+        Literal["int8"] | None,
+        Flag(
+            "Round linear layers, weights and inputs, to this type: half the memory, near the answers.",
+            "Model",
+        ),
+    ] = None
+    kv_cache_dtype: Annotated[
+        Literal["auto", "int8"],
+        Flag(
+            "Round keys and values to this type: twice the tokens in the same memory; auto leaves them.",
+            "Model",
+        ),
+    ] = "auto"
+    compute: Annotated[
+        str,
+        Flag(
+            "What computes: native, in C++, or reference, slow and in numpy; auto takes what suits.",
+            "Model",
+        ),
+    ] = "auto"
+    num_threads: Annotated[
+        int | None, Flag("Threads that compute; the CPUs of this process if unset.", "Model")
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        Flag(
+            "Longest prompt and answer together, in tokens; the model's own if unset.",
+            "Model",
+            is_size=True,
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        int | None,
+        Flag(f"Most sequences that run at once; {DEFAULT_MAX_NUM_SEQS} if unset.", "Scheduling"),
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None,
+        Flag(
+            f"Most tokens computed in one step; {DEFAULT_MAX_NUM_BATCHED_TOKENS} if unset.",
+            "Scheduling",
+            is_size=True,
+        ),
+    ] = None
+    block_size: Annotated[
+        int | None, Flag(f"Tokens in a block; {DEFAULT_BLOCK_SIZE} if unset.", "Memory")
+    ] = None
+    num_gpu_blocks_override: Annotated[
+        int | None, Flag("The KV pool as a number of blocks.", "Memory")
+    ] = None
+    kv_cache_bytes: Annotated[
+        int | None,
+        Flag(
+            "Memory for the KV pool, such as 4GiB; sized from what is free if unset.",
+            "Memory",
+            is_size=True,
+        ),
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool, Flag("Reuse the KV of prompts that start alike.", "Memory")
+    ] = True
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"],
+        Flag("First come first served, or by request priority.", "Scheduling"),
+    ] = "fcfs"
+    max_num_queued_reqs: Annotated[
+        int | None,
+        Flag(
+            f"Requests that may wait, {DEFAULT_MAX_NUM_QUEUED_REQS} if unset; more are refused.",
+            "Scheduling",
+        ),
+    ] = None
+    max_num_queued_tokens: Annotated[
+        int | None,
+        Flag(
+            f"Prompt tokens that may wait, {DEFAULT_MAX_NUM_QUEUED_TOKENS} if unset; more are refused.",
+            "Scheduling",
+            is_size=True,
+        ),
+    ] = None
+    max_logprobs: Annotated[
+        int, Flag("Most log-probabilities a request may ask for; -1: no limit.", "Model")
+    ] = 20
+    logprobs_mode: Annotated[
+        Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"],
+        Flag(
+            "What log-probabilities are of: the model's logits, or what is left to draw from.",
+            "Model",
+        ),
+    ] = "raw_logprobs"
+    structured_outputs_in_reasoning: Annotated[
+        bool, Flag("Let structured output rule a thought too, not its answer only.", "Model")
+    ] = False
+    speculative_config: Annotated[
+        str | dict[str, Any] | None,
+        Flag(
+            'Draft tokens from what was said before; JSON, such as {"method": "ngram", '
+            '"num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}.',
+            "Scheduling",
+            is_json=True,
+        ),
+    ] = None
+    stream_interval_ms: Annotated[
+        float | None,
+        Flag(
+            "Tokens of one stream that come within so many ms of its last event leave together, "
+            f"{DEFAULT_STREAM_INTERVAL_MS:g} if unset; 0: every token by itself.",
+            "API",
+        ),
+    ] = None
+    enable_lora: Annotated[
+        bool, Flag("Serve LoRA adapters too. Memory is kept free for them.", "Model")
+    ] = False
+    max_loras: Annotated[
+        int | None,
+        Flag(
+            f"Most adapters that are loaded at once, {DEFAULT_MAX_LORAS} if unset; the one used "
+            "least lately gives way.",
+            "Model",
+        ),
+    ] = None
+    max_lora_rank: Annotated[
+        int | None, Flag(f"Highest rank of an adapter; {DEFAULT_MAX_LORA_RANK} if unset.", "Model")
+    ] = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,16 +287,16 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What computes: `compute` is "native" or "reference", with `num_threads` threads.
+    """What computes: `compute` is the name of a backend, with `num_threads` threads.
 
     `quantization` is "int8" where linear layers are to be computed in that, else None.
     `kv_cache_dtype` is "int8" where keys and values are to be rounded to that; "auto" leaves them.
     """
 
-    compute: Literal["native", "reference"]
+    compute: str
     num_threads: int
-    quantization: Literal["int8"] | None = None
-    kv_cache_dtype: Literal["auto", "int8"] = "auto"
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):

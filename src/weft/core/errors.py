@@ -10,6 +10,7 @@ class Code(Enum):
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
     UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
     PRECONDITION = "precondition"
     OVERLOADED = "overloaded"
     DEADLINE = "deadline"
@@ -62,6 +63,12 @@ class Unauthenticated(WeftError):
     """No key, or a wrong one."""
 
     code = Code.UNAUTHENTICATED
+
+
+class Forbidden(WeftError):
+    """What no key opens on this server."""
+
+    code = Code.FORBIDDEN
 
 
 class FailedPrecondition(WeftError):

@@ -4,13 +4,22 @@ import logging
 import sys
 from typing import TextIO
 
+from weft.core.terminal import harmless
+
 _ROOT = "weft"
+
+
+class _TerminalFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
 
 
 def configure_logging(level: str | int, stream: TextIO | None = None) -> None:
     """Send Weft's logs from `level` up, and the warnings of libraries, to `stream`."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    stream = stream or sys.stderr
+    handler = logging.StreamHandler(stream)
+    kind = _TerminalFormatter if stream.isatty() else logging.Formatter
+    handler.setFormatter(kind("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -4,11 +4,18 @@ A long answer with twenty of them a token is a hundred thousand small objects, w
 collector walks again and again; here they are a handful of arrays.
 """
 
+import asyncio
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
-from weft.core.types import Logprob, PositionLogprobs
+from weft.core.types import Logprob, PositionLogprobs, RequestOutput
+
+# Each may hold twenty tokens and more: to write so many takes 5 to 10 ms.
+MANY_ROWS = 256
+T = TypeVar("T")
+
+_UNKNOWN_RANK = 0  # ranks begin at 1
 
 
 class FlatLogprobs(Sequence[Any]):
@@ -33,7 +40,7 @@ class FlatLogprobs(Sequence[Any]):
         for token_id, entry in (position or {}).items():
             self.token_ids.append(token_id)
             self.logprobs.append(entry.logprob)
-            self.ranks.append(entry.rank)
+            self.ranks.append(entry.rank or _UNKNOWN_RANK)
             self.decoded_tokens.append(entry.decoded_token)
         self.end_indices.append(len(self.token_ids))
 
@@ -48,7 +55,9 @@ class FlatLogprobs(Sequence[Any]):
             return part
         entries = range(self.start_indices[index], self.end_indices[index])
         position = {
-            self.token_ids[i]: Logprob(self.logprobs[i], self.ranks[i], self.decoded_tokens[i])
+            self.token_ids[i]: Logprob(
+                self.logprobs[i], self.ranks[i] or None, self.decoded_tokens[i]
+            )
             for i in entries
         }
         return position or None
@@ -67,3 +76,14 @@ class FlatLogprobs(Sequence[Any]):
 def new_logprobs(*, is_flat: bool) -> list[Any] | FlatLogprobs:
     """An empty list of positions, in the form that was asked for."""
     return FlatLogprobs() if is_flat else []
+
+
+async def write_rows(num_rows: int, write: Callable[[], T]) -> T:
+    """What `write` returns: for many positions on a thread, so that the event loop turns meanwhile."""
+    return write() if num_rows <= MANY_ROWS else await asyncio.to_thread(write)
+
+
+def num_rows_of(output: RequestOutput) -> int:
+    """Positions of which there is something to write."""
+    answers = sum(len(answer.logprobs or ()) for answer in output.outputs)
+    return len(output.prompt_logprobs or ()) + answers

@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 PREFIX: Final = "vllm:"
+# Whoever wrote them: a page of metrics must stay one that can be read.
+MAX_LABEL_CHARS: Final = 256
 ENGINE_LABELS: Final = ("model_name", "engine")  # on every series, before its own
 
 

@@ -20,7 +20,15 @@ from prometheus_client.exposition import generate_latest
 
 from weft.core.config import CacheConfig, EngineConfig
 from weft.core.errors import ConfigError
-from weft.core.metric_series import ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
+from weft.core.metric_series import (
+    ENGINE_LABELS,
+    MAX_LABEL_CHARS,
+    OLDER_NAMES,
+    PREFIX,
+    SERIES,
+    Kind,
+    Series,
+)
 from weft.core.stats import SequenceTimes, StepStats
 from weft.core.tally import Tally, token_bounds
 from weft.core.types import EngineLoad, FinishReason
@@ -50,7 +58,7 @@ class EngineMetrics:
         lora_usage: LoraUsage = lambda: (0, [], []),
     ) -> None:
         model = config.model_config
-        self.labels = (model.served_model_name, engine)
+        self.labels = (model.served_model_name[:MAX_LABEL_CHARS], engine)
         self.clock = clock
         bounds = token_bounds(model.max_model_len)
         self._tallies = {

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 
 from weft.core.errors import Code, WeftError
 from weft.core.metrics import EngineMetrics
-from weft.core.types import FinishReason, OutputKind, RequestOutput, SamplingParams
+from weft.core.types import FinishReason, OutputKind, Request, RequestOutput
 
 _FAILURES = (Code.INTERNAL, Code.UNAVAILABLE)  # of an engine, not of a request
 
 
 class ObservedRequest:
-    """Made on arrival, before tokenisation. Nothing is counted before `accept`; an answer ends once."""
+    """Made when a checked request is on its way to the engine; an answer ends once."""
 
     __slots__ = (
         "_arrived_at",
@@ -24,24 +24,18 @@ class ObservedRequest:
         "has_silent",
     )
 
-    def __init__(self, metrics: EngineMetrics) -> None:
+    def __init__(self, metrics: EngineMetrics, request: Request) -> None:
         self._metrics = metrics
-        self._arrived_at = metrics.clock()
-        self._num_prompt_tokens = 0
+        self._arrived_at = request.arrival_time
+        self._num_prompt_tokens = len(request.prompt_token_ids)
         self._most_tokens = 0
-        self._open: set[int] = set()  # answers that have not ended
-        self._silent: set[int] = set()  # answers without a token
-        self.has_silent = False  # no property: it is asked at every token
-
-    def accept(self, num_prompt_tokens: int, params: SamplingParams) -> None:
-        """The request is on its way to the engine."""
-        self._num_prompt_tokens = num_prompt_tokens
-        self._open = set(range(params.n))
-        self._silent = set(range(params.n))
-        self.has_silent = True
-        self._metrics.params_n.add(params.n)
+        params = request.params
+        self._open = set(range(params.n))  # answers that have not ended
+        self._silent = set(range(params.n))  # answers without a token
+        self.has_silent = True  # no property: it is asked at every token
+        metrics.params_n.add(params.n)
         if params.max_tokens is not None:
-            self._metrics.params_max_tokens.add(params.max_tokens)
+            metrics.params_max_tokens.add(params.max_tokens)
 
     @property
     def open_answers(self) -> list[int]:
@@ -72,27 +66,23 @@ class ObservedRequest:
 class RemoteRequest:
     """The same for an engine that tells nothing but its outputs: tokens are counted from them."""
 
-    def __init__(self, metrics: EngineMetrics) -> None:
+    def __init__(self, metrics: EngineMetrics, request: Request) -> None:
         self._metrics = metrics
-        self._observed = ObservedRequest(metrics)
-        self._num_prompt_tokens = 0
-        self._params = SamplingParams()
-        self._has_answered = False
+        self._request = request
+        self._observed: ObservedRequest | None = None  # until the server has answered
         self._num_tokens: dict[int, int] = {}
         self._last_at: dict[int, float] = {}
 
     @contextmanager
-    def following(self, num_prompt_tokens: int, params: SamplingParams) -> Iterator[None]:
+    def following(self) -> Iterator[None]:
         """Around the reading of the outputs: however that is left, no answer stays open.
 
         What the server refused before it answered anything was never accepted, and is not counted.
         """
-        self._num_prompt_tokens = num_prompt_tokens
-        self._params = params
         try:
             yield
         except WeftError as error:
-            if self._has_answered or error.code in _FAILURES:
+            if self._observed is not None or error.code in _FAILURES:
                 self._close(FinishReason.ERROR)
             raise
         except (GeneratorExit, asyncio.CancelledError):
@@ -104,30 +94,32 @@ class RemoteRequest:
 
     def take(self, output: RequestOutput) -> None:
         """The server's news."""
-        self._accept()
+        observed = self._accepted()
         now = self._metrics.clock()
-        is_delta = self._params.output_kind is OutputKind.DELTA
+        is_delta = self._request.params.output_kind is OutputKind.DELTA
         for answer in output.outputs:
             before = self._num_tokens.get(answer.index, 0)
             total = len(answer.token_ids) + (before if is_delta else 0)
             if total > before:
                 self._count(answer.index, total - before, now)
             self._num_tokens[answer.index] = total
-            self._observed.take(answer.index, total, answer.finish_reason)
+            observed.take(answer.index, total, answer.finish_reason)
 
-    def _accept(self) -> None:
-        if not self._has_answered:
-            self._has_answered = True
-            self._observed.accept(self._num_prompt_tokens, self._params)
+    def _accepted(self) -> ObservedRequest:
+        if self._observed is None:
+            self._observed = ObservedRequest(self._metrics, self._request)
+        return self._observed
 
     def _close(self, reason: FinishReason) -> None:
-        self._accept()
-        for index in self._observed.open_answers:
-            self._observed.take(index, self._num_tokens.get(index, 0), reason)
+        observed = self._accepted()
+        for index in observed.open_answers:
+            observed.take(index, self._num_tokens.get(index, 0), reason)
 
     def _count(self, index: int, num_tokens: int, now: float) -> None:
         is_first = index not in self._last_at
-        self._metrics.count_tokens(self._num_prompt_tokens if is_first else 0, num_tokens)
+        self._metrics.count_tokens(
+            len(self._request.prompt_token_ids) if is_first else 0, num_tokens
+        )
         if not is_first:
             # Tokens that a paced server sends together were made one after the other.
             gap_s = (now - self._last_at[index]) / num_tokens

@@ -7,7 +7,6 @@ from weft.core.errors import BadRequest, Unsupported
 from weft.core.types import OutputKind, PoolingParams
 from weft.core.validate import Limits, validate_truncation
 
-POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
 _DEFAULT_TASKS = ("token_embed", "token_classify")
 _FORMER_TASKS = {"score": "classify", "encode": "token_embed or token_classify"}
 _EMBEDDING_FIELDS = ("dimensions", "normalize")

@@ -1,6 +1,7 @@
 """`Tally`: a histogram as plain numbers, made into Prometheus samples when somebody asks."""
 
 from bisect import bisect_left
+from functools import cache
 from itertools import accumulate
 
 from prometheus_client.utils import floatToGoString
@@ -17,7 +18,7 @@ class Tally:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
-        self._names = [_to_text(bound) for bound in (*bounds, float("inf"))]
+        self._names = _to_texts(bounds)
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
@@ -41,8 +42,11 @@ class Tally:
         return list(zip(self._names, map(float, accumulate(list(self._counts))), strict=True))
 
 
-def _to_text(bound: float) -> str:
-    return str(floatToGoString(bound))  # type: ignore[no-untyped-call]
+@cache
+def _to_texts(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """Once for all tallies with these bounds, of which there may be thousands."""
+    every = (*bounds, float("inf"))
+    return tuple(str(floatToGoString(bound)) for bound in every)  # type: ignore[no-untyped-call]
 
 
 def token_bounds(most: int) -> tuple[float, ...]:

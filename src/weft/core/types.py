@@ -4,11 +4,19 @@ All are frozen msgspec Structs, so that the same value serves Python callers and
 processes. Token ids are plain ints, times are seconds, log-probabilities are natural logarithms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
+
+from weft.core.checks import INT32_MAX, INT64_MAX
+from weft.core.declare import Carried, Param
+
+_PENALTY = Param(-2, 2)
+# Bodies ask for these in words of their own, or not at all; the client of a wire does them itself.
+_IN_PYTHON = Param(body=Carried.NOT, wire=Carried.OWN)
+_NOT_ON_WIRE = Param(wire=Carried.NOT)
 
 
 class OutputKind(StrEnum):
@@ -27,19 +35,6 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     ERROR = "error"
     REPETITION = "repetition"
-
-
-class LogprobsMode(StrEnum):
-    """What an engine reports as log-probabilities, of which stage of sampling.
-
-    Raw is before everything but a grammar, processed after everything, temperature and truncation too.
-    Prompt tokens are not sampled: of theirs there is only raw.
-    """
-
-    RAW_LOGPROBS = "raw_logprobs"
-    RAW_LOGITS = "raw_logits"
-    PROCESSED_LOGPROBS = "processed_logprobs"
-    PROCESSED_LOGITS = "processed_logits"
 
 
 class PoolingKind(StrEnum):
@@ -132,39 +127,83 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    temperature: Annotated[
+        float, Param(0, 2, of_model=True, help="0 takes the likeliest token each time.")
+    ] = 1.0
+    top_p: Annotated[
+        float,
+        Param(
+            0,
+            1,
+            above=True,
+            narrows=True,
+            of_model=True,
+            help="Sample from this share of probability.",
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        Param(
+            -1,
+            INT64_MAX,
+            wire=Carried.OWN,
+            narrows=True,
+            of_model=True,
+            help="Sample from this many tokens; 0: all.",
+        ),
+    ] = 0
+    min_p: Annotated[
+        float,
+        Param(
+            0,
+            1,
+            narrows=True,
+            of_model=True,
+            help="Drop tokens less likely than this share of the best.",
+        ),
+    ] = 0.0
+    presence_penalty: Annotated[float, _PENALTY] = 0.0
+    frequency_penalty: Annotated[float, _PENALTY] = 0.0
+    # A logit divided or multiplied by these stays finite in float32.
+    repetition_penalty: Annotated[float, Param(1e-5, 1e5, of_model=True)] = 1.0
+    seed: Annotated[
+        int | None, Param(-INT64_MAX - 1, INT64_MAX, help="Same seed, same answer.")
+    ] = None
+    stop: Annotated[
+        str | list[str] | None,
+        Param(wire=Carried.OWN, help="End before this text; repeat for several."),
+    ] = None
+    stop_token_ids: Annotated[list[int] | None, Param(wire=Carried.OWN)] = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    logprobs: int | None = None
+    max_tokens: Annotated[
+        int | None,
+        Param(1, INT32_MAX, body=Carried.OWN, help="Most tokens to generate.", is_size=True),
+    ] = 16
+    min_tokens: Annotated[int, Param(0, INT32_MAX)] = 0
+    logprobs: Annotated[int | None, Param(body=Carried.OWN)] = None
     prompt_logprobs: int | None = None
-    logprob_token_ids: list[int] | None = None
-    flat_logprobs: bool = False
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    structured_outputs: StructuredOutputsParams | None = None
-    grammar_from_first_token: bool = False
-    thinking_token_budget: int | None = None
-    repetition_detection: RepetitionDetectionParams | None = None
+    logprob_token_ids: Annotated[list[int] | None, _NOT_ON_WIRE] = None
+    flat_logprobs: Annotated[bool, _IN_PYTHON] = False
+    logit_bias: Annotated[dict[int, float] | None, Param(wire=Carried.OWN)] = None
+    allowed_token_ids: Annotated[list[int] | None, _NOT_ON_WIRE] = None
+    bad_words: Annotated[list[str] | None, _NOT_ON_WIRE] = None
+    structured_outputs: Annotated[
+        StructuredOutputsParams | None, Param(body=Carried.OWN, wire=Carried.OWN)
+    ] = None
+    grammar_from_first_token: Annotated[bool, Param(body=Carried.NOT)] = False
+    thinking_token_budget: Annotated[int | None, Param(-1, INT32_MAX, wire=Carried.NOT)] = None
+    repetition_detection: Annotated[RepetitionDetectionParams | None, _NOT_ON_WIRE] = None
     truncate_prompt_tokens: int | None = None
-    detokenize: bool = True
+    detokenize: Annotated[bool, _IN_PYTHON] = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    output_kind: OutputKind = OutputKind.CUMULATIVE
-    stream_interval: int | None = None
-    skip_reading_prefix_cache: bool = False
-    extra_args: dict[str, Any] | None = None
+    output_kind: Annotated[OutputKind, _IN_PYTHON] = OutputKind.CUMULATIVE
+    stream_interval: Annotated[
+        int | None, Param(1, INT32_MAX, body=Carried.NOT, wire=Carried.NOT)
+    ] = None
+    skip_reading_prefix_cache: Annotated[bool, Param(body=Carried.NOT, wire=Carried.NOT)] = False
+    extra_args: Annotated[dict[str, Any] | None, _IN_PYTHON] = None
 
     @property
     def is_greedy(self) -> bool:
@@ -186,6 +225,34 @@ class StreamingInput(msgspec.Struct, frozen=True):
     sampling_params: SamplingParams | None = None
 
 
+class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter: its public name, its id (>= 1) and the directory that holds it.
+
+    `base_model_name` None is the model that is served. `load_inplace` loads an adapter again that is
+    there under this name.
+    """
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+    base_model_name: str | None = None
+    load_inplace: bool = False
+
+
+class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller says of a request beside its prompt and parameters; see `EngineClient.generate`."""
+
+    request_id: str
+    prompt_text: str | None = None
+    lora_request: LoRARequest | None = None
+    tokenization_kwargs: Mapping[str, Any] | None = None
+    trace_headers: Mapping[str, str] | None = None
+    priority: int = 0
+    data_parallel_rank: int | None = None
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: Mapping[str, Any] | None = None
+
+
 class OpenThought(msgspec.Struct, frozen=True, kw_only=True):
     """Reasoning that has not ended where the answer begins: the text that ends it, and its tokens."""
 
@@ -194,15 +261,19 @@ class OpenThought(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked request, ready for the engine. `params.max_tokens` is resolved to a number.
+    """A checked request: made once, by `EngineClient.prepare`, and trusted from then on.
+
+    `params` are resolved: `max_tokens` is a number, -1 and True have taken their meaning.
 
     `request_id` is the caller's label; `engine_id` is unique for the life of the process and is what
     the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
     `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
     `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
-    token of each list may not follow the others. `thought` is None unless the answer begins with one.
+    token of each list may not follow the others. `thought` is None unless the answer begins with one;
+    where another server is to judge that, its tokens are unknown, and `reasoning_ended` is what the
+    caller says.
     A request with `pooling` and `pooling_kind` generates nothing: its `params` are idle.
-    `lora_id`, at least 1, is of one load of the adapter `lora_name`: no two loads share an id.
+    `lora_id`, at least 1, is of one load of the adapter that `lora_request` names: no two share an id.
     """
 
     request_id: str
@@ -215,14 +286,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | None = None
     priority: int = 0
     cache_salt: str | None = None
-    lora_name: str | None = None
+    data_parallel_rank: int | None = None
+    trace_headers: Mapping[str, str] | None = None
+    lora_request: LoRARequest | None = None
     lora_id: int | None = None
     grammar: str | None = None
     bad_token_ids: list[list[int]] = []
     thought: OpenThought | None = None
+    reasoning_ended: bool | None = None
     pooling: "PoolingParams | None" = None
     pooling_kind: PoolingKind | None = None
     token_type_ids: list[int] | None = None
+
+    @property
+    def lora_name(self) -> str | None:
+        """The adapter's name, which its blocks in the prefix cache are known by."""
+        return None if self.lora_request is None else self.lora_request.lora_name
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -242,30 +321,48 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     output_kind: OutputKind = OutputKind.FINAL_ONLY
 
 
-class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter: its public name, its id (>= 1) and the directory that holds it.
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
+    """One token's log-probability at one position.
 
-    `base_model_name` None is the model that is served. `load_inplace` loads an adapter again that is
-    there under this name.
+    `rank` is 1-based, ties counting against it; None where it is not known, because a wire has no field for it.
     """
 
-    lora_name: str
-    lora_int_id: int
-    lora_path: str
-    base_model_name: str | None = None
-    load_inplace: bool = False
-
-
-class Logprob(msgspec.Struct, frozen=True, array_like=True):
-    """One token's log-probability at one position; `rank` is 1-based, ties counting against it."""
-
     logprob: float
-    rank: int
+    rank: int | None
     decoded_token: str | None = None
 
 
 # Sampled token first, then the best by rank; keyed by token id.
 PositionLogprobs = dict[int, Logprob]
+
+
+# (token id, log-probability, rank): the sampled token first, then the best by rank.
+LogprobRow = list[tuple[int, float, int | None]]
+
+
+class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one step brought for one answer of one request.
+
+    `prompt_logprobs` comes in parts, step by step, with the outputs of answer 0 until its first token
+    (position 0 left out). `error` is set
+    only with `FinishReason.ERROR`, and its text may be shown to the caller. Tokens that were drafted,
+    and those that came as drafted, are counted from the answer's beginning. `pooled` is the whole
+    result of a pooling request: float32 numbers of this machine.
+    """
+
+    engine_id: str
+    index: int
+    token_ids: list[int] = []
+    logprobs: list[LogprobRow] | None = None
+    prompt_logprobs: list[LogprobRow] | None = None
+    num_cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+    num_draft_tokens: int = 0  # since the answer began
+    num_accepted_tokens: int = 0  # of them, those that came as drafted
+    pooled: bytes | None = None
+    pooled_shape: tuple[int, ...] = ()
 
 
 class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):

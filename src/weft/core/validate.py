@@ -12,16 +12,14 @@ from typing import Any, Self
 
 import msgspec
 
-from weft.core.checks import check_integer, check_label, check_number, shown
+from weft.core.checks import INT32_MAX, check_integer, check_label, check_number, shown
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.params import BOOLEANS, INTEGERS, NUMBERS, WIDE, Parameter
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import OutputKind, RepetitionDetectionParams, SamplingParams
 
 _log = logging.getLogger(__name__)
-
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 
 # Each of the n answers holds a scheduler slot and its own KV, so n is a multiplier on one caller's load.
 MAX_N = 128
@@ -32,37 +30,22 @@ MAX_STOP_CHARS = 1024
 # The bias is applied at every step of the sequence, entry by entry.
 MAX_LOGIT_BIAS = 1024
 LOGIT_BIAS_CLAMP = 100.0
-# A logit divided or multiplied by these stays finite in float32.
-MIN_REPETITION_PENALTY = 1e-5
-MAX_REPETITION_PENALTY = 1e5
 # Dividing logits by less than this makes their differences meaningless in float32.
 MIN_TEMPERATURE = 0.01
-MAX_TEMPERATURE = 2.0
 # Each is looked for at every step, in two spellings.
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_LOGPROB_TOKEN_IDS = 128
+# What people write has three to five characters a token, and programs up to ten. Cutting a text into
+# tokens takes some 200 bytes a character, so what has many more is not even tried; short ones may.
+MAX_CHARS_PER_TOKEN = 16
+MAX_SHORT_TEXT_CHARS = 2**18
+# They are made, sent and written at once: so many in 20 to 40 ms.
+MAX_PROMPT_SCORES = 2**18
 # As many places behind every token are compared with it.
 MAX_PATTERN_SIZE = 1024
 
-_BOOLEANS = (
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "detokenize",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "skip_reading_prefix_cache",
-    "grammar_from_first_token",
-    "flat_logprobs",
-)
-_NUMBERS = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
+_NUMBER_NAMES = tuple(number.name for number in NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +76,11 @@ class Limits:
         """Prompt and output tokens that one sequence can reach: the context, or the whole KV pool."""
         return min(self.max_model_len, self.max_pool_tokens)
 
+    @property
+    def max_text_chars(self) -> int:
+        """Characters of a text that are cut into tokens at all, whatever is kept of them."""
+        return max(MAX_SHORT_TEXT_CHARS, MAX_CHARS_PER_TOKEN * self.max_model_len)
+
 
 def validate_params(params: SamplingParams, limits: Limits) -> None:
     """Check everything about `params` that needs no prompt."""
@@ -111,10 +99,6 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
     _check_logit_bias(params.logit_bias, limits)
     _check_bad_words(params.bad_words)
     _check_repetition(params.repetition_detection)
-    if params.thinking_token_budget is not None:
-        check_integer("thinking_token_budget", params.thinking_token_budget, -1, INT32_MAX)
-    if params.stream_interval is not None:
-        check_integer("stream_interval", params.stream_interval, 1, INT32_MAX)
     if params.extra_args:
         raise BadRequest("extra_args", "extra_args is not supported yet")
     validate_structured_outputs(params.structured_outputs)
@@ -125,7 +109,12 @@ def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 
 
     `num_new` is how many tokens must have room behind it: 1, or 0 where none is generated.
     """
-    num_tokens = len(token_ids)
+    check_prompt_length(len(token_ids), limits, num_new=num_new)
+    _check_token_ids("prompt_token_ids", token_ids, limits)
+
+
+def check_prompt_length(num_tokens: int, limits: Limits, *, num_new: int = 1) -> None:
+    """The part of `validate_prompt` that needs no token: before millions of them are copied."""
     room = "; prompt plus at least 1 output token must fit" if num_new else ""
     if num_tokens == 0:
         raise BadRequest("prompt", "the prompt is empty; at least one token is needed")
@@ -143,7 +132,6 @@ def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 
             f"{limits.max_pool_tokens}{room}",
             num_tokens,
         )
-    _check_token_ids("prompt_token_ids", token_ids, limits)
 
 
 def resolve_params(
@@ -165,6 +153,8 @@ def resolve_params(
             params.min_tokens,
         )
     prompt_logprobs = _resolve_logprobs(params.prompt_logprobs, limits)
+    if prompt_logprobs is not None:
+        _check_scores(num_prompt_tokens, prompt_logprobs + 1, params.n)
     budget = params.thinking_token_budget
     return msgspec.structs.replace(
         params,
@@ -210,14 +200,10 @@ def validate_priority(priority: object) -> None:
 
 
 def _check_types(params: SamplingParams) -> None:
-    for name in _BOOLEANS:
+    for name in BOOLEANS:
         value = getattr(params, name)
         if not isinstance(value, bool):
             raise BadRequest(name, f"{name} must be true or false, got {shown(value)}")
-    for name in _NUMBERS:
-        value = getattr(params, name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadRequest(name, f"{name} must be a number, got {shown(value)}")
     if params.output_kind not in tuple(OutputKind):
         raise BadRequest(
             "output_kind",
@@ -228,34 +214,26 @@ def _check_types(params: SamplingParams) -> None:
 
 def _check_ranges(params: SamplingParams, limits: Limits) -> None:
     check_integer("n", params.n, 1, limits.max_n)
-    for name in ("presence_penalty", "frequency_penalty"):
-        check_number(name, getattr(params, name), -2, 2)
-    check_number(
-        "repetition_penalty",
-        params.repetition_penalty,
-        MIN_REPETITION_PENALTY,
-        MAX_REPETITION_PENALTY,
-    )
-    check_number("temperature", params.temperature, 0, MAX_TEMPERATURE)
-    check_number("min_p", params.min_p, 0, 1)
-    if not 0 < params.top_p <= 1:
-        raise BadRequest("top_p", f"top_p must be in (0, 1], got {shown(params.top_p)}")
-    check_integer("top_k", params.top_k, -1, INT64_MAX)
-    if params.seed is not None:
-        check_integer("seed", params.seed, -INT64_MAX - 1, INT64_MAX)
+    for number in NUMBERS:
+        _check_number(number, getattr(params, number.name))
+    for integer in INTEGERS:
+        value = getattr(params, integer.name)
+        if value is not None or not integer.is_optional:
+            check_integer(integer.name, value, integer.param.low, integer.param.high)
+
+
+def _check_number(number: Parameter, value: Any) -> None:
+    low, high = number.param.low, number.param.high
+    check_number(number.name, value, low, high, above=number.param.above)
 
 
 def _check_lengths(params: SamplingParams, limits: Limits) -> None:
-    check_integer("min_tokens", params.min_tokens, 0, INT32_MAX)
-    if params.max_tokens is not None:
-        check_integer("max_tokens", params.max_tokens, 1, INT32_MAX)
-        if params.min_tokens > params.max_tokens:
-            raise BadRequest(
-                "min_tokens",
-                f"min_tokens must be at most max_tokens ({params.max_tokens}), "
-                f"got {params.min_tokens}",
-                params.min_tokens,
-            )
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise BadRequest(
+            "min_tokens",
+            f"min_tokens must be at most max_tokens ({params.max_tokens}), got {params.min_tokens}",
+            params.min_tokens,
+        )
     validate_truncation(params.truncate_prompt_tokens, limits)
 
 
@@ -426,14 +404,25 @@ def _bias_id(key: object) -> object:
 
 
 def _resolve_sampling(params: SamplingParams, limits: Limits) -> dict[str, Any]:
-    numbers: dict[str, Any] = {name: float(getattr(params, name)) for name in _NUMBERS}
+    numbers: dict[str, Any] = {name: float(getattr(params, name)) for name in _NUMBER_NAMES}
     if params.is_greedy:
-        return numbers | {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+        return numbers | WIDE | {"temperature": 0.0}
     if params.temperature < MIN_TEMPERATURE:
         _log.warning("temperature %g raised to %g", params.temperature, MIN_TEMPERATURE)
         numbers["temperature"] = MIN_TEMPERATURE
     is_filter = 0 < params.top_k < limits.vocab_size
     return numbers | {"top_k": params.top_k if is_filter else 0}
+
+
+def _check_scores(num_prompt_tokens: int, num_each: int, num_answers: int) -> None:
+    num_scores = num_prompt_tokens * num_each * num_answers
+    if num_scores > MAX_PROMPT_SCORES:
+        raise BadRequest(
+            "prompt_logprobs",
+            f"at most {MAX_PROMPT_SCORES} log-probabilities of a prompt are made for a request, got "
+            f"{num_prompt_tokens} tokens with {num_each} each for {num_answers} answers; ask for fewer",
+            num_scores,
+        )
 
 
 def _resolve_logprobs(value: int | None, limits: Limits) -> int | None:

@@ -7,21 +7,17 @@ allowed; a model that does not fit is refused with flags that would make it fit.
 import math
 from dataclasses import dataclass
 
-import msgspec
-
-from weft.compute.load import choose
+from weft.compute.backends import choose
 from weft.core.config import (
     CacheConfig,
     EngineConfig,
     EngineOptions,
+    LogprobsMode,
     LoraConfig,
     ModelConfig,
     SchedulerConfig,
 )
-from weft.core.errors import ConfigError
-from weft.core.types import LogprobsMode
-from weft.engine.configure_pooler import resolve_pooler
-from weft.engine.defaults import (
+from weft.core.defaults import (
     DEFAULT_BLOCK_SIZE,
     DEFAULT_MAX_LORA_RANK,
     DEFAULT_MAX_LORAS,
@@ -31,6 +27,8 @@ from weft.engine.defaults import (
     DEFAULT_MAX_NUM_SEQS,
     DEFAULT_STREAM_INTERVAL_MS,
 )
+from weft.core.errors import ConfigError
+from weft.engine.configure_pooler import resolve_pooler
 from weft.engine.speculation import read_speculation
 from weft.model.card import ModelCard
 
@@ -80,17 +78,6 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         lora_config=lora,
         stream_interval_ms=_stream_interval_ms(options),
     )
-
-
-def with_special_ids(config: EngineConfig, card: ModelCard) -> EngineConfig:
-    """With the special tokens of a card whose tokenizer was read after `resolve`."""
-    model = msgspec.structs.replace(
-        config.model_config,
-        eos_token_ids=card.eos_token_ids,
-        bos_token_id=card.bos_token_id,
-        pad_token_id=card.pad_token_id,
-    )
-    return msgspec.structs.replace(config, model_config=model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

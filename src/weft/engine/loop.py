@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
+from weft.compute.backends import backend_of
 from weft.compute.pooler import Pooler
-from weft.compute.runner import Runner
+from weft.compute.runner import Rows, Runner
 from weft.core.config import EngineConfig
-from weft.core.types import KvEventBatch, PauseMode, Request
+from weft.core.types import KvEventBatch, PauseMode, Request, SequenceOutput
 from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, Vocabulary
 from weft.engine.load import LoadMeter
 from weft.engine.lora_loader import LoraLoader
@@ -29,12 +30,12 @@ from weft.engine.messages import (
     Reply,
     ResetPrefixCache,
     Resume,
-    SequenceOutput,
     StepOutput,
     Stop,
 )
-from weft.engine.sampling.pooling import pool
-from weft.engine.sampling.verify import settle
+from weft.engine.sampling.finish import Finisher, Pooling, Sampling
+from weft.engine.sampling.sampler import StepSampler
+from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Admission, Scheduler
 
 # Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if
@@ -70,9 +71,12 @@ class EngineLoop:
         pooler: Pooler | None = None,
     ) -> None:
         self._block_size = config.cache_config.block_size
-        self._logprobs_mode = config.model_config.logprobs_mode
         self._runner = runner
-        self._pooler = pooler
+        self._finisher: Finisher = (
+            Sampling(StepSampler(backend_of(config).sampler, config.model_config.logprobs_mode))
+            if pooler is None
+            else Pooling(pooler)
+        )
         self._mailbox = mailbox
         self._emit = emit
         self._scheduler = Scheduler(
@@ -90,7 +94,7 @@ class EngineLoop:
             ),
             mailbox.wake,
         )
-        self._pending_pause: Pause | None = None
+        self._pending_pauses: list[Pause] = []
         self._stop_at: float | None = None
         self._num_kv_batches = 0
 
@@ -108,10 +112,11 @@ class EngineLoop:
                 self._report(self._handle(command))
             for engine_id, made in self._grammars.take_ready():
                 self._report(self._scheduler.settle_grammar(engine_id, made))
-            self._settle_pause()
             outputs = self._step()
             # A prompt's chunk has no outputs, nor has an abort: the counts are told all the same.
             self._report(outputs, has_news=not outputs and self._meter.has_news(self._scheduler))
+            # Behind the step: it may be the one that a pause waits for, and there may be no other turn.
+            self._settle_pauses()
         self._report(self._scheduler.abort_all())
 
     def _patience(self) -> float | None:
@@ -129,22 +134,30 @@ class EngineLoop:
         plan = self._scheduler.plan()
         if plan is None:
             return []
+        self._compute_masks(plan)
+        rows = self._forward(plan)
+        outputs = [
+            output
+            for part, results in self._finisher.finish(rows, plan)
+            for output in self._scheduler.commit(part, results)
+        ]
+        num_tokens = sum(len(output.token_ids) for output in outputs)
+        self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
+        return outputs
+
+    def _compute_masks(self, plan: Plan) -> None:
+        """What grammars allow, worked out beside the forward pass."""
         sampled_now = (entry.sequence for entry in plan.entries if entry.samples)
         grammars = [g for s in sampled_now if (g := s.ruling_grammar) is not None]
         if grammars:
             GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
+
+    def _forward(self, plan: Plan) -> Rows:
         try:
-            rows = self._runner.forward(plan.to_batch(self._block_size))
+            return self._runner.forward(plan.to_batch(self._block_size))
         except Exception:
             self._report(self._scheduler.fail(plan))  # they know why; the others learn that it died
             raise
-        if self._pooler is None:
-            outputs = settle(rows, plan, self._scheduler, self._logprobs_mode)
-        else:
-            outputs = self._scheduler.commit(plan, pool(rows, plan, self._pooler))
-        num_tokens = sum(len(output.token_ids) for output in outputs)
-        self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
-        return outputs
 
     def _report(self, outputs: list[SequenceOutput], *, has_news: bool = False) -> None:
         kv_events = self._take_kv_events()
@@ -207,7 +220,7 @@ class EngineLoop:
         return [] if command.is_silent else outputs
 
     def _pause(self, command: Pause) -> list[SequenceOutput]:
-        self._pending_pause = command
+        self._pending_pauses.append(command)
         match PauseMode(command.mode):
             case PauseMode.ABORT:
                 self._scheduler.admission = Admission.STARTED
@@ -218,20 +231,22 @@ class EngineLoop:
                 self._scheduler.admission = Admission.CLOSED
         return []
 
-    def _settle_pause(self) -> None:
-        """Answer a pause once its condition holds."""
-        pause = self._pending_pause
-        if pause is None:
+    def _settle_pauses(self) -> None:
+        """Answer who asked for a pause once the condition of the last one holds."""
+        if not self._pending_pauses:
             return
         if self._scheduler.admission is Admission.STARTED and self._scheduler.has_started_work:
             return
-        self._pending_pause = None
-        if pause.clear_cache:
+        if any(pause.clear_cache for pause in self._pending_pauses):
             self._scheduler.reset_cache(preempt_running=True)
-        self._emit(Reply(pause.call_id))
+            self._report([])
+        self._answer_pauses()
 
     def _resume(self) -> None:
         self._scheduler.admission = Admission.OPEN
-        if self._pending_pause is not None:
-            self._emit(Reply(self._pending_pause.call_id))
-            self._pending_pause = None
+        self._answer_pauses()
+
+    def _answer_pauses(self) -> None:
+        for pause in self._pending_pauses:
+            self._emit(Reply(pause.call_id))
+        self._pending_pauses.clear()

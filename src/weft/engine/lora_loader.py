@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from weft.compute.backends import backend_of
 from weft.compute.runner import AdapterRunner, Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, NotFound
-from weft.engine.memory import free_memory_bytes
 from weft.engine.messages import AddLora, Reply
 from weft.model.lora import WEIGHTS_FILE, AdapterTargets, read_adapter
 
@@ -17,7 +17,7 @@ class LoraLoader:
     """Loads into the runner. Steps wait meanwhile: an adapter is small beside the model."""
 
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
-        self._limits = config.lora_config
+        self._config, self._limits = config, config.lora_config
         self._model_type = config.model_config.model_type
         self._runner = runner if isinstance(runner, AdapterRunner) else None
         assert self._limits is None or self._runner is not None, "refused when it was chosen"
@@ -29,7 +29,7 @@ class LoraLoader:
         assert self._runner is not None
         try:
             path = Path(command.path)
-            _check_room(path)
+            _check_room(path, backend_of(self._config).free_bytes())
             targets = AdapterTargets.of(self._runner.spec, self._model_type)
             adapter = read_adapter(path, targets, max_rank=self._limits.max_lora_rank)
             self._runner.add_adapter(command.lora_id, adapter)
@@ -50,11 +50,10 @@ class LoraLoader:
         self.num_loaded -= 1
 
 
-def _check_room(path: Path) -> None:
+def _check_room(path: Path, free: int) -> None:
     """An adapter with an embedding and a head of its own is larger than what is kept free for it."""
     file = path / WEIGHTS_FILE
     needed = _BYTES_PER_BYTE * file.stat().st_size if file.is_file() else 0
-    free = free_memory_bytes()
     if needed > free:
         raise ConfigError(
             f"{path}: loading it takes up to {needed:,} bytes of memory, and {free:,} are free"

@@ -11,12 +11,9 @@ import msgspec
 
 from weft.core.config import EngineConfig
 from weft.core.stats import StepStats
-from weft.core.types import EngineLoad, FinishReason, KvEventBatch, Request
+from weft.core.types import EngineLoad, KvEventBatch, Request, SequenceOutput
 
 MAX_FRAME_BYTES = 256 << 20
-
-# (token id, log-probability, rank): the sampled token first, then the best by rank.
-LogprobRow = list[tuple[int, float, int]]
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,30 +103,6 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 Call = Pause | Resume | ResetPrefixCache | AddLora | Ping
 Command = Call | Add | Abort | RemoveLora | Stop
-
-
-class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one step brought for one answer of one request.
-
-    `prompt_logprobs` comes once, whole, with the first output (position 0 left out). `error` is set
-    only with `FinishReason.ERROR`, and its text may be shown to the caller. Tokens that were drafted,
-    and those that came as drafted, are counted from the answer's beginning. `pooled` is the whole
-    result of a pooling request: float32 numbers of this machine.
-    """
-
-    engine_id: str
-    index: int
-    token_ids: list[int] = []
-    logprobs: list[LogprobRow] | None = None
-    prompt_logprobs: list[LogprobRow] | None = None
-    num_cached_tokens: int = 0
-    finish_reason: FinishReason | None = None
-    stop_reason: int | None = None
-    error: str | None = None
-    num_draft_tokens: int = 0  # since the answer began
-    num_accepted_tokens: int = 0  # of them, those that came as drafted
-    pooled: bytes | None = None
-    pooled_shape: tuple[int, ...] = ()
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):

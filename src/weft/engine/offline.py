@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from weft.compute.load import choose, with_resident_sizes
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
@@ -23,9 +22,8 @@ from weft.core.types import (
     RequestOutput,
     SamplingParams,
 )
-from weft.engine.configure import resolve
+from weft.engine.fit import fit
 from weft.engine.front.local_client import LocalClient
-from weft.engine.memory import free_memory_bytes
 from weft.engine.progress import progress_bar
 from weft.model.open import Checkpoint, open_model
 from weft.text.chat import ChatTemplate, Message
@@ -35,6 +33,8 @@ T = TypeVar("T")
 
 # Queues are bounded for strangers; whoever has all prompts in a list already may have them wait.
 _UNLIMITED = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 - 1}
+# What `ChatTemplate.render` takes itself; every other keyword of `chat` is the template's.
+_RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_final_message")
 
 
 class LLM:
@@ -53,13 +53,8 @@ class LLM:
         checkpoint = open_model(
             model, revision=settings.revision, dtype=settings.dtype, runner=settings.runner
         )
-        compute = choose(settings, checkpoint.card)
-        is_in_numpy = not checkpoint.card.is_causal and compute.compute == "reference"
-        if settings.num_threads is None and is_in_numpy:
-            # In a process of the caller's numpy may have threads of its own, which are not ours to count.
-            settings = msgspec.structs.replace(settings, num_threads=1)
-        checkpoint = with_resident_sizes(checkpoint, compute)
-        config = resolve(settings, checkpoint.card, free_memory_bytes())
+        fitted = fit(checkpoint, settings, is_shared=True)
+        config = fitted.config
         self._template = _template(checkpoint)
         self._request_ids = itertools.count()
         self._default_params = config.model_config.default_sampling_params
@@ -69,7 +64,7 @@ class LLM:
         )
         self._thread.start()
         try:
-            self._client = self._wait(LocalClient.start(checkpoint, config))
+            self._client = self._wait(LocalClient.start(fitted.checkpoint, config))
         except BaseException:
             self._end_loop()
             raise
@@ -116,8 +111,10 @@ class LLM:
         """
         if self._template is None:
             raise Unsupported("this model has no chat template; use generate")
+        own = {name: template.pop(name) for name in _RENDER_ARGUMENTS if name in template}
         prompts = [
-            self._template.render(conversation, **template) for conversation in _as_chats(messages)
+            self._template.render(conversation, **own, template_kwargs=template)
+            for conversation in _as_chats(messages)
         ]
         # The template writes the special tokens that belong to a conversation.
         as_written = {"add_special_tokens": False}
@@ -153,7 +150,7 @@ class LLM:
         """How well texts go together: one with one, one with each, or each with its counterpart."""
         first, second = ([t] if isinstance(t, str) else list(t) for t in (text_1, text_2))
         pairs = pair_up(first, second)
-        pooler = self._client.vllm_config.pooler_config
+        pooler = self._client.info.pooler
         if pooler is None or not is_cross_encoder(pooler):
             texts = list(dict.fromkeys(text for pair in pairs for text in pair))
             vectors = dict(zip(texts, self.embed(texts), strict=True))

@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 import zmq
 
-from weft.compute.load import load_configured, load_pooler
+from weft.compute.backends import load_model
 from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
@@ -44,7 +44,6 @@ class SocketMailbox:
         self._decoder = msgspec.msgpack.Decoder(Command)
 
     def receive(self, timeout_s: float | None) -> list[Command]:
-        """See `Mailbox`."""
         commands: list[Command] = []
         if timeout_s != 0.0:
             self._socket.poll(None if timeout_s is None else int(timeout_s * 1000) + 1)
@@ -121,8 +120,7 @@ def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, Mapping[str, byt
         checkpoint = find_model(
             model.model, revision=model.revision, dtype=model.dtype, runner=model.runner_type
         )
-        pooler = load_pooler(checkpoint, config.pooler_config)
-        runner = load_configured(checkpoint, config)
+        runner, pooler = load_model(checkpoint, config)
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
     except MemoryError as error:  # a limit of this process, which free memory does not show
         raise ConfigError(

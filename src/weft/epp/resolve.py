@@ -8,18 +8,17 @@ from difflib import get_close_matches
 from weft.core.errors import ConfigError
 from weft.epp.config.config import PickerConfig, ProfileSpec
 from weft.epp.config.decode import decode
-from weft.epp.decision.plugin import Kind, Parameters, PluginType, Reference
-from weft.epp.registry import PLUGIN_TYPES, REFUSED_TYPES
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.plugin import METRICS_EXTRACTOR, METRICS_SOURCE, PluginType
+from weft.epp.plugins.registry import PLUGIN_TYPES, REFUSED_TYPES
+from weft.epp.request.parsers.table import DEFAULT_PARSERS
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 DEFAULT_HANDLER = "single-profile-handler"
 _ONE_PROFILE_HANDLERS = {DEFAULT_HANDLER, "data-parallel-profile-handler"}
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_DETECTOR = "utilization-detector"
-METRICS_SOURCE = "metrics-data-source"
-METRICS_EXTRACTOR = "core-metrics-extractor"
 FLOW_CONTROL_GATE = "flowControl"
 _GATES = {FLOW_CONTROL_GATE: False, "haPopulateNonLeaderDatastore": True}
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from tokenizers import Tokenizer
 
 from weft.model.card import ModelCard
-from weft.model.encoders.spec import EncoderSpec
-from weft.model.spec import DecoderSpec, EchoSpec
+from weft.model.spec import EchoSpec, ModelSpec
 from weft.model.weights import LoadWeights, Weights, refuse_values
 
 
@@ -36,7 +35,7 @@ class Checkpoint:
     """
 
     card: ModelCard
-    spec: DecoderSpec | EncoderSpec | EchoSpec
+    spec: ModelSpec | EchoSpec
     tokenizer_files: Mapping[str, bytes]
     load_weights: LoadWeights = field(repr=False)
     read_tokenizer: Callable[[], TokenizerPart] | None = field(default=None, repr=False)

@@ -2,19 +2,24 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
 from weft.model.card import AdapterBytes, ModelCard
 from weft.model.checkpoint import Checkpoint, TokenizerPart
-from weft.model.encoders.directory import open_encoder
-from weft.model.encoders.families import ENCODER_FAMILIES
+from weft.model.encoder_families import (
+    ENCODER_FAMILIES,
+    EncoderConfig,
+    read_encoder_config,
+    read_encoder_spec,
+    read_head,
+)
 from weft.model.families import ModelConfigFile, read_config, read_spec
 from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.generation import default_sampling_params, eos_token_ids, optional_id
-from weft.model.layout import TensorPlan, decoder_layout
+from weft.model.layout import TensorPlan, decoder_layout, encoder_layout
 from weft.model.match import Matched, match_tensors
 from weft.model.pooling import (
     HeadSpec,
@@ -26,44 +31,82 @@ from weft.model.pooling import (
 )
 from weft.model.quantized.config import read_quantization
 from weft.model.safetensors_files import find_tensors
-from weft.model.spec import DecoderSpec
+from weft.model.spec import ModelSpec
 from weft.model.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
 from weft.model.weights import BYTES_PER_ELEMENT
 
 # Saved by old versions of transformers; computed from the config instead.
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
+# As the first releases of BERT named the numbers of a norm.
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A checkpoint whose files agree. An encoder has no `generation`, and any token may be missing."""
+
+    config: ModelConfigFile | EncoderConfig
+    spec: ModelSpec
+    pooling: PoolingSpec | None
+    matched: Matched
+    generation: Fields | None
 
 
 def open_directory(
-    path: Path, *, name: str, dtype: str = "auto", runner: str = "auto"
+    path: Path, *, name: str, dtype: str = "auto", runner: str = "auto", is_own: bool = False
 ) -> Checkpoint:
     """Read and check everything of the checkpoint at `path` but its tokenizer and the weights themselves.
 
-    `runner` is "generate", "pooling" or, for what the files say, "auto".
+    `runner` is "generate", "pooling" or, for what the files say, "auto". `is_own` says that the files
+    are part of the package.
     """
     where = str(path / "config.json")
     values = parse_object(read_bytes(path / "config.json"), where)
-    if values.get("model_type") in ENCODER_FAMILIES:
-        return open_encoder(path, values, name, dtype, runner)
-    config = read_config(values, where)
-    spec = read_spec(config)
-    pooling = _pooling(path, config, spec.hidden_size, runner)
-    spec = replace(spec, has_head=pooling is None)
     files = UnreadFiles(path)
-    generation = read_generation(files, str(path))
-    matched = _match(path, config, spec, pooling)
-    card = describe(name, config, spec, generation, matched.served_dtype(dtype))
+    if Fields(values, where).text("model_type") in ENCODER_FAMILIES:
+        found = _find_encoder(path, read_encoder_config(values, where), runner)
+    else:
+        found = _find_decoder(
+            path, read_config(values, where), read_generation(files, str(path)), runner
+        )
+    config, spec, matched = found.config, found.spec, found.matched
+    card = describe(name, config, spec, found.generation, matched.served_dtype(dtype))
+    if not spec.is_causal:  # with its classifier, which is read with it
+        card = _with_parameters(card, matched.num_parameters)
     if matched.format is not None and matched.rounded:
         card = replace(card, notice=matched.format.notice)
     return Checkpoint(
-        replace(card, pooling=pooling),
+        replace(card, pooling=found.pooling),
         spec,
         files,
         lambda: matched.load(None if dtype == "auto" else dtype),
         lambda: read_part(
-            read_tokenizer_files(path), str(path), config, generation, spec.vocab_size
+            read_tokenizer_files(path, is_own=is_own),
+            str(path),
+            config,
+            found.generation,
+            spec.vocab_size,
         ),
     )
+
+
+def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runner: str) -> _Found:
+    spec = read_spec(config)
+    pooling = _decoder_pooling(path, config, spec.hidden_size, runner)
+    spec = replace(spec, has_head=pooling is None)
+    return _Found(config, spec, pooling, _match_decoder(path, config, spec, pooling), generation)
+
+
+def _find_encoder(path: Path, config: EncoderConfig, runner: str) -> _Found:
+    if runner == "generate":
+        raise ConfigError(
+            f"{config.fields.where}: {config.architectures[0]} cannot generate; it is for --runner pooling"
+        )
+    spec = read_encoder_spec(config)
+    head = read_head(config, spec)
+    embedding = read_embedding(path, config.fields, spec.hidden_size, PoolingKind.CLS)
+    pooling = embedding if head is None else replace(embedding, head=head)
+    return _Found(config, spec, pooling, _match_encoder(path, config, spec, pooling), None)
 
 
 def read_generation(files: Mapping[str, bytes], where: str) -> Fields:
@@ -76,16 +119,22 @@ def read_generation(files: Mapping[str, bytes], where: str) -> Fields:
 def read_part(
     files: Mapping[str, bytes],
     where: str,
-    config: ModelConfigFile,
-    generation: Fields,
+    config: ModelConfigFile | EncoderConfig,
+    generation: Fields | None,
     vocab_size: int,
 ) -> TokenizerPart:
-    """The tokenizer of a decoder, checked, and what it and the configs say of special tokens."""
+    """The tokenizer, checked, and what it and the configs say of special tokens."""
     fields = config.fields
-    facts = read_tokenizer(files, where, vocab_size, config.family.ignored_tokens)
+    ignored = config.family.ignored_tokens if isinstance(config, ModelConfigFile) else frozenset()
+    facts = read_tokenizer(files, where, vocab_size, ignored)
+    if generation is not None:
+        eos = eos_token_ids(facts.eos_token_id, fields, generation, vocab_size)
+    else:  # nothing is generated that it would end
+        one = optional_id(facts.eos_token_id, fields, "eos_token_id", vocab_size)
+        eos = () if one is None else (one,)
     return TokenizerPart(
         tokenizer_files=files,
-        eos_token_ids=eos_token_ids(facts.eos_token_id, fields, generation, vocab_size),
+        eos_token_ids=eos,
         bos_token_id=optional_id(facts.bos_token_id, fields, "bos_token_id", vocab_size),
         pad_token_id=optional_id(facts.pad_token_id, fields, "pad_token_id", vocab_size),
         chat_template=facts.chat_template,
@@ -93,7 +142,7 @@ def read_part(
     )
 
 
-def _pooling(
+def _decoder_pooling(
     path: Path, config: ModelConfigFile, hidden_size: int, runner: str
 ) -> PoolingSpec | None:
     """What the decoder makes of hidden states; None where it generates text."""
@@ -123,14 +172,13 @@ def _classification(config: ModelConfigFile, hidden_size: int) -> PoolingSpec:
 
 def describe(
     name: str,
-    config: ModelConfigFile,
-    spec: DecoderSpec,
-    generation: Fields,
+    config: ModelConfigFile | EncoderConfig,
+    spec: ModelSpec,
+    generation: Fields | None,
     dtype: str,
 ) -> ModelCard:
-    """The card of a decoder, without what its tokenizer says."""
-    num_parameters = sum(math.prod(plan.shape) for plan in decoder_layout(spec))
-    return ModelCard(
+    """The card of a model, without what its tokenizer says; sizes are those of the reference runner."""
+    card = ModelCard(
         name=name,
         model_type=config.model_type,
         architectures=config.architectures,
@@ -140,17 +188,31 @@ def describe(
         bos_token_id=None,
         pad_token_id=None,
         dtype=dtype,
-        default_sampling_params=default_sampling_params(generation),
-        num_parameters=num_parameters,
-        # The reference runner widens every weight to float32.
-        weight_bytes=num_parameters * BYTES_PER_ELEMENT["float32"],
-        kv_bytes_per_token=len(spec.layers) * 2 * spec.kv_size * BYTES_PER_ELEMENT["float32"],
+        default_sampling_params=default_sampling_params(generation or Fields({}, name)),
+        num_parameters=0,
+        weight_bytes=0,
+        kv_bytes_per_token=0,
         notice=None,
+        is_causal=spec.is_causal,
+    )
+    if not spec.is_causal:
+        return card
+    num_parameters = sum(math.prod(plan.shape) for plan in decoder_layout(spec))
+    kv_elements = len(spec.layers) * 2 * spec.kv_size
+    return replace(
+        _with_parameters(card, num_parameters),
+        kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
         adapter=_adapter_bytes(spec),
     )
 
 
-def _adapter_bytes(spec: DecoderSpec) -> AdapterBytes:
+def _with_parameters(card: ModelCard, num_parameters: int) -> ModelCard:
+    """The reference runner widens every weight to float32."""
+    num_bytes = num_parameters * BYTES_PER_ELEMENT["float32"]
+    return replace(card, num_parameters=num_parameters, weight_bytes=num_bytes)
+
+
+def _adapter_bytes(spec: ModelSpec) -> AdapterBytes:
     """In the reference each matrix's adapter is by itself."""
     plans = [plan for plan in decoder_layout(spec) if len(plan.shape) == 2]
     size = sum(sum(plan.shape) for plan in plans)
@@ -159,8 +221,8 @@ def _adapter_bytes(spec: DecoderSpec) -> AdapterBytes:
     return AdapterBytes((size * BYTES_PER_ELEMENT["float32"], 0, 0), 16)
 
 
-def _match(
-    path: Path, config: ModelConfigFile, spec: DecoderSpec, pooling: PoolingSpec | None
+def _match_decoder(
+    path: Path, config: ModelConfigFile, spec: ModelSpec, pooling: PoolingSpec | None
 ) -> Matched:
     quantized = read_quantization(
         config.fields
@@ -186,3 +248,23 @@ def _match(
         lambda source: source.startswith(ignored) or source.endswith(_COMPUTED_SUFFIXES),
         quantized=quantized,
     )
+
+
+def _match_encoder(
+    path: Path, config: EncoderConfig, spec: ModelSpec, pooling: PoolingSpec
+) -> Matched:
+    stored = {_usual(name): tensor for name, tensor in find_tensors(path).items()}
+    family = config.family
+    layout = encoder_layout(
+        config.model_type, family.names, family.prefix, spec, pooling.head, stored.keys()
+    )
+    return match_tensors(
+        path, layout.plans, stored, lambda source: source.startswith(layout.ignored)
+    )
+
+
+def _usual(name: str) -> str:
+    for old, new in _OLD_NAMES.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name

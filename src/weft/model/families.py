@@ -1,4 +1,4 @@
-"""config.json to `DecoderSpec`: one table row for each family of decoders, read by one function."""
+"""config.json to the `ModelSpec` of a decoder: one table row for each family of decoders, read by one function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import Literal
 
 from weft.core.errors import ConfigError
-from weft.model.encoders.families import ENCODER_FAMILIES
+from weft.model.encoder_families import ENCODER_FAMILIES
 from weft.model.fields import Fields, shown
 from weft.model.rope import RopeRules, context_length, read_rope
-from weft.model.spec import Activation, DecoderSpec, LayerSpec, NormPlacement, QkNorm
+from weft.model.spec import Activation, LayerSpec, ModelSpec, NormPlacement, QkNorm
 
 Bias = Literal["never", "always", "attention_bias"]
 Windows = Literal["none", "every_layer", "layer_types"]
@@ -302,14 +302,14 @@ def _top_level(top: Fields) -> dict[str, object]:
     return {key: top.values[key] for key in (*keys, "quantization_config") if key in top.values}
 
 
-def read_spec(config: ModelConfigFile) -> DecoderSpec:
+def read_spec(config: ModelConfigFile) -> ModelSpec:
     """The decoder that `config` describes; every key that matters is used or refused."""
     family, fields = config.family, config.fields
     _refuse_unimplemented(family, fields)
     hidden, heads, kv_heads, head_dim = _sizes(fields)
     scale = _attention_scale(family, fields, head_dim)
     reads = family.reads
-    return DecoderSpec(
+    return ModelSpec(
         vocab_size=fields.integer("vocab_size", high=_MAX_WIDTH),
         hidden_size=hidden,
         intermediate_size=fields.integer("intermediate_size", high=_MAX_WIDTH),
@@ -371,9 +371,9 @@ def _sizes(fields: Fields) -> tuple[int, int, int, int]:
 
 def _attention_scale(family: Family, fields: Fields, head_dim: int) -> float:
     if "query_pre_attn_scalar" in family.reads:
-        return float(fields.number("query_pre_attn_scalar") ** -0.5)
+        return float(fields.factor("query_pre_attn_scalar") ** -0.5)
     if "attention_multiplier" in family.reads:
-        return fields.number_or("attention_multiplier", 1.0)
+        return fields.factor_or("attention_multiplier", 1.0)
     return float(head_dim**-0.5)
 
 
@@ -384,11 +384,11 @@ def _bias(bias: Bias, fields: Fields) -> bool:
 
 
 def _cap(key: str, reads: frozenset[str], fields: Fields) -> float | None:
-    return fields.number(key) if key in reads and fields.has(key) else None
+    return fields.factor(key) if key in reads and fields.has(key) else None
 
 
 def _multiplier(key: str, reads: frozenset[str], fields: Fields) -> float:
-    return fields.number_or(key, 1.0) if key in reads else 1.0
+    return fields.factor_or(key, 1.0) if key in reads else 1.0
 
 
 def _activation(model_type: str, fields: Fields) -> Activation:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,21 +10,41 @@ from typing import NoReturn, TypeGuard
 
 from weft.core.errors import ConfigError
 
+# Far beyond what any model has, and near enough that float32 holds what is computed from them: the
+# smallest are epsilons, the largest bases of rotary frequencies.
+SMALLEST, LARGEST = 1e-15, 1e15
+LARGEST_FACTOR = 1e6
 _MAX_SHOWN = 60
-_MAX_BYTES = 256 << 20  # the largest tokenizer.json in use has some 40 MB
+# What a file may have: JSON takes some fifty times its size in memory, and a second for each 10 MB. The
+# largest tokenizer.json in use has some 40 MB; an index has a hundred bytes for each tensor.
+_MAX_BYTES = 4 << 20
+_MAX_BYTES_BY_NAME = {
+    "tokenizer.json": 128 << 20,
+    "tokenizer_config.json": 16 << 20,
+    "model.safetensors.index.json": 32 << 20,
+}
 
 
 def read_bytes(path: Path) -> bytes:
     """The file's content; a `ConfigError` that says why it cannot be had."""
     try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise ConfigError(f"{path}: has {size} bytes; at most {_MAX_BYTES} are read")
+        size = regular_size(path)
+        limit = _MAX_BYTES_BY_NAME.get(path.name, _MAX_BYTES)
+        if size > limit:
+            raise ConfigError(f"{path}: has {size} bytes; at most {limit} are read")
         return path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(f"{path}: the file does not exist") from None
     except OSError as err:
         raise ConfigError(f"{path}: cannot be read ({err.strerror or err})") from err
+
+
+def regular_size(path: Path) -> int:
+    """Bytes of a regular file. Anything else is refused: pipes block their reader, devices never end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{path}: is not a regular file")
+    return found.st_size
 
 
 def parse_object(data: bytes, where: str) -> dict[str, object]:
@@ -103,18 +124,26 @@ class Fields:
         """Like `integer`; `default` when absent."""
         return self.integer(key, low=low, high=high) if self.has(key) else default
 
-    def number(self, key: str, *, low: float = 0.0, high: float = math.inf) -> float:
-        """A finite number in [low, high]; above 0 when `low` is 0."""
+    def number(self, key: str, *, low: float = SMALLEST, high: float = LARGEST) -> float:
+        """A number in [low, high]."""
         value = self.values.get(key)
-        if not is_finite_number(value) or not low <= value <= high or (value == 0 and low == 0):
-            bounds = "above 0" if low == 0 else f"of at least {low:g}"
-            limit = f" and at most {high:g}" if high < math.inf else ""
-            self.refuse(key, f"a finite number {bounds}{limit}")
+        if not is_finite_number(value) or not low <= value <= high:
+            self.refuse(key, f"a number from {low:g} to {high:g}")
         return float(value)
 
-    def number_or(self, key: str, default: float, *, low: float = 0.0) -> float:
+    def number_or(
+        self, key: str, default: float, *, low: float = SMALLEST, high: float = LARGEST
+    ) -> float:
         """Like `number`; `default` when absent."""
-        return self.number(key, low=low) if self.has(key) else default
+        return self.number(key, low=low, high=high) if self.has(key) else default
+
+    def factor(self, key: str) -> float:
+        """A number that others are multiplied or divided by."""
+        return self.number(key, low=1 / LARGEST_FACTOR, high=LARGEST_FACTOR)
+
+    def factor_or(self, key: str, default: float) -> float:
+        """Like `factor`; `default` when absent."""
+        return self.factor(key) if self.has(key) else default
 
     def flag_or(self, key: str, default: bool) -> bool:
         """true or false; `default` when absent."""
@@ -151,12 +180,13 @@ class Fields:
         return tuple(value)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of finite numbers above 0."""
+        """A list of numbers that others are multiplied by."""
         value = self.values.get(key)
+        low, high = 1 / LARGEST_FACTOR, LARGEST_FACTOR
         if not isinstance(value, list) or not all(
-            is_finite_number(item) and item > 0 for item in value
+            is_finite_number(item) and low <= item <= high for item in value
         ):
-            self.refuse(key, "a list of finite numbers above 0")
+            self.refuse(key, f"a list of numbers from {low:g} to {high:g}")
         return tuple(float(item) for item in value)
 
 

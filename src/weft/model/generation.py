@@ -1,38 +1,24 @@
 """generation_config.json: default sampling parameters, and the ids that end a sequence."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
 from weft.core.errors import ConfigError
+from weft.core.params import OF_MODELS, Parameter
 from weft.model.fields import Fields, is_finite_number, shown
 
-Reader = Callable[[Fields, str], float | int]
 
-
-def _number(low: float, high: float, words: str) -> Reader:
-    def read(fields: Fields, key: str) -> float:
-        value = fields.values[key]
-        if not is_finite_number(value) or not low <= value <= high:
-            fields.refuse(key, words)
-        return float(value)
-
-    return read
-
-
-def _top_k(fields: Fields, key: str) -> int:
-    return fields.integer(key, low=-1)
-
-
-_READERS: Mapping[str, Reader] = MappingProxyType(
-    {
-        "temperature": _number(0, 2, "a number from 0 to 2"),
-        "top_p": _number(1e-9, 1, "a number above 0 and at most 1"),
-        "top_k": _top_k,
-        "min_p": _number(0, 1, "a number from 0 to 1"),
-        "repetition_penalty": _number(1e-9, 1e9, "a finite number above 0"),
-    }
-)
+def _read(fields: Fields, parameter: Parameter) -> float | int:
+    """A default that requests can have: of the range that theirs has."""
+    name, param = parameter.name, parameter.param
+    if parameter.kind is int:
+        return fields.integer(name, low=param.low)
+    value = fields.values[name]
+    if not is_finite_number(value) or not param.holds(value):
+        start = f"above {param.low:g} and at most" if param.above else f"from {param.low:g} to"
+        fields.refuse(name, f"a number {start} {param.high:g}")
+    return float(value)
 
 
 def default_sampling_params(generation: Fields) -> Mapping[str, float | int]:
@@ -40,7 +26,11 @@ def default_sampling_params(generation: Fields) -> Mapping[str, float | int]:
     if not generation.flag_or("do_sample", True):
         return MappingProxyType({})
     return MappingProxyType(
-        {key: read(generation, key) for key, read in _READERS.items() if generation.has(key)}
+        {
+            name: _read(generation, parameter)
+            for name, parameter in OF_MODELS.items()
+            if generation.has(name)
+        }
     )
 
 

@@ -58,8 +58,10 @@ def _is_complete(path: Path) -> bool:
     if not (path / INDEX).exists():
         return False
     weight_map = Fields(parse_object(read_bytes(path / INDEX), INDEX), INDEX).object("weight_map")
-    shards = set(weight_map.values.values()) if weight_map is not None else set()
-    return all(isinstance(shard, str) and (path / shard).exists() for shard in shards)
+    shards = () if weight_map is None else weight_map.values.values()
+    if not all(isinstance(shard, str) for shard in shards):
+        return False
+    return all((path / str(shard)).exists() for shard in set(shards))
 
 
 def _ask_hub(repo_id: str, revision: str | None) -> None:

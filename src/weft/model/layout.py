@@ -1,9 +1,22 @@
-"""Which tensors a decoder needs: Weft's name, the checkpoint's name, the shape and the rows to take."""
+"""Which tensors a model needs: our name, the checkpoint's name, the shape and the rows to take.
 
-from collections.abc import Iterator
+Ours are listed at `weft.model.weights.Weights`; those of a classifier are `head.dense`, `head.norm` and
+`head.labels`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from weft.model.spec import DecoderSpec, NormPlacement, QkNorm
+from weft.model.names import HEADS, Names, decoder_names
+from weft.model.pooling import HeadSpec
+from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, QkNorm
+
+_NORMS = {
+    NormPlacement.BEFORE: ("before",),
+    NormPlacement.AFTER: ("after",),
+    NormPlacement.BOTH: ("before", "after"),
+    NormPlacement.SUM: ("sum",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,80 +35,136 @@ class TensorPlan:
         return (self.rows, *self.shape[1:])
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderLayout:
+    """The tensors, and how names begin that may be there without being used."""
+
+    plans: tuple[TensorPlan, ...]
+    ignored: tuple[str, ...]
+
+
 def decoder_layout(
-    spec: DecoderSpec, *, prefix: str = "model.", fused_projections: bool = False
+    spec: ModelSpec, *, prefix: str = "model.", fused_projections: bool = False
 ) -> tuple[TensorPlan, ...]:
-    """Every tensor of `spec`, in the order of use. `prefix` leads the names of all but the head."""
-    hidden = spec.hidden_size
-    plans = [_whole("embed", f"{prefix}embed_tokens.weight", spec.vocab_size, hidden)]
-    for layer in range(len(spec.layers)):
-        plans.extend(_layer(spec, layer, f"{prefix}layers.{layer}.", fused_projections))
-    plans.append(_whole("norm", f"{prefix}norm.weight", hidden))
+    """Every tensor of a decoder, in the order of use. `prefix` leads the names of all but the head."""
+    names = decoder_names(spec.norm_placement, fused_projections=fused_projections)
+    plans = tuple(_model(spec, names, prefix))
     if spec.has_head and not spec.tied_head:
-        plans.append(_whole("head", "lm_head.weight", spec.vocab_size, hidden))
-    return tuple(plans)
+        plans += (_whole("head", "lm_head.weight", spec.vocab_size, spec.hidden_size),)
+    return plans
+
+
+def encoder_layout(
+    model_type: str,
+    names: Names,
+    prefix: str,
+    spec: ModelSpec,
+    head: HeadSpec | None,
+    stored: Collection[str],
+) -> EncoderLayout:
+    """The layout, in the spelling and below the prefix that `stored` names are written in."""
+    spelling = next(
+        (
+            s
+            for s in names.spellings
+            if any(n.endswith(f"{s['embed_norm']}.weight") for n in stored)
+        ),
+        names.spellings[0],
+    )
+    if not any(name.startswith(prefix) for name in stored):
+        prefix = ""
+    plans = [*_model(spec, spelling, prefix)]
+    if head is not None:
+        plans += _classifier(model_type, spec, head, prefix)
+    ignored = tuple(lead + name for lead in dict.fromkeys(("", prefix)) for name in names.ignored)
+    return EncoderLayout(tuple(plans), ignored if head is None else (prefix + "pooler.",))
+
+
+def _model(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[TensorPlan]:
+    """Everything below a head."""
+    tables = {
+        "embed": spec.vocab_size,
+        "positions": spec.num_positions,
+        "token_types": spec.num_token_types,
+    }
+    for name, rows in tables.items():
+        if rows:
+            yield _whole(name, f"{prefix}{names[name]}.weight", rows, spec.hidden_size)
+    if spec.has_embed_norm:
+        yield from _norm("embed_norm", prefix + names["embed_norm"], spec)
+    for index, layer in enumerate(spec.layers):
+        yield from _layer(spec, layer, index, names, prefix + names["layer"].format(index))
+    if spec.norm_placement is not NormPlacement.SUM:
+        yield from _norm("norm", prefix + names["norm"], spec)
+
+
+def _layer(
+    spec: ModelSpec, layer: LayerSpec, index: int, names: Mapping[str, str], source: str
+) -> Iterator[TensorPlan]:
+    ours, hidden, inner = f"layers.{index}.", spec.hidden_size, spec.intermediate_size
+    q_size = spec.num_heads * spec.head_dim
+    qkv = {"q": (q_size, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
+    up = dict.fromkeys(("gate", "up") if spec.is_gated else ("up",), (inner, hidden))
+    yield from _products(ours, source, names, qkv, spec.qkv_bias)
+    yield from _products(ours, source, names, {"o": (hidden, q_size)}, spec.o_bias)
+    yield from _products(ours, source, names, up, spec.mlp_bias)
+    yield from _products(ours, source, names, {"down": (hidden, inner)}, spec.mlp_bias)
+    for place in _NORMS[spec.norm_placement]:
+        for part in ("attention", "mlp"):
+            name = f"{part}_norm_{place}"
+            if part == "mlp" or layer.has_attention_norm:
+                yield from _norm(ours + name, source + names[name], spec)
+    if spec.qk_norm is not QkNorm.NONE:
+        heads = (spec.num_heads, spec.num_kv_heads) if spec.qk_norm is QkNorm.FULL else (1, 1)
+        for name, count in zip(("q_norm", "k_norm"), heads, strict=True):
+            yield _whole(ours + name, f"{source}{names[name]}.weight", count * spec.head_dim)
+
+
+def _products(
+    ours: str,
+    source: str,
+    names: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, int]],
+    has_bias: bool,
+) -> Iterator[TensorPlan]:
+    """Parts that share one tensor lie in it in the order given."""
+    starts: dict[str, int] = {}
+    totals: dict[str, int] = {}
+    for part, (rows, _) in shapes.items():
+        totals[names[part]] = totals.get(names[part], 0) + rows
+    for part, shape in shapes.items():
+        name = names[part]
+        start, total = starts.get(name, 0), totals[name]
+        yield TensorPlan(ours + part, f"{source}{name}.weight", shape, start, total)
+        if has_bias:
+            yield TensorPlan(f"{ours}{part}.bias", f"{source}{name}.bias", shape[:1], start, total)
+        starts[name] = start + shape[0]
+
+
+def _classifier(
+    model_type: str, spec: ModelSpec, head: HeadSpec, prefix: str
+) -> Iterator[TensorPlan]:
+    hidden = spec.hidden_size
+    dense, labels = HEADS[model_type]
+    if head.has_dense:
+        source = prefix + dense[1:] if dense.startswith(".") else dense
+        yield _whole("head.dense", f"{source}.weight", hidden, hidden)
+        if head.dense_bias:
+            yield _whole("head.dense.bias", f"{source}.bias", hidden)
+        if head.has_norm:
+            yield from _norm("head.norm", source.replace("dense", "norm"), spec)
+    else:
+        labels = "classifier"
+    yield _whole("head.labels", f"{labels}.weight", len(head.labels), hidden)
+    if head.has_bias:
+        yield _whole("head.labels.bias", f"{labels}.bias", len(head.labels))
+
+
+def _norm(ours: str, source: str, spec: ModelSpec) -> Iterator[TensorPlan]:
+    yield _whole(ours, f"{source}.weight", spec.hidden_size)
+    if spec.norm_bias:
+        yield _whole(f"{ours}.bias", f"{source}.bias", spec.hidden_size)
 
 
 def _whole(name: str, source: str, *shape: int) -> TensorPlan:
     return TensorPlan(name, source, shape, 0, shape[0])
-
-
-def _layer(spec: DecoderSpec, layer: int, source: str, fused: bool) -> Iterator[TensorPlan]:
-    ours = f"layers.{layer}."
-    q_size, kv_size = spec.num_heads * spec.head_dim, spec.kv_size
-    hidden, inner = spec.hidden_size, spec.intermediate_size
-    qkv = (("q", q_size), ("k", kv_size), ("v", kv_size))
-    yield from _projections(ours, source + "self_attn.", qkv, hidden, "qkv_proj" if fused else None)
-    if spec.qkv_bias:
-        for name, size in qkv:
-            yield _whole(f"{ours}{name}.bias", f"{source}self_attn.{name}_proj.bias", size)
-    yield _whole(f"{ours}o", f"{source}self_attn.o_proj.weight", hidden, q_size)
-    if spec.o_bias:
-        yield _whole(f"{ours}o.bias", f"{source}self_attn.o_proj.bias", hidden)
-    gate_up = (("gate", inner), ("up", inner))
-    yield from _projections(
-        ours, source + "mlp.", gate_up, hidden, "gate_up_proj" if fused else None
-    )
-    yield _whole(f"{ours}down", f"{source}mlp.down_proj.weight", hidden, inner)
-    if spec.mlp_bias:
-        for name, size in (*gate_up, ("down", hidden)):
-            yield _whole(f"{ours}{name}.bias", f"{source}mlp.{name}_proj.bias", size)
-    yield from _norms(spec, ours, source)
-
-
-def _projections(
-    ours: str, source: str, parts: tuple[tuple[str, int], ...], width: int, fused: str | None
-) -> Iterator[TensorPlan]:
-    total, start = sum(size for _, size in parts), 0
-    for name, size in parts:
-        if fused is None:
-            yield _whole(ours + name, f"{source}{name}_proj.weight", size, width)
-        else:
-            yield TensorPlan(ours + name, f"{source}{fused}.weight", (size, width), start, total)
-        start += size
-
-
-def _norms(spec: DecoderSpec, ours: str, source: str) -> Iterator[TensorPlan]:
-    # "post_attention_layernorm" comes before the MLP in families that normalise before only.
-    names = {
-        NormPlacement.BEFORE: {
-            "attention_norm_before": "input_layernorm",
-            "mlp_norm_before": "post_attention_layernorm",
-        },
-        NormPlacement.AFTER: {
-            "attention_norm_after": "post_attention_layernorm",
-            "mlp_norm_after": "post_feedforward_layernorm",
-        },
-        NormPlacement.BOTH: {
-            "attention_norm_before": "input_layernorm",
-            "attention_norm_after": "post_attention_layernorm",
-            "mlp_norm_before": "pre_feedforward_layernorm",
-            "mlp_norm_after": "post_feedforward_layernorm",
-        },
-    }[spec.norm_placement]
-    for name, theirs in names.items():
-        yield _whole(ours + name, f"{source}{theirs}.weight", spec.hidden_size)
-    if spec.qk_norm is not QkNorm.NONE:
-        heads = (spec.num_heads, spec.num_kv_heads) if spec.qk_norm is QkNorm.FULL else (1, 1)
-        yield _whole(f"{ours}q_norm", f"{source}self_attn.q_norm.weight", heads[0] * spec.head_dim)
-        yield _whole(f"{ours}k_norm", f"{source}self_attn.k_norm.weight", heads[1] * spec.head_dim)

@@ -14,10 +14,17 @@ from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError, NotFound
 from weft.model.families import FAMILIES
-from weft.model.fields import Fields, is_finite_number, parse_object, read_bytes, shown
+from weft.model.fields import (
+    LARGEST_FACTOR,
+    Fields,
+    is_finite_number,
+    parse_object,
+    read_bytes,
+    shown,
+)
 from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.safetensors_files import MappedFiles, StoredTensor, read_header
-from weft.model.spec import DecoderSpec
+from weft.model.spec import ModelSpec
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -81,7 +88,7 @@ class AdapterTargets:
     is_tied: bool
 
     @classmethod
-    def of(cls, spec: DecoderSpec, model_type: str) -> "AdapterTargets":
+    def of(cls, spec: ModelSpec, model_type: str) -> "AdapterTargets":
         """Those of a decoder of a family."""
         family = FAMILIES[model_type]
         plans: dict[str, tuple[TensorPlan, ...]] = {}
@@ -136,7 +143,7 @@ class _Config:
 
     def scale(self, module: str) -> float:
         """What its product is multiplied by."""
-        alpha = float(self._for("alpha_pattern", module, self.fields.number("lora_alpha")))
+        alpha = float(self._for("alpha_pattern", module, self.fields.factor("lora_alpha")))
         rank = self.rank(module)
         return alpha / (math.sqrt(rank) if self.fields.flag_or("use_rslora", False) else rank)
 
@@ -144,8 +151,11 @@ class _Config:
         pattern = self.fields.object(key)
         for name, value in (pattern.values if pattern else {}).items():
             if ("." + module).endswith("." + _plain(self.fields, key, name)):
-                if not is_finite_number(value) or value <= 0:
-                    self.fields.refuse(key, "an object from module names to numbers above 0")
+                if not is_finite_number(value) or not 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR:
+                    self.fields.refuse(
+                        key,
+                        f"an object from module names to numbers from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}",
+                    )
                 return value
         return default
 
@@ -319,7 +329,12 @@ def _low_rank(
         rows, columns = columns, rows
     _check_shape(path, keys["a"], tensors["a"], (rank, columns))
     _check_shape(path, keys["b"], tensors["b"], (rows, rank))
-    scaled = tensors["b"] * np.float32(config.scale(module))
+    with np.errstate(over="ignore"):
+        scaled = tensors["b"] * np.float32(config.scale(module))
+    if not np.isfinite(scaled).all():
+        raise ConfigError(
+            f"{path / WEIGHTS_FILE}: tensor {shown(keys['b'])} is beyond float32 once it is scaled"
+        )
     for plan in plans:
         part = scaled if module == _EMBED else scaled[plan.start : plan.start + plan.shape[0]]
         yield plan.name, LowRank(tensors["a"], part)

@@ -97,7 +97,7 @@ def _open_embedded(name: str, dtype: str, runner: str) -> Checkpoint:
         case "tiny":
             parse_parameters("tiny", query, ())
             path = Path(str(files("weft.model.embedded"))) / "tiny"
-            toy = open_directory(path, name=name, dtype=dtype, runner=runner)
+            toy = open_directory(path, name=name, dtype=dtype, runner=runner, is_own=True)
             return replace(toy, card=replace(toy.card, notice=_TOY_NOTICE))
         case "random":
             return open_random(name, query, dtype, runner)

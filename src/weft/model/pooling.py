@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
-from weft.model.encoders.spec import EncoderActivation
 from weft.model.fields import Fields, parse_object, read_bytes, shown
+from weft.model.spec import Activation
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
@@ -39,7 +39,7 @@ class HeadSpec:
     scale: Scale
     has_dense: bool = False
     dense_bias: bool = True
-    activation: EncoderActivation = EncoderActivation.TANH
+    activation: Activation = Activation.TANH
     has_norm: bool = False
     norm_bias: bool = False
     norm_eps: float = 1e-5

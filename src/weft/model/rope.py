@@ -64,7 +64,7 @@ def context_length(config: Fields, rules: RopeRules) -> int:
     if rules.per_layer_type or kind not in ("linear", "yarn") or not settings.has("factor"):
         return trained
     base = _original(config, settings) if kind == "yarn" else trained
-    return max(trained, int(base * settings.number("factor")))
+    return max(trained, int(base * settings.factor("factor")))
 
 
 def _settings(config: Fields, rules: RopeRules, layer_type: str) -> tuple[Fields, float]:
@@ -140,22 +140,23 @@ def _rotary_dim(config: Fields, settings: Fields, rules: RopeRules, head_dim: in
 def _original(config: Fields, settings: Fields) -> int:
     key = "original_max_position_embeddings"
     source = config if config.has(key) else settings
-    return source.integer_or(key, config.integer("max_position_embeddings"))
+    # Of one position alone no scaling is known: its logarithm is what others are divided by.
+    return source.integer_or(key, config.integer("max_position_embeddings"), low=2)
 
 
 def _linear(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:
-    return RopeSpec(rope.dim, rope.theta, RopeKind.LINEAR, factor=settings.number("factor"))
+    return RopeSpec(rope.dim, rope.theta, RopeKind.LINEAR, factor=settings.factor("factor"))
 
 
 def _llama3(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:
-    low, high = settings.number("low_freq_factor"), settings.number("high_freq_factor")
+    low, high = settings.factor("low_freq_factor"), settings.factor("high_freq_factor")
     if high <= low:
         settings.refuse("high_freq_factor", f"above low_freq_factor ({low:g})")
     return RopeSpec(
         rope.dim,
         rope.theta,
         RopeKind.LLAMA3,
-        factor=settings.number("factor"),
+        factor=settings.factor("factor"),
         original_max_position=_original(config, settings),
         low_freq_factor=low,
         high_freq_factor=high,
@@ -164,12 +165,12 @@ def _llama3(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:
 
 def _yarn(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:
     original = _original(config, settings)
-    factor = settings.number_or("factor", config.integer("max_position_embeddings") / original)
+    factor = settings.factor_or("factor", config.integer("max_position_embeddings") / original)
     if settings.has("attention_factor"):
-        attention = settings.number("attention_factor")
+        attention = settings.number("attention_factor", low=1e-3, high=1e3)
     elif settings.has("mscale") and settings.has("mscale_all_dim"):
-        attention = _mscale(factor, settings.number("mscale")) / _mscale(
-            factor, settings.number("mscale_all_dim")
+        attention = _mscale(factor, settings.number("mscale", low=1e-3, high=1e3)) / _mscale(
+            factor, settings.number("mscale_all_dim", low=1e-3, high=1e3)
         )
     else:
         attention = _mscale(factor, 1.0)
@@ -180,8 +181,8 @@ def _yarn(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:
         factor=factor,
         attention_factor=attention,
         original_max_position=original,
-        beta_fast=settings.number_or("beta_fast", 32.0),
-        beta_slow=settings.number_or("beta_slow", 1.0),
+        beta_fast=settings.factor_or("beta_fast", 32.0),
+        beta_slow=settings.factor_or("beta_slow", 1.0),
         truncate=settings.flag_or("truncate", True),
     )
 
@@ -192,7 +193,7 @@ def _mscale(factor: float, scale: float) -> float:
 
 def _longrope(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:
     original = _original(config, settings)
-    factor = settings.number_or("factor", config.integer("max_position_embeddings") / original)
+    factor = settings.factor_or("factor", config.integer("max_position_embeddings") / original)
     plain = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     short, long = settings.numbers("short_factor"), settings.numbers("long_factor")
     for key, factors in (("short_factor", short), ("long_factor", long)):
@@ -203,7 +204,7 @@ def _longrope(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:
         rope.theta,
         RopeKind.LONGROPE,
         factor=factor,
-        attention_factor=settings.number_or("attention_factor", plain),
+        attention_factor=settings.number_or("attention_factor", plain, low=1e-3, high=1e3),
         original_max_position=original,
         short_factors=short,
         long_factors=long,

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from weft.core.errors import ConfigError
-from weft.model.fields import Fields, one_line, parse_object, read_bytes, shown
+from weft.core.panics import panics_as
+from weft.model.fields import Fields, one_line, parse_object, read_bytes, regular_size, shown
 from weft.model.weights import BYTES_PER_ELEMENT, Tensor
 
 SINGLE = "model.safetensors"
@@ -32,6 +33,9 @@ _STORAGE = {
     "int32": "<i4",
     "int64": "<i8",
 }
+# Of one file, metadata included; those of models in use have less than a tenth of it.
+_MAX_HEADER_BYTES = 16 << 20
+_MAX_TENSORS = 50_000  # of all files of a checkpoint; those of these families have some thousand
 # Counters that old versions of transformers saved beside the weights; not numbers of a model.
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -86,6 +90,7 @@ def _read_shards(directory: Path) -> dict[str, StoredTensor]:
                     f"{directory / shard}: tensor {shown(name)} is also in {tensors[name].path.name}"
                 )
             tensors[name] = tensor
+        _check_count(len(tensors), where)
     _check_index(weight_map, tensors)
     return tensors
 
@@ -120,19 +125,34 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     The library refuses truncation, overlap, overflow and trailing bytes; we refuse duplicates.
     """
     try:
-        with safe_open(path, framework="numpy"), path.open("rb") as file:
+        size = regular_size(path)
+        with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
+            if _MAX_HEADER_BYTES < length < size:  # a longer one is cut off
+                raise ConfigError(
+                    f"{path}: the header has {length} bytes; at most {_MAX_HEADER_BYTES} are read"
+                )
+            with panics_as(SafetensorError), safe_open(path, framework="numpy"):
+                pass
             header = parse_object(file.read(length), f"{path}: header")
     except SafetensorError as err:
         raise ConfigError(f"{path}: not a valid safetensors file ({one_line(err)})") from err
     except OSError as err:
         raise ConfigError(f"{path}: cannot be read ({err.strerror or err})") from err
     header.pop("__metadata__", None)
+    _check_count(len(header), str(path))
     return {
         name: _stored(path, name, entry, 8 + length)
         for name, entry in header.items()
         if not name.endswith(_BUFFERS)
     }
+
+
+def _check_count(num_tensors: int, where: str) -> None:
+    if num_tensors > _MAX_TENSORS:
+        raise ConfigError(
+            f"{where}: names {num_tensors} tensors or more; at most {_MAX_TENSORS} are read"
+        )
 
 
 def _stored(path: Path, name: str, entry: object, start: int) -> StoredTensor:
@@ -156,8 +176,11 @@ class MappedFiles:
         """The tensor's data, mapped and read-only."""
         buffer = self._maps.get(stored.path)
         if buffer is None:
-            with stored.path.open("rb") as file:
-                buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            try:
+                with stored.path.open("rb") as file:
+                    buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except OSError as err:  # since its header was read
+                raise ConfigError(f"{stored.path}: cannot be read ({err.strerror or err})") from err
             self._maps[stored.path] = buffer
         flat: NDArray[Any] = np.frombuffer(
             buffer, _STORAGE[stored.dtype], stored.num_elements, stored.offset

@@ -1,4 +1,4 @@
-"""`DecoderSpec`: one description, by switches, of every Llama-like decoder; `EchoSpec`: no decoder."""
+"""`ModelSpec`: one description, by switches, of Llama's and BERT's descendants; `EchoSpec`: no weights."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,20 +12,30 @@ class QkNorm(StrEnum):
     FULL = "full"  # all heads together, before they are split
 
 
-class NormPlacement(StrEnum):
-    """Where a layer normalises, around attention and around the MLP alike."""
+class Norm(StrEnum):
+    """What a norm brings a row to."""
 
-    BEFORE = "before"
-    AFTER = "after"
+    RMS = "rms"  # mean square 1
+    LAYER = "layer"  # mean 0 and variance 1; may have a bias
+
+
+class NormPlacement(StrEnum):
+    """What a layer normalises, around attention and around the MLP alike."""
+
+    BEFORE = "before"  # the input of either
+    AFTER = "after"  # what comes out
     BOTH = "both"
+    SUM = "sum"  # the sum of the two, which replaces it; then nothing is normalised behind the last layer
 
 
 class Activation(StrEnum):
-    """What the gate of the MLP goes through."""
+    """What the gate of the MLP goes through, or all of it where there is no gate; and a classifier's dense part."""
 
     SILU = "silu"
+    GELU = "gelu"  # exact, by the error function
     GELU_TANH = "gelu_tanh"
     RELU = "relu"
+    TANH = "tanh"
 
 
 class RopeKind(StrEnum):
@@ -62,15 +72,24 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What differs between layers. `window` counts the visible keys, the row's own included."""
+    """What differs between layers.
 
-    rope: RopeSpec | None
-    window: int | None
+    `window` counts the keys that a row sees before it, and after it where the model is not causal, its own
+    included; None: all. `has_attention_norm` is False where the norm before attention is left out.
+    """
+
+    rope: RopeSpec | None = None
+    window: int | None = None
+    has_attention_norm: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderSpec:
-    """A decoder in full; the maths of each switch is in `weft.compute.reference`."""
+class ModelSpec:
+    """A model in full: a decoder if `is_causal`, else an encoder, whose rows see all of their sequence.
+
+    The maths of each switch is in `weft.compute.reference` and, of encoders, in `weft.compute.encoder`.
+    `num_positions` 0 is none learned; row i takes position embedding `i + position_offset`.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -80,21 +99,29 @@ class DecoderSpec:
     head_dim: int
     layers: tuple[LayerSpec, ...]
     max_position_embeddings: int
+    is_causal: bool = True
+    num_positions: int = 0
+    position_offset: int = 0
+    num_token_types: int = 0
+    norm: Norm = Norm.RMS
+    norm_bias: bool = False
     norm_eps: float
-    norm_offset: float  # added to every norm weight: 1 where weights are stored around zero
+    norm_offset: float = 0.0  # added to every norm weight: 1 where weights are stored around zero
     norm_placement: NormPlacement
-    qk_norm: QkNorm
+    has_embed_norm: bool = False
+    qk_norm: QkNorm = QkNorm.NONE
     qkv_bias: bool
     o_bias: bool
     mlp_bias: bool
+    is_gated: bool = True
     activation: Activation
     attention_scale: float
-    attention_soft_cap: float | None
-    final_soft_cap: float | None
-    embedding_multiplier: float
-    residual_multiplier: float
-    logits_divisor: float
-    tied_head: bool
+    attention_soft_cap: float | None = None
+    final_soft_cap: float | None = None
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logits_divisor: float = 1.0
+    tied_head: bool = False
     has_head: bool = True  # without one, rows come out as hidden states after the last norm
 
     @property

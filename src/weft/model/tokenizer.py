@@ -12,7 +12,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from weft.core.errors import ConfigError
+from weft.core.panics import panics_as
 from weft.model.fields import Fields, one_line, parse_object, read_bytes, shown
+from weft.model.tokenizer_trial import try_out
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -59,16 +61,19 @@ class UnreadFiles(Mapping[str, bytes]):
         return sum(1 for _ in self)
 
 
-def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
-    """The files of `FILE_NAMES` that are there."""
+def read_tokenizer_files(directory: Path, *, is_own: bool = False) -> dict[str, bytes]:
+    """The files of `FILE_NAMES` that are there. Their tokenizer was tried out, unless it is our own."""
     if not (directory / TOKENIZER).exists():
         raise ConfigError(
             f"{directory / TOKENIZER}: the file does not exist; a fast tokenizer in that format is "
             "needed (transformers' save_pretrained writes it)"
         )
-    return {
+    files = {
         name: read_bytes(directory / name) for name in FILE_NAMES if (directory / name).exists()
     }
+    if not is_own:
+        try_out(files[TOKENIZER], str(directory / TOKENIZER))
+    return files
 
 
 def read_tokenizer(
@@ -89,7 +94,8 @@ def read_tokenizer(
 
 def _load(data: bytes, where: str) -> Tokenizer:
     try:
-        return Tokenizer.from_buffer(data)
+        with panics_as(ValueError):
+            return Tokenizer.from_buffer(data)
     except Exception as err:
         raise ConfigError(f"{where}: not a valid tokenizer ({one_line(err)})") from err
 

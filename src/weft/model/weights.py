@@ -19,6 +19,7 @@ BYTES_PER_ELEMENT: Mapping[str, int] = {
     "int64": 8,
 }
 _STORAGE = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16}
+_LOWEST_INT8 = np.float32(-128)
 _CHUNK = 1 << 22  # elements looked at in one go, to bound temporary memory
 
 
@@ -63,7 +64,8 @@ class Tensor:
     def is_finite(self) -> bool:
         """Whether no element is NaN or infinite."""
         if self.scales is not None:
-            return bool(np.isfinite(self.scales).all())
+            with np.errstate(over="ignore"):
+                return bool(np.isfinite(self.scales * _LOWEST_INT8).all())
         flat = self.data.reshape(-1)
         chunks = (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
         if self.dtype == "bfloat16":  # an exponent of all ones
@@ -103,11 +105,11 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Every tensor of a decoder under Weft's own names, the same for all families.
+    """Every tensor of a model under Weft's own names, the same for all families.
 
-    `embed`, `norm`, `head` (absent when tied) and, for layer i, `layers.i.` followed by q, k, v, o,
-    gate, up or down (`.bias` where the spec has one), q_norm, k_norm, attention_norm_before,
-    attention_norm_after, mlp_norm_before, mlp_norm_after. A matrix is [out, in].
+    `embed`, `positions`, `token_types`, `embed_norm`, `norm`, `head` (absent when tied) and, for layer i,
+    `layers.i.` followed by q, k, v, o, gate, up, down, q_norm, k_norm, or by attention_norm or mlp_norm and
+    _before, _after or _sum; each where the spec has one, and `.bias` behind it likewise. A matrix is [out, in].
     """
 
     tensors: Mapping[str, Values]

@@ -1,25 +1,104 @@
-"""Bearer keys: default-deny for every call but `grpc.health.v1`, which orchestrators probe without one."""
+"""Who may call what: default-deny by the path, before anything of a call is read.
+
+As over HTTP, an API key opens the calls that serve requests, and a control key those that reach beyond
+the caller's own. A server without keys of either kind is open to whoever reaches it.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import grpc
 from grpc.aio import ServerInterceptor
 
-from weft.core.errors import Unauthenticated
+from weft.core.errors import Forbidden, Unauthenticated, WeftError
 from weft.core.keys import KeyRing, bearer_key
-from weft.rpc.health import HEALTH_SERVICE
+from weft.rpc.methods import METHODS
 from weft.rpc.status import to_status
+from weft.wire.health import HEALTH_SERVICE
 
 _OPEN_PREFIX = f"/{HEALTH_SERVICE}/"
+_HEALTH_CHECK = METHODS["HealthCheck"].path
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 
-class BearerAuth(ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Lets a call through if its `authorization` metadata is `Bearer` and one of `keys`."""
+class Access(Enum):
+    """Who may make a call, where there are keys."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._keys = KeyRing(keys)
+    API = "api"  # holders of an API key, or anybody when there is none
+    OWN = "own"  # the same for what was begun with the same key; holders of a control key for all
+    CONTROL = "control"  # holders of a control key; nobody when there is none
+
+
+# What is not here is Access.API. Events hold the tokens of everybody's prompts.
+ACCESS_BY_METHOD = MappingProxyType(
+    {
+        "Abort": Access.OWN,
+        "FlushCache": Access.CONTROL,
+        "StartProfile": Access.CONTROL,
+        "StopProfile": Access.CONTROL,
+        "SubscribeKvEvents": Access.CONTROL,
+    }
+)
+_ACCESS_BY_PATH = MappingProxyType(
+    {METHODS[name].path: access for name, access in ACCESS_BY_METHOD.items()}
+)
+
+
+class Keys:
+    """The keys of one server."""
+
+    def __init__(
+        self,
+        api_keys: Iterable[str] = (),
+        control_keys: Iterable[str] = (),
+        *,
+        is_health_check_open: bool = False,
+    ) -> None:
+        self._api = KeyRing(api_keys)
+        self._control = KeyRing(control_keys)
+        self._is_health_check_open = is_health_check_open
+
+    def check(self, path: str, metadata: _Metadata) -> None:
+        """Raise `Unauthenticated` or `Forbidden` for a caller who may not call `path`."""
+        if path.startswith(_OPEN_PREFIX) or not (self._api or self._control):
+            return
+        if path == _HEALTH_CHECK and self._is_health_check_open:
+            return
+        key = _key_of(metadata)
+        is_control = key is not None and self._control.is_valid(key)
+        is_api = not self._api or (key is not None and self._api.is_valid(key))
+        if not (is_api or is_control):
+            raise Unauthenticated("a key is needed: send the metadata authorization: Bearer KEY")
+        match _ACCESS_BY_PATH.get(path, Access.API):
+            case Access.API if not is_api:
+                raise Unauthenticated("this call needs an API key, not a control key")
+            case Access.CONTROL if not self._control:
+                raise Forbidden("control is off: start the server with --control-api-key")
+            case Access.CONTROL if not is_control:
+                raise Unauthenticated(
+                    "a control key is needed: send the metadata authorization: Bearer KEY"
+                )
+
+    def may_control(self, metadata: _Metadata) -> bool:
+        """Whether a caller that was let in may reach beyond its own requests."""
+        if not (self._api or self._control):
+            return True
+        key = _key_of(metadata)
+        return key is not None and self._control.is_valid(key)
+
+    def owner(self, metadata: _Metadata) -> bytes | None:
+        """Whom a request belongs to: its API key, or None where there is none to bring."""
+        return _key_of(metadata) if self._api else None
+
+
+class KeyGate(ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+    """Lets through the calls that `keys` allows."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
 
     async def intercept_service(
         self,
@@ -27,24 +106,25 @@ class BearerAuth(ServerInterceptor):  # type: ignore[type-arg]  # generic in the
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
         """Decide before anything of the request is read; unknown methods are refused too."""
-        if handler_call_details.method.startswith(_OPEN_PREFIX):
-            return await continuation(handler_call_details)
-        given = [
-            value
-            for name, value in handler_call_details.invocation_metadata
-            if name == "authorization"
-        ]
-        if len(given) == 1 and self._is_valid(given[0]):
-            return await continuation(handler_call_details)
-        return grpc.stream_stream_rpc_method_handler(_refuse)
-
-    def _is_valid(self, header: str | bytes) -> bool:
-        key = bearer_key(header.encode() if isinstance(header, str) else header)
-        return key is not None and self._keys.is_valid(key)
+        try:
+            self._keys.check(
+                handler_call_details.method, handler_call_details.invocation_metadata or ()
+            )
+        except (Unauthenticated, Forbidden) as error:
+            return _refusal(error)
+        return await continuation(handler_call_details)
 
 
-async def _refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    await context.abort(
-        to_status(Unauthenticated.code),
-        "a key is needed: send the metadata authorization: Bearer KEY",
-    )
+def _key_of(metadata: _Metadata) -> bytes | None:
+    """The one key that was brought; None for none, or for several."""
+    given = [value for name, value in metadata if name == "authorization"]
+    if len(given) != 1:
+        return None
+    return bearer_key(given[0].encode() if isinstance(given[0], str) else given[0])
+
+
+def _refusal(error: WeftError) -> _Handler:
+    async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await context.abort(to_status(error.code), str(error))
+
+    return grpc.stream_stream_rpc_method_handler(refuse)

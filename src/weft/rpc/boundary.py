@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from google.protobuf.message import Message
 from grpc import RpcMethodHandler, StatusCode, unary_stream_rpc_method_handler
@@ -13,13 +13,14 @@ from grpc.aio import InternalError, ServicerContext
 
 from weft.core.errors import WeftError
 from weft.rpc.methods import Malformed
-from weft.rpc.status import to_detail, to_status
+from weft.rpc.status import to_detail, to_status, to_trailing
 
 log = logging.getLogger("weft.rpc")
 
 Context = ServicerContext[Any, Any]
 UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
 StreamHandler = Callable[[Any, Context], Awaitable[None]]
+Failure: TypeAlias = tuple[StatusCode, str, tuple[tuple[str, bytes], ...]]
 Decode = Callable[[bytes], Message | Malformed]
 
 
@@ -55,7 +56,7 @@ def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandl
     return unary_stream_rpc_method_handler(call, decode, _encode)
 
 
-async def _abort(name: str, failure: tuple[StatusCode, str], context: Context) -> NoReturn:
+async def _abort(name: str, failure: Failure, context: Context) -> NoReturn:
     try:
         await context.abort(*failure)
     except InternalError:
@@ -75,13 +76,13 @@ def _decoded(request: Message | Malformed) -> Message:
     return request
 
 
-def _to_failure(name: str, error: Exception, context: Context) -> tuple[StatusCode, str]:
+def _to_failure(name: str, error: Exception, context: Context) -> Failure:
     if isinstance(error, WeftError):
-        return to_status(error.code), to_detail(error)
+        return to_status(error.code), to_detail(error), to_trailing(error)
     if context.cancelled() or isinstance(error, InternalError):
         # InternalError is what grpc raises when it sends on a call that is over.
         log.debug("%s: the caller went away", name, exc_info=error)
-        return StatusCode.CANCELLED, "the caller went away"
+        return StatusCode.CANCELLED, "the caller went away", ()
     incident = secrets.token_hex(8)
     log.error("%s failed, id=%s", name, incident, exc_info=error)
-    return StatusCode.INTERNAL, f"internal error, id={incident}"
+    return StatusCode.INTERNAL, f"internal error, id={incident}", ()

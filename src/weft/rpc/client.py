@@ -5,14 +5,16 @@ What the wire has no call for raises `Unsupported`, and what it has no field for
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
-from contextlib import aclosing, nullcontext
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NoReturn
+
+import msgspec
 
 from weft.core.client import EngineClient, Renderer
 from weft.core.config import EngineConfig
+from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     BadRequest,
     EngineDead,
@@ -28,19 +30,18 @@ from weft.core.types import (
     EngineLoad,
     KvEventBatch,
     LoRARequest,
-    PauseMode,
     PoolingParams,
     PoolingRequestOutput,
     PromptType,
+    Request,
+    RequestOptions,
     RequestOutput,
     SamplingParams,
     StreamingInput,
-    TokensPrompt,
 )
-from weft.core.validate import Limits, validate_params, validate_prompt, validate_request_id
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.connection import Connection
+from weft.rpc.connection import NO_CREDENTIALS, Connection, Credentials, Metadata
 from weft.rpc.convert.answers import RemoteAnswers
 from weft.rpc.convert.embed import to_embed_request, to_pooling_output
 from weft.rpc.convert.incoming import (
@@ -51,10 +52,12 @@ from weft.rpc.convert.incoming import (
     to_model_config,
     to_server_info,
 )
-from weft.rpc.convert.outgoing import not_on_this_wire, read_prompt, to_generate_request
+from weft.rpc.convert.outgoing import check_carried, not_on_this_wire, to_generate_request
+from weft.rpc.generate import TRACE_HEADERS
+from weft.rpc.reasoning import check_reasoning, to_reasoning, with_reasoning
 from weft.rpc.tokenizer_archive import MAX_PACKED_BYTES, unpack
-from weft.text.inputs import Processor
-from weft.text.pooling_inputs import PoolingProcessor
+from weft.text.outputs import RequestStream
+from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 
 
@@ -65,17 +68,26 @@ class RpcClient(EngineClient):
         self,
         connection: Connection,
         config: EngineConfig,
+        server: ServerInfo,
         tokenizer: Tokenizer | None,
         metrics: Metrics | None = None,
     ) -> None:
-        self.vllm_config = config
+        self.vllm_config = config  # by this name to callers written for vLLM
+        # A pool whose size the server does not tell is no limit here.
+        info = EngineInfo.of(config)
+        num_tokens = info.limits.max_pool_tokens or sys.maxsize
+        self.info = replace(info, limits=replace(info.limits, max_pool_tokens=num_tokens))
         self.model_config = config.model_config
         self._connection = connection
-        self._limits = _to_limits(config)
+        self._server = server
         self._tokenizer = tokenizer
         self._metrics = None if metrics is None else metrics.add_engine(config)
-        self.input_processor = Processor(config, tokenizer, limits=self._limits)
-        self._pooling = PoolingProcessor(config, tokenizer, limits=self._limits)
+        self._inputs = InputProcessor(
+            config,
+            tokenizer,
+            limits=self.info.limits,
+            clock=time.monotonic if self._metrics is None else self._metrics.clock,
+        )
         self._num_active = 0
         self._closed = asyncio.Event()
 
@@ -84,30 +96,28 @@ class RpcClient(EngineClient):
         cls,
         target: str,
         *,
-        api_key: str | None = None,
-        tls_ca: Path | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
         timeout_s: float = 10.0,
         has_tokenizer: bool = True,
         metrics: Metrics | None = None,
     ) -> "RpcClient":
         """Reach the server at `target` (host:port) and learn what it serves.
 
-        With `has_tokenizer` its tokenizer is fetched too, so that outputs have text. A `tls_ca` is
-        the certificate, or authority, to trust; without one the connection is not encrypted.
+        With `has_tokenizer` its tokenizer is fetched too, so that outputs have text.
         """
-        connection = Connection(target, api_key=api_key, tls_ca=tls_ca)
+        connection = Connection(target, credentials)
         try:
             await connection.wait_ready(timeout_s)
             model = await connection.call("GetModelInfo", pb.GetModelInfoRequest(), timeout_s)
-            answer = await connection.call("GetServerInfo", pb.GetServerInfoRequest(), timeout_s)
-            server = to_server_info(answer)
+            answer, is_ours = await connection.server_info(timeout_s)
+            server = to_server_info(answer, is_ours=is_ours)
             load = await _fetch_load(connection)
             config = to_engine_config(to_model_config(model, server.model_dtype), server, load)
             tokenizer = await _fetch_tokenizer(connection) if has_tokenizer else None
         except BaseException:
             await connection.close()
             raise
-        return cls(connection, config, tokenizer, metrics)
+        return cls(connection, config, server, tokenizer, metrics)
 
     @property
     def renderer(self) -> Renderer:  # type: ignore[override]  # read-only here
@@ -121,103 +131,85 @@ class RpcClient(EngineClient):
 
     # -- requests -----------------------------------------------------------------------------
 
-    async def generate(  # noqa: PLR0913 - the protocol's own signature
+    async def prepare(
         self,
-        prompt: PromptType | AsyncIterable[StreamingInput],
-        sampling_params: SamplingParams,
-        request_id: str,
-        *,
-        prompt_text: str | None = None,
-        lora_request: LoRARequest | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        priority: int = 0,
-        data_parallel_rank: int | None = None,
-        reasoning_ended: bool | None = None,
-        reasoning_parser_kwargs: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient.generate`. Text is tokenised here, with the server's tokenizer.
+        prompt: PromptType | Callable[[], PromptType],
+        params: SamplingParams | PoolingParams,
+        options: RequestOptions,
+    ) -> Request:
+        """See `EngineClient.prepare`. Text is tokenised here, with the server's tokenizer."""
+        if options.priority:
+            raise not_on_this_wire("priority")
+        bare = options
+        if isinstance(params, SamplingParams):
+            # What is said of reasoning the server reads; pooling refuses it.
+            bare = msgspec.structs.replace(
+                options, reasoning_ended=None, reasoning_parser_kwargs=None
+            )
+            check_carried(params)
+            check_reasoning(self._server, params, options)
+            if params.detokenize:
+                self._required_tokenizer()
+        elif options.trace_headers:
+            raise not_on_this_wire("trace_headers")
+        request = await self._inputs.prepare(prompt, params, bare)
+        if request.cache_salt is not None:
+            raise not_on_this_wire("cache_salt")
+        return with_reasoning(request, options)
 
-        Of `lora_request` the name is sent: the server is to have that adapter, wherever it has it from.
+    def run_pieces(
+        self,
+        pieces: AsyncIterable[StreamingInput],
+        params: SamplingParams,
+        options: RequestOptions,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """A request is one message on this wire."""
+        raise not_on_this_wire("a prompt in pieces")
+
+    async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        """See `EngineClient.run`.
+
+        Of the adapter its name is sent: the server is to have it, wherever it has it from.
         """
-        observed = None if self._metrics is None else RemoteRequest(self._metrics)
-        _refuse(
-            tokenization_kwargs=tokenization_kwargs,
-            trace_headers=trace_headers,
-            priority=priority,
-            reasoning_ended=reasoning_ended is not None,
-            reasoning_parser_kwargs=reasoning_parser_kwargs,
-        )
-        if isinstance(prompt, AsyncIterable):
-            raise not_on_this_wire("a prompt in pieces")
-        validate_request_id(request_id)
-        validate_params(sampling_params, self._limits)
-        tokens = self._tokenize(read_prompt(prompt), sampling_params)
-        self._check_prompt(tokens["prompt_token_ids"], sampling_params)
-        label = prompt_text or tokens.get("prompt")
-        answers = RemoteAnswers(
-            request_id,
-            sampling_params,
-            label,
-            tokens["prompt_token_ids"],
-            self._tokenizer,
-            self.model_config.eos_token_ids,
-        )
-        sent: TokensPrompt = {"prompt_token_ids": tokens["prompt_token_ids"], "prompt": label or ""}
-        request = to_generate_request(request_id, sent, sampling_params, data_parallel_rank)
-        metadata = _lora_metadata(lora_request)
-        following = (
-            nullcontext()
-            if observed is None
-            else observed.following(len(tokens["prompt_token_ids"]), sampling_params)
-        )
+        following: AbstractContextManager[None] = nullcontext()
+        observed = None if self._metrics is None else RemoteRequest(self._metrics, request)
+        if observed is not None:
+            following = observed.following()
         with following:
-            async with aclosing(self._follow(request, answers, metadata)) as outputs:
+            async with aclosing(self._follow(request)) as outputs:
                 async for output in outputs:
                     if observed is not None:
                         observed.take(output)
                     yield output
 
-    async def encode(  # noqa: PLR0913 - the protocol's own signature
-        self,
-        prompt: PromptType,
-        pooling_params: PoolingParams,
-        request_id: str,
-        lora_request: LoRARequest | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        priority: int = 0,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        reasoning_ended: bool | None = None,
-    ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """See `EngineClient.encode`; the wire has embeddings only, of prompts tokenised here."""
-        _refuse(
-            lora_request=lora_request,
-            trace_headers=trace_headers,
-            priority=priority,
-            reasoning_ended=reasoning_ended,
-        )
-        checked = self._pooling.process(
-            prompt, pooling_params, request_id, tokenization_kwargs=tokenization_kwargs
-        )
-        request = to_embed_request(checked)
+    async def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """See `EngineClient.run_pooling`; the wire has embeddings only."""
+        message = to_embed_request(request)
         self._num_active += 1
         try:
-            answer = await self._connection.call("Embed", request, timeout_s=None)
+            answer = await self._connection.call("Embed", message, timeout_s=None)
         finally:
             self._num_active -= 1
-        yield to_pooling_output(checked, answer)
+        yield to_pooling_output(request, answer)
 
-    async def _follow(
-        self,
-        request: pb.GenerateRequest,
-        answers: RemoteAnswers,
-        metadata: list[tuple[str, str]],
-    ) -> AsyncGenerator[RequestOutput, None]:
-        responses = self._connection.stream("Generate", request, metadata)
+    async def _follow(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        stream = RequestStream(request, self._tokenizer, ends_at_stops=False)
+        answers = RemoteAnswers(request, has_strict_tops=self._server.is_ours)
+        params, reasoning = to_reasoning(self._server, request)
+        metadata: Metadata = (
+            *_lora_metadata(request.lora_request),
+            *_trace_metadata(request.trace_headers),
+            *reasoning,
+        )
+        message = to_generate_request(msgspec.structs.replace(request, params=params))
+        responses = self._connection.stream("Generate", message, metadata)
         self._num_active += 1
         try:
             async for response in responses:
-                output = answers.take(response)
+                for answer in answers.take(response):
+                    stream.push(answer)
+                await stream.read_prompt_soon()
+                output = stream.pop()
                 if output is not None:
                     yield output
         finally:
@@ -225,19 +217,6 @@ class RpcClient(EngineClient):
             await responses.aclose()
         if not answers.is_finished:
             raise GenerationError("the server ended the stream before every answer was finished")
-
-    def _tokenize(self, prompt: TokensPrompt | str, params: SamplingParams) -> TokensPrompt:
-        if params.detokenize or isinstance(prompt, str):
-            tokenizer = self._required_tokenizer()
-            if isinstance(prompt, str):
-                return {"prompt_token_ids": tokenizer.encode(prompt), "prompt": prompt}
-        return prompt
-
-    def _check_prompt(self, token_ids: list[int], params: SamplingParams) -> None:
-        limits = self._limits
-        if params.truncate_prompt_tokens is not None:  # the server cuts first, and checks the rest
-            limits = replace(limits, max_model_len=sys.maxsize, max_pool_tokens=sys.maxsize)
-        validate_prompt(token_ids, limits)
 
     def _required_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
@@ -247,7 +226,6 @@ class RpcClient(EngineClient):
         return self._tokenizer
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """See `EngineClient.abort`."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         await self._connection.call("Abort", pb.AbortRequest(request_ids=ids))
 
@@ -260,7 +238,6 @@ class RpcClient(EngineClient):
 
     @property
     def is_stopped(self) -> bool:
-        """Same as `errored`."""
         return self._closed.is_set()
 
     @property
@@ -284,25 +261,17 @@ class RpcClient(EngineClient):
         if not answer.healthy:
             raise Unavailable(answer.message)
 
-    async def do_log_stats(self) -> None:
-        """Not on this wire."""
-        _no_call("do_log_stats")
-
     async def get_loads(self) -> list[EngineLoad]:
-        """See `EngineClient.get_loads`."""
         answer = await self._connection.call("GetLoads", pb.GetLoadsRequest())
         return [to_engine_load(load) for load in answer.loads]
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """See `EngineClient.get_supported_tasks`."""
-        pooler = self.vllm_config.pooler_config
-        return ("generate",) if pooler is None else pooler.tasks
+        return self.info.tasks
 
     async def get_server_info(self) -> ServerInfo:
         """What the server says of itself now."""
-        return to_server_info(
-            await self._connection.call("GetServerInfo", pb.GetServerInfoRequest())
-        )
+        answer, is_ours = await self._connection.server_info()
+        return to_server_info(answer, is_ours=is_ours)
 
     async def get_tokenizer_files(self) -> dict[str, bytes]:
         """The files of the server's tokenizer, by name."""
@@ -328,43 +297,24 @@ class RpcClient(EngineClient):
 
     # -- control ------------------------------------------------------------------------------
 
-    async def pause_generation(
-        self,
-        *,
-        mode: PauseMode | str = PauseMode.ABORT,
-        wait_for_inflight_requests: bool = False,
-        clear_cache: bool = True,
-    ) -> None:
-        """Not on this wire."""
-        _no_call("pause_generation")
-
-    async def resume_generation(self) -> None:
-        """Not on this wire."""
-        _no_call("resume_generation")
-
     async def is_paused(self) -> bool:
-        """See `EngineClient.is_paused`."""
         return (await self.get_server_info()).is_paused
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """See `EngineClient.reset_prefix_cache`."""
-        _refuse(reset_running_requests=reset_running_requests, reset_connector=reset_connector)
+        if reset_running_requests:
+            raise not_on_this_wire("reset_running_requests")
+        if reset_connector:
+            raise not_on_this_wire("reset_connector")
         answer = await self._connection.call("FlushCache", common_pb2.FlushCacheRequest())
         return bool(answer.success)
 
     async def start_profile(self) -> None:
-        """See `EngineClient.start_profile`."""
         await self._connection.call("StartProfile", common_pb2.StartProfileRequest())
 
     async def stop_profile(self) -> None:
-        """See `EngineClient.stop_profile`."""
         await self._connection.call("StopProfile", common_pb2.StopProfileRequest())
-
-    def shutdown(self, timeout: float | None = None) -> None:
-        """Not on this wire: use `close`, which leaves the server alone."""
-        _no_call("shutdown")
 
     async def close(self) -> None:
         """Leave the server; open calls end and their requests are aborted. Idempotent."""
@@ -374,12 +324,6 @@ class RpcClient(EngineClient):
     async def wait_closed(self) -> None:
         """Return when this client has been closed; the server goes on."""
         await self._closed.wait()
-
-
-def _to_limits(config: EngineConfig) -> Limits:
-    """The server's limits; a pool whose size it does not tell is no limit here."""
-    limits = Limits.of(config)
-    return replace(limits, max_pool_tokens=limits.max_pool_tokens or sys.maxsize)
 
 
 async def _fetch_load(connection: Connection) -> EngineLoad:
@@ -423,11 +367,5 @@ def _lora_metadata(lora_request: LoRARequest | None) -> list[tuple[str, str]]:
     return [(LORA_METADATA, lora_request.lora_name)]
 
 
-def _refuse(**given: object) -> None:
-    for name, value in given.items():
-        if value:
-            raise not_on_this_wire(name)
-
-
-def _no_call(method: str) -> NoReturn:
-    raise Unsupported(f"{method} is not supported over gRPC: the protocol has no such call")
+def _trace_metadata(headers: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in (headers or {}).items() if name in TRACE_HEADERS]

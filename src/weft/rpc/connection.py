@@ -1,41 +1,69 @@
 """A channel to one server: its credentials, its calls, and gRPC statuses as our errors."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import Message
 
-from weft.core.errors import ConfigError, Unavailable
-from weft.rpc.methods import METHODS
+from weft.core.errors import ConfigError, EngineDead, Unavailable
+from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.auth import ACCESS_BY_METHOD, Access
+from weft.rpc.methods import METHODS, VERSION_METADATA
 from weft.rpc.status import to_error
+from weft.wire.ports import client_args
 
 # A prompt of a long context, or the log-probabilities of one, comes in a single message.
 _MAX_MESSAGE_BYTES = 256 * 2**20
-_CHANNEL_ARGS = (
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-    # Long calls that are not streamed are silent; pings find out when the other side is gone.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-)
+_CHANNEL_ARGS = client_args(max_message_bytes=_MAX_MESSAGE_BYTES)
 _CALL_TIMEOUT_S = 30.0
+_HEALTH_TIMEOUT_S = 5.0
+# What asking a server for its health ends with when nothing works there any more.
+_GONE = (
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNAVAILABLE,
+)
+
+Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a server asks for. `control_api_key` goes with the calls that a control key opens.
+
+    `tls_ca` is the certificate, or authority, to trust; without one the connection is not encrypted.
+    """
+
+    api_key: str | None = None
+    control_api_key: str | None = None
+    tls_ca: Path | None = None
+
+    def metadata(self, method: str) -> Metadata:
+        """The key that goes with `method`."""
+        is_control = ACCESS_BY_METHOD.get(method) is Access.CONTROL
+        key = (self.control_api_key if is_control else None) or self.api_key
+        return (("authorization", f"Bearer {key}"),) if key else ()
+
+
+NO_CREDENTIALS = Credentials()
 
 
 class Connection:
     """A channel, and the metadata of every call on it."""
 
-    def __init__(self, target: str, *, api_key: str | None, tls_ca: Path | None) -> None:
+    def __init__(self, target: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self.target = target
-        self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
-        if tls_ca is None:
+        self._metadata = {name: credentials.metadata(name) for name in METHODS}
+        if credentials.tls_ca is None:
             self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_ARGS)
         else:
-            credentials = grpc.ssl_channel_credentials(_read_ca(tls_ca))
-            self._channel = grpc.aio.secure_channel(target, credentials, options=_CHANNEL_ARGS)
+            trust = grpc.ssl_channel_credentials(_read_ca(credentials.tls_ca))
+            self._channel = grpc.aio.secure_channel(target, trust, options=_CHANNEL_ARGS)
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Connect, or raise `Unavailable`."""
@@ -53,20 +81,36 @@ class Connection:
         invoke = self._channel.unary_unary(
             method.path, method.request_type.SerializeToString, method.response_type.FromString
         )
-        async with _our_errors():
-            return await invoke(request, timeout=timeout_s, metadata=self._metadata)
+        async with self._our_errors():
+            return await invoke(request, timeout=timeout_s, metadata=self._metadata[name])
+
+    async def server_info(
+        self, timeout_s: float = _CALL_TIMEOUT_S
+    ) -> tuple[pb.GetServerInfoResponse, bool]:
+        """What the server says of itself, and whether it is one of ours."""
+        method = METHODS["GetServerInfo"]
+        invoke = self._channel.unary_unary(
+            method.path, method.request_type.SerializeToString, method.response_type.FromString
+        )
+        async with self._our_errors():
+            call = invoke(
+                pb.GetServerInfoRequest(), timeout=timeout_s, metadata=self._metadata[method.name]
+            )
+            answer = await call
+            headers = {name for name, _ in await call.initial_metadata()}
+        return answer, VERSION_METADATA in headers
 
     async def stream(
-        self, name: str, request: Message, metadata: Sequence[tuple[str, str]] = ()
+        self, name: str, request: Message, metadata: Metadata = ()
     ) -> AsyncGenerator[Any, None]:
         """The answers to `request`. Closing the generator cancels the call."""
         method = METHODS[name]
         invoke = self._channel.unary_stream(
             method.path, method.request_type.SerializeToString, method.response_type.FromString
         )
-        call = invoke(request, metadata=(*self._metadata, *metadata))
+        call = invoke(request, metadata=(*self._metadata[name], *metadata))
         try:
-            async with _our_errors():
+            async with self._our_errors():
                 async for response in call:
                     yield response
         finally:
@@ -76,13 +120,32 @@ class Connection:
         """End every call."""
         await self._channel.close(None)
 
+    @asynccontextmanager
+    async def _our_errors(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            # Some servers know no other word for an engine that died.
+            if error.code() is grpc.StatusCode.INTERNAL and not await self._is_healthy():
+                raise EngineDead(f"the engine of {self.target} has stopped") from error
+            detail = error.details() or error.code().name
+            raise to_error(error.code(), detail, error.trailing_metadata() or ()) from error
 
-@asynccontextmanager
-async def _our_errors() -> AsyncIterator[None]:
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        raise to_error(error.code(), error.details() or error.code().name) from error
+    async def _is_healthy(self) -> bool:
+        """Whether the engine still works; a server that does not say so is believed."""
+        method = METHODS["HealthCheck"]
+        invoke = self._channel.unary_unary(
+            method.path, method.request_type.SerializeToString, method.response_type.FromString
+        )
+        try:
+            answer = await invoke(
+                pb.HealthCheckRequest(),
+                timeout=_HEALTH_TIMEOUT_S,
+                metadata=self._metadata[method.name],
+            )
+        except grpc.aio.AioRpcError as error:
+            return error.code() not in _GONE
+        return bool(answer.healthy)
 
 
 def _read_ca(path: Path) -> bytes:

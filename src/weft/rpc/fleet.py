@@ -6,19 +6,10 @@ one, once. What has begun is never begun again.
 
 import asyncio
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from weft.core.client import EngineClient
 from weft.core.errors import (
@@ -32,16 +23,16 @@ from weft.core.errors import (
 from weft.core.metrics import Metrics
 from weft.core.types import (
     EngineLoad,
-    LoRARequest,
-    PauseMode,
     PoolingParams,
     PoolingRequestOutput,
     PromptType,
+    Request,
+    RequestOptions,
     RequestOutput,
     SamplingParams,
-    StreamingInput,
 )
 from weft.rpc.client import RpcClient
+from weft.rpc.connection import NO_CREDENTIALS, Credentials
 
 log = logging.getLogger("weft.rpc")
 
@@ -74,13 +65,20 @@ class _Member:
         """Ask whether it is healthy, and how busy."""
         try:
             await self.client.check_health()
-            loads = await self.client.get_loads()
+            loads = await self._loads()
         except WeftError as error:
             self.set_healthy(False, str(error))
             return
         self.load = sum(_WAITING_WEIGHT * one.num_waiting + one.num_running for one in loads)
         self.num_taken = 0
         self.set_healthy(True)
+
+    async def _loads(self) -> list[EngineLoad]:
+        """None of a server that lacks the call, as older ones do: what was sent to it is all that is known."""
+        try:
+            return await self.client.get_loads()
+        except Unsupported:
+            return []
 
     def set_healthy(self, is_healthy: bool, why: str = "") -> None:
         """Take the server out of the choice, or back in."""
@@ -95,10 +93,10 @@ class Fleet(EngineClient):
     def __init__(self, clients: Sequence[RpcClient]) -> None:
         self._members = [_Member(client) for client in clients]
         first = clients[0]
-        self.vllm_config = first.vllm_config
+        self.info, self.vllm_config = first.info, first.vllm_config
         self.model_config = first.model_config
         self.renderer = first.renderer
-        self.input_processor = first.input_processor
+        self._first = first
         self._closed = asyncio.Event()
         self._watch = asyncio.create_task(self._watch_members(), name="weft-rpc-fleet")
         self._closing: asyncio.Task[None] | None = None
@@ -108,8 +106,7 @@ class Fleet(EngineClient):
         cls,
         targets: Sequence[str],
         *,
-        api_key: str | None = None,
-        tls_ca: Path | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
         timeout_s: float = 10.0,
         metrics: Metrics | None = None,
     ) -> "Fleet":
@@ -120,7 +117,7 @@ class Fleet(EngineClient):
         connecting = [
             asyncio.ensure_future(
                 RpcClient.connect(
-                    target, api_key=api_key, tls_ca=tls_ca, timeout_s=timeout_s, metrics=metrics
+                    target, credentials=credentials, timeout_s=timeout_s, metrics=metrics
                 )
             )
             for target in targets
@@ -140,70 +137,21 @@ class Fleet(EngineClient):
 
     # -- requests -----------------------------------------------------------------------------
 
-    async def generate(  # noqa: PLR0913 - the protocol's own signature
+    async def prepare(
         self,
-        prompt: PromptType | AsyncIterable[StreamingInput],
-        sampling_params: SamplingParams,
-        request_id: str,
-        *,
-        prompt_text: str | None = None,
-        lora_request: LoRARequest | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        priority: int = 0,
-        data_parallel_rank: int | None = None,
-        reasoning_ended: bool | None = None,
-        reasoning_parser_kwargs: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient.generate` and the module."""
+        prompt: PromptType | Callable[[], PromptType],
+        params: SamplingParams | PoolingParams,
+        options: RequestOptions,
+    ) -> Request:
+        """See `EngineClient.prepare`: all have one model, so what is prepared for one suits each."""
+        self._check_open()
+        return await self._first.prepare(prompt, params, options)
 
-        def ask(client: RpcClient) -> AsyncGenerator[RequestOutput, None]:
-            return client.generate(
-                prompt,
-                sampling_params,
-                request_id,
-                prompt_text=prompt_text,
-                lora_request=lora_request,
-                tokenization_kwargs=tokenization_kwargs,
-                trace_headers=trace_headers,
-                priority=priority,
-                data_parallel_rank=data_parallel_rank,
-                reasoning_ended=reasoning_ended,
-                reasoning_parser_kwargs=reasoning_parser_kwargs,
-            )
+    def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        return self._follow(lambda client: client.run(request))
 
-        async with aclosing(self._follow(ask)) as outputs:
-            async for output in outputs:
-                yield output
-
-    async def encode(  # noqa: PLR0913 - the protocol's own signature
-        self,
-        prompt: PromptType,
-        pooling_params: PoolingParams,
-        request_id: str,
-        lora_request: LoRARequest | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        priority: int = 0,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        reasoning_ended: bool | None = None,
-    ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """See `EngineClient.encode` and the module."""
-
-        def ask(client: RpcClient) -> AsyncGenerator[PoolingRequestOutput, None]:
-            return client.encode(
-                prompt,
-                pooling_params,
-                request_id,
-                lora_request,
-                trace_headers,
-                priority,
-                tokenization_kwargs,
-                reasoning_ended,
-            )
-
-        async with aclosing(self._follow(ask)) as outputs:
-            async for output in outputs:
-                yield output
+    def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        return self._follow(lambda client: client.run_pooling(request))
 
     async def _follow(
         self, ask: Callable[[RpcClient], AsyncGenerator[T, None]]
@@ -250,7 +198,6 @@ class Fleet(EngineClient):
 
     @property
     def is_stopped(self) -> bool:
-        """Same as `errored`."""
         return self._closed.is_set()
 
     @property
@@ -297,20 +244,6 @@ class Fleet(EngineClient):
         return await self._choose().client.get_tokenizer_files()
 
     # -- control ------------------------------------------------------------------------------
-
-    async def pause_generation(
-        self,
-        *,
-        mode: PauseMode | str = PauseMode.ABORT,
-        wait_for_inflight_requests: bool = False,
-        clear_cache: bool = True,
-    ) -> None:
-        """Not on this wire."""
-        raise Unsupported("pause_generation is not supported over gRPC")
-
-    async def resume_generation(self) -> None:
-        """Not on this wire."""
-        raise Unsupported("resume_generation is not supported over gRPC")
 
     async def is_paused(self) -> bool:
         """Whether all servers that answer are paused."""

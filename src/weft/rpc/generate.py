@@ -3,33 +3,42 @@
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager
+from functools import partial
+from typing import Any
 
 from weft.core.client import EngineClient
 from weft.core.errors import DeadlineExceeded, Unavailable
-from weft.core.types import RequestOutput, SamplingParams
-from weft.core.validate import Limits
+from weft.core.logprobs import num_rows_of, write_rows
+from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.adapters import lora_request_of
+from weft.rpc.auth import Keys
 from weft.rpc.boundary import Context
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.open_requests import OpenRequests
 from weft.rpc.outlet import Outlet
+from weft.rpc.reasoning import reasoning_of
 
-_TRACE_HEADERS = ("traceparent", "tracestate")
+TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 class GenerateCall:
     """Serves Generate. One event loop owns it."""
 
     def __init__(
-        self, client: EngineClient, *, write_timeout_s: float, thought_end: str | None = None
+        self,
+        client: EngineClient,
+        keys: Keys,
+        *,
+        write_timeout_s: float,
+        reasoning_end: str | None = None,
     ) -> None:
         self._client = client
-        self._thought_end = thought_end
-        self._limits = Limits.of(client.vllm_config)
+        self._keys = keys
+        self._reasoning_end = reasoning_end
+        self._limits = client.info.limits
         self._write_timeout_s = write_timeout_s
         self._is_closed = False
         self.open_requests = OpenRequests()
@@ -46,64 +55,70 @@ class GenerateCall:
     async def __call__(self, request: pb.GenerateRequest, context: Context) -> None:
         """Serve one request."""
         self.check_open()
-        size = self._client.vllm_config.data_parallel_size
-        generation = to_generation(request, self._limits, size)
-        generation = replace(generation, lora_request=lora_request_of(context, self._client))
+        generation = to_generation(request, self._limits)
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
-        with self.open_requests.hold(request_id):
-            # At once, so that the caller holds a stream that it can cancel before the first answer;
-            # but after the checks, because a refusal with nothing before it may be retried elsewhere.
-            await context.send_initial_metadata(())
+        with self.hold(request_id, context):
             async with until_deadline(context):
-                await self._serve(request_id, generation, context)
+                prepared = await self._prepare(request_id, generation, context)
+                # Now, so that the caller holds a stream that it can cancel before the first answer; but
+                # after the checks, because a refusal with nothing before it may be retried elsewhere.
+                await context.send_initial_metadata(())
+                await self._serve(prepared, context)
 
-    async def _serve(self, request_id: str, generation: Generation, context: Context) -> None:
-        outputs = await self._start(request_id, generation, context)
+    def hold(self, request_id: str, context: Context) -> AbstractContextManager[None]:
+        """Count a request of this caller as in flight."""
+        owner = self._keys.owner(context.invocation_metadata() or ())
+        return self.open_requests.hold(request_id, owner)
+
+    async def _serve(self, request: Request, context: Context) -> None:
         # Whatever ends this call, closing the generator ends the request in the engine.
-        async with aclosing(outputs):
-            if generation.is_streaming:
-                await self._reply_as_stream(outputs, generation, context)
+        async with aclosing(self._client.run(request)) as outputs:
+            if request.params.output_kind is OutputKind.DELTA:
+                await self._reply_as_stream(outputs, request.params, context)
             else:
-                await self._reply_at_once(outputs, generation, context)
+                await self._reply_at_once(outputs, request.params, context)
 
-    async def _start(
-        self, request_id: str, generation: Generation, context: Context
-    ) -> AsyncGenerator[RequestOutput, None]:
+    async def _prepare(self, request_id: str, generation: Generation, context: Context) -> Request:
         is_traced = await self._client.is_tracing_enabled()
-        return self._client.generate(
-            generation.prompt,
-            generation.params,
-            request_id,
+        options = RequestOptions(
+            request_id=request_id,
             prompt_text=generation.prompt_text,
-            lora_request=generation.lora_request,
+            lora_request=lora_request_of(context, self._client),
             trace_headers=trace_headers(context) if is_traced else None,
             data_parallel_rank=generation.data_parallel_rank,
-            reasoning_parser_kwargs=self._thought(generation.params),
+            **(self._reasoning(generation.params) | reasoning_of(context)),
         )
+        return await self._client.prepare(generation.prompt, generation.params, options)
 
-    def _thought(self, params: SamplingParams) -> Mapping[str, str] | None:
-        """What the engine has to know of thoughts: where a constraint begins, and what a budget ends."""
-        is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
-        return {"end": self._thought_end} if self._thought_end is not None and is_ruled else None
+    def _reasoning(self, params: SamplingParams) -> dict[str, Any]:
+        """What the engine has to know of reasoning where the call does not say it: what a constraint waits for."""
+        if self._reasoning_end is None or params.structured_outputs is None:
+            return {}
+        return {"reasoning_parser_kwargs": {"end": self._reasoning_end}}
 
     async def _reply_as_stream(
-        self, outputs: AsyncGenerator[RequestOutput, None], generation: Generation, context: Context
+        self, outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams, context: Context
     ) -> None:
-        reply = StreamedReply(generation.params)
+        reply = StreamedReply(params)
         async with Outlet(context, outputs, self._write_timeout_s) as outlet:
             async for output in outputs:
-                for message in reply.messages(output):
+                rows = num_rows_of(output)
+                for message in await write_rows(rows, partial(_all_of, reply, output)):
                     await outlet.write(message)
         reply.end()
 
     async def _reply_at_once(
-        self, outputs: AsyncGenerator[RequestOutput, None], generation: Generation, context: Context
+        self, outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams, context: Context
     ) -> None:
-        reply = WholeReply(generation.params)
+        reply = WholeReply(params)
         async for output in outputs:
-            reply.add(output)
+            await write_rows(num_rows_of(output), partial(reply.add, output))
         for message in reply.messages():
             await context.write(message)
+
+
+def _all_of(reply: StreamedReply, output: RequestOutput) -> list[pb.GenerateResponse]:
+    return list(reply.messages(output))
 
 
 @asynccontextmanager
@@ -125,4 +140,4 @@ async def until_deadline(context: Context) -> AsyncIterator[None]:
 def trace_headers(context: Context) -> Mapping[str, str]:
     """The trace that the call belongs to."""
     metadata = context.invocation_metadata() or ()
-    return {name: str(value) for name, value in metadata if name in _TRACE_HEADERS}
+    return {name: str(value) for name, value in metadata if name in TRACE_HEADERS}

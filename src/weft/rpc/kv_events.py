@@ -25,7 +25,7 @@ class KvEventsCall:
         self, request: common_pb2.SubscribeKvEventsRequest, context: Context
     ) -> None:
         """Serve one subscriber until it leaves or the engine ends."""
-        if not self._client.vllm_config.cache_config.enable_prefix_caching:
+        if not self._client.info.has_kv_events:
             raise Unsupported("there are no prefix-cache events: prefix caching is off")
         batches = self._client.subscribe_kv_events(request.start_sequence_number)
         subscriber = _Subscriber(self._client, max_load_age_s=self._heartbeat_s)

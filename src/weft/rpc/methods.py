@@ -6,11 +6,28 @@ from types import MappingProxyType
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from grpc import StatusCode
 
 from weft.core.errors import BadRequest
 from weft.pb import vllm_engine_pb2
+from weft.rpc.bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
+
+# With the answer of GetServerInfo: a server of ours, which follows metadata that others do not know.
+VERSION_METADATA = "x-weft-version"
+
+# The calls that some servers, or all, refuse whoever asks: with which status, and which servers.
+REFUSALS = MappingProxyType(
+    {
+        "Generate": (StatusCode.UNIMPLEMENTED, "the model embeds"),
+        "Embed": (StatusCode.UNIMPLEMENTED, "the model generates text"),
+        "StartProfile": (StatusCode.UNIMPLEMENTED, "always: the engine writes no profiles"),
+        "StopProfile": (StatusCode.UNIMPLEMENTED, "always: the engine writes no profiles"),
+        "GetTokenizer": (StatusCode.FAILED_PRECONDITION, "the model has no tokenizer"),
+        "SubscribeKvEvents": (StatusCode.UNIMPLEMENTED, "prefix caching is off"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +35,16 @@ class Malformed:
     """Stands for a request that could not be decoded, so that the handler can say so."""
 
     message_name: str
+    crowded_field: str | None = None
 
     def error(self) -> BadRequest:
         """What the caller is told."""
+        if self.crowded_field is not None:
+            return BadRequest(
+                self.crowded_field,
+                f"{self.crowded_field}: {self.message_name} takes at most {MAX_PARTS} strings and "
+                f"messages, {MAX_UNPACKED_BYTES} bytes of numbers that are not packed, and no groups",
+            )
         return BadRequest(None, f"the request is not a valid {self.message_name} message")
 
 
@@ -45,6 +69,9 @@ class Method:
 
 def decode_or_malformed(message_type: type[Message], data: bytes) -> Message | Malformed:
     """A `message_type`, or `Malformed`."""
+    crowded = crowded_field(data, message_type.DESCRIPTOR)
+    if crowded is not None:
+        return Malformed(message_type.DESCRIPTOR.name, crowded)
     try:
         return message_type.FromString(data)
     except DecodeError:

@@ -13,16 +13,18 @@ from weft.core.errors import Overloaded
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc import boundary
+from weft.rpc.auth import Keys
 from weft.rpc.boundary import Context
 from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
 from weft.rpc.convert.state import to_loads_response, to_model_info, to_server_info
 from weft.rpc.embed import EmbedCall
 from weft.rpc.generate import GenerateCall
-from weft.rpc.health import Health
 from weft.rpc.kv_events import KvEventsCall
-from weft.rpc.methods import METHODS, SERVICE
+from weft.rpc.methods import METHODS, SERVICE, VERSION_METADATA
+from weft.rpc.options import RpcOptions
 from weft.rpc.tokenizer_archive import TokenizerArchive, to_chunks
 from weft.text.parsers.table import REASONING_PARSERS
+from weft.wire.health import Health
 
 MAX_ABORT_IDS = 10_000
 _FLUSH_RETRY_S = 0.05
@@ -36,24 +38,25 @@ class Service:
         client: EngineClient,
         tokenizer_files: Mapping[str, bytes],
         health: Health,
-        *,
-        write_timeout_s: float,
-        heartbeat_s: float,
-        reasoning_parser: str | None = None,
+        keys: Keys,
+        options: RpcOptions,
     ) -> None:
+        reasoning_parser = options.reasoning_parser
         self._client = client
         self._archive = TokenizerArchive(tokenizer_files)
         self._health = health
+        self._keys = keys
         self._kv_events = KvEventsCall(
-            client, heartbeat_s=heartbeat_s, write_timeout_s=write_timeout_s
+            client, heartbeat_s=options.heartbeat_s, write_timeout_s=options.write_timeout_s
         )
         self._started = time.monotonic()
         self._last_receive_time = time.time()
         self._reasoning_parser = reasoning_parser
         self.generate = GenerateCall(
             client,
-            write_timeout_s=write_timeout_s,
-            thought_end=None
+            keys,
+            write_timeout_s=options.write_timeout_s,
+            reasoning_end=None
             if reasoning_parser is None
             else REASONING_PARSERS[reasoning_parser].reasoning_end,
         )
@@ -96,14 +99,19 @@ class Service:
         self._last_receive_time = time.time()
         return await self.embed(request, context)
 
-    async def _abort(self, request: pb.AbortRequest, _context: Context) -> pb.AbortResponse:
+    async def _abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         if len(request.request_ids) > MAX_ABORT_IDS:
             raise Overloaded(
                 f"request_ids takes at most {MAX_ABORT_IDS} ids a call, "
                 f"got {len(request.request_ids)}"
             )
-        if request.request_ids:
-            await self._client.abort(list(request.request_ids))
+        metadata = context.invocation_metadata() or ()
+        ids = list(request.request_ids)
+        if not self._keys.may_control(metadata):
+            # What is somebody else's is passed over like what nobody has: an id is no secret to probe.
+            ids = self.generate.open_requests.owned(ids, self._keys.owner(metadata))
+        if ids:
+            await self._client.abort(ids)
         return pb.AbortResponse()
 
     # -- state --------------------------------------------------------------------------------
@@ -113,7 +121,7 @@ class Service:
     ) -> pb.HealthCheckResponse:
         if not await is_alive(self._client):
             return pb.HealthCheckResponse(healthy=False, message="Engine is not alive")
-        if not self._health.is_serving:
+        if not self._health.is_serving():
             return pb.HealthCheckResponse(healthy=False, message="Server is not serving")
         return pb.HealthCheckResponse(healthy=True, message="Health")
 
@@ -123,10 +131,11 @@ class Service:
         return to_model_info(self._client.model_config)
 
     async def _get_server_info(
-        self, _request: pb.GetServerInfoRequest, _context: Context
+        self, _request: pb.GetServerInfoRequest, context: Context
     ) -> pb.GetServerInfoResponse:
+        await context.send_initial_metadata(((VERSION_METADATA, __version__),))
         return to_server_info(
-            self._client.vllm_config,
+            self._client.info,
             num_active_requests=self._client.num_active_requests,
             is_paused=await self._client.is_paused(),
             last_receive_time=self._last_receive_time,

@@ -1,5 +1,8 @@
 """The one table between our error codes and gRPC statuses, and its inverse for the client."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from grpc import StatusCode
 
 from weft.core.errors import (
@@ -8,6 +11,7 @@ from weft.core.errors import (
     Code,
     DeadlineExceeded,
     FailedPrecondition,
+    Forbidden,
     GenerationError,
     NotFound,
     Overloaded,
@@ -19,12 +23,16 @@ from weft.core.errors import (
 
 # A status travels in a header line, and clients refuse long ones.
 MAX_DETAIL_CHARS = 1000
+# Behind a refusal: the field that is at fault, for clients that show it apart from the text.
+PARAMETER_METADATA = "x-weft-parameter-bin"
+_MAX_NAME_CHARS = 200
 
 _STATUS_BY_CODE = {
     Code.INVALID: StatusCode.INVALID_ARGUMENT,
     Code.NOT_FOUND: StatusCode.NOT_FOUND,
     Code.ALREADY_EXISTS: StatusCode.ALREADY_EXISTS,
     Code.UNAUTHENTICATED: StatusCode.UNAUTHENTICATED,
+    Code.FORBIDDEN: StatusCode.PERMISSION_DENIED,
     Code.PRECONDITION: StatusCode.FAILED_PRECONDITION,
     Code.OVERLOADED: StatusCode.RESOURCE_EXHAUSTED,
     Code.DEADLINE: StatusCode.DEADLINE_EXCEEDED,
@@ -34,9 +42,9 @@ _STATUS_BY_CODE = {
 }
 
 _ERROR_BY_STATUS: dict[StatusCode, type[WeftError]] = {
-    StatusCode.NOT_FOUND: NotFound,
     StatusCode.ALREADY_EXISTS: AlreadyExists,
     StatusCode.UNAUTHENTICATED: Unauthenticated,
+    StatusCode.PERMISSION_DENIED: Forbidden,
     StatusCode.FAILED_PRECONDITION: FailedPrecondition,
     StatusCode.RESOURCE_EXHAUSTED: Overloaded,
     StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
@@ -56,8 +64,21 @@ def to_detail(error: WeftError) -> str:
     return text if len(text) <= MAX_DETAIL_CHARS else text[: MAX_DETAIL_CHARS - 1] + "…"
 
 
-def to_error(status: StatusCode, detail: str) -> WeftError:
-    """The error a client raises for an answer of `status`."""
+def to_trailing(error: WeftError) -> tuple[tuple[str, bytes], ...]:
+    """What goes with the status: the name of the field at fault, where there is one."""
+    name = getattr(error, "parameter", None)
+    if not name:
+        return ()
+    return ((PARAMETER_METADATA, str(name)[:_MAX_NAME_CHARS].encode(errors="replace")),)
+
+
+def to_error(status: StatusCode, detail: str, trailing: Iterable[Any] = ()) -> WeftError:
+    """The error a client raises for an answer of `status`; `trailing` are pairs of its metadata."""
+    named = (value for name, value in trailing if name == PARAMETER_METADATA)
+    value = next(named, None)
+    parameter = value.decode(errors="replace") if isinstance(value, bytes) else value
     if status is StatusCode.INVALID_ARGUMENT:
-        return BadRequest(None, detail)
+        return BadRequest(parameter, detail)
+    if status is StatusCode.NOT_FOUND:
+        return NotFound(detail, parameter)
     return _ERROR_BY_STATUS.get(status, GenerationError)(detail)

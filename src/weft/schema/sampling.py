@@ -1,10 +1,11 @@
 """How to sample and when to stop, as every API that extends OpenAI's takes it; null is the same as absent."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.core.types import RepetitionDetectionParams, StructuredOutputsParams
+from weft.core.params import IN_BODIES
+from weft.core.types import StructuredOutputsParams
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,35 +27,31 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
     format: dict[str, Any] | None = None
 
 
-class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
-    """What `weft.core.types.SamplingParams` holds, in the words of the wire, and its older spellings."""
+if TYPE_CHECKING:
+    ParameterFields = msgspec.Struct
+else:
+    ParameterFields = msgspec.defstruct(
+        "ParameterFields",
+        [(parameter.name, parameter.type | None, None) for parameter in IN_BODIES],
+        frozen=True,
+        kw_only=True,
+    )
+
+
+class SamplingFields(ParameterFields, frozen=True, kw_only=True):
+    """What `weft.core.types.SamplingParams` holds, in the words of the wire, and its older spellings.
+
+    Those that bodies hold as they are come with `ParameterFields`; what code reads by name, or JSON
+    writes in its own way, is written out.
+    """
 
     n: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
     max_tokens: int | None = None
-    min_tokens: int | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
     logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    repetition_detection: RepetitionDetectionParams | None = None
-    thinking_token_budget: int | None = None
-    truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
     # What the answer has to look like, in one of these ways.
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsParams | None = None

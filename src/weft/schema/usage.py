@@ -51,19 +51,22 @@ class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """The older form: one list a kind. An echoed prompt's first token has no log-probability."""
+    """The older form: one list a kind. An echoed prompt's first token has no log-probability.
+
+    `top_logprobs` is null where no tokens beside the ones that came were asked for.
+    """
 
     text_offset: list[int]
     token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float] | None]
+    top_logprobs: list[dict[str, float] | None] | None
 
 
 class PromptLogprob(msgspec.Struct, frozen=True, kw_only=True):
     """One token at one place of the prompt."""
 
     logprob: float
-    rank: int
+    rank: int | None
     decoded_token: str | None
 
 

@@ -7,7 +7,7 @@ thread can stop one that loops for ever.
 import json
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from types import TracebackType
@@ -15,16 +15,19 @@ from typing import Any, Self
 
 import jinja2
 
-from weft.core.errors import BadRequest, ConfigError
+from weft.core.errors import BadRequest, ConfigError, ContextLengthExceeded
+from weft.core.worker import Worker
 from weft.text.template import make_environment, reads_parts
-from weft.text.worker import Worker
 
 Message = Mapping[str, Any]
+
+# A call, its variables, the messages, one of them, its parts, one of them.
+_PIECE_DEPTH = 6
 
 # What a caller's `chat_template_kwargs` may not set: the arguments that have their own way in, the
 # functions templates rely on, and the options that other engines pass along beside them.
 RESERVED_NAMES = frozenset(
-    "messages conversation tools documents add_generation_prompt continue_final_message "
+    "self messages conversation tools documents add_generation_prompt continue_final_message "
     "chat_template tokenize tokenizer_kwargs padding truncation max_length return_tensors "
     "return_dict return_assistant_tokens_mask raise_exception strftime_now namespace range dict "
     "lipsum cycler joiner".split()
@@ -33,12 +36,17 @@ RESERVED_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What one rendering may take."""
+    """What one rendering may take; what goes in is counted as JSON."""
 
     time_limit_s: float = 2.0
     max_chars: int = 8 * 1024 * 1024
     max_input_chars: int = 16 * 1024 * 1024
     max_memory_bytes: int = 1024 * 1024 * 1024
+
+    @classmethod
+    def for_texts(cls, max_text_chars: int) -> Self:
+        """Where longer texts are not taken anyway. Templates leave things out: past thoughts, keys."""
+        return cls(max_input_chars=min(2 * max_text_chars, cls().max_input_chars))
 
 
 class ChatTemplate:
@@ -83,13 +91,15 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        **kwargs: Any,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt text of a conversation; `BadRequest` when the template does not take it.
 
         With `continue_final_message` the prompt ends inside the last message, for the model to go on.
-        Other keywords reach the template as they are: JSON scalars, and none of `RESERVED_NAMES`.
+        `template_kwargs` reach the template as they are: JSON scalars, and none of `RESERVED_NAMES`.
         """
+        # A mapping, not keywords: a caller's names would meet our own, and Python's answer to that.
+        kwargs = template_kwargs or {}
         self._check_kwargs(kwargs)
         if add_generation_prompt and continue_final_message:
             raise BadRequest(
@@ -130,26 +140,23 @@ class ChatTemplate:
     def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
         for name, value in kwargs.items():
             if name in RESERVED_NAMES or name in self._special_tokens:
-                raise BadRequest("chat_template_kwargs", f"chat_template_kwargs may not set {name}")
+                raise BadRequest(
+                    "chat_template_kwargs", f"chat_template_kwargs may not set {name!r}"
+                )
             if value is not None and not isinstance(value, str | bool | int | float):
                 raise BadRequest(
                     "chat_template_kwargs",
-                    f"{name} must be a string, number, true, false or null, "
+                    f"{name[:100]!r} must be a string, number, true, false or null, "
                     f"got a value of type {type(value).__name__}",
                 )
 
     def _call(self, variables: Mapping[str, Any]) -> str:
-        line = _to_line({"now": datetime.now().isoformat(), "variables": variables})
-        if len(line) > self._limits.max_input_chars:
-            raise BadRequest(
-                "messages",
-                f"the messages take {len(line)} characters as JSON; "
-                f"at most {self._limits.max_input_chars} are taken",
-            )
+        call = {"now": datetime.now().isoformat(), "variables": variables}
+        line = _to_line(call, self._limits.max_input_chars)
         with self._turn:
             if self._worker is None:
                 setup = {"source": self._source, **asdict(self._limits)}
-                self._worker = Worker("weft.text.render_worker", _to_line(setup))
+                self._worker = Worker("weft.text.render_worker", json.dumps(setup) + "\n")
             answer = self._worker.ask(line)
             if answer is None:
                 self._stop_worker()
@@ -259,8 +266,52 @@ def _parse(source: str) -> jinja2.nodes.Template:
         raise ConfigError("chat template: nested too deeply") from error
 
 
-def _to_line(value: object) -> str:
+def _to_line(value: object, max_chars: int) -> str:
+    pieces: list[str] = []
+    num_chars = 0
     try:
-        return json.dumps(value, allow_nan=False) + "\n"
+        for piece in _pieces(value, max_chars, _PIECE_DEPTH):
+            num_chars += len(piece)
+            if num_chars > max_chars:
+                raise _too_long(max_chars)
+            pieces.append(piece)
+        return "".join((*pieces, "\n"))
+    except BadRequest:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequest("messages", f"messages and tools must be plain JSON: {error}") from error
+
+
+def _pieces(value: object, max_chars: int, depth: int) -> Iterator[str]:
+    """JSON text in pieces: the library holds the interpreter's lock for the length of one."""
+    if isinstance(value, str) and len(value) > max_chars:
+        raise _too_long(max_chars)
+    if depth and isinstance(value, dict) and value:
+        for position, (name, part) in enumerate(value.items()):
+            yield f"{',' if position else '{'}{json.dumps(name)}:"
+            yield from _pieces(part, max_chars, depth - 1)
+        yield "}"
+    elif depth and isinstance(value, list) and value:
+        for position, part in enumerate(value):
+            yield "," if position else "["
+            yield from _pieces(part, max_chars, depth - 1)
+        yield "]"
+    else:
+        yield _piece(value)
+
+
+def _too_long(max_chars: int) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        "messages",
+        f"the messages as JSON have more characters than fit the context; at most {max_chars} are taken",
+        max_chars + 1,
+    )
+
+
+def _piece(value: object) -> str:
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, for which UTF-8 has no bytes
+        return json.dumps(value)
+    return text

@@ -105,7 +105,6 @@ class PieceDetokenizer:
         self._num_to_strip = rule.num_stripped if is_start else 0
 
     def push(self, token_id: int) -> str:
-        """See `Detokenizer.push`."""
         vocabulary = self._vocabulary
         if self._skips_special and vocabulary.is_special(token_id):
             return ""
@@ -130,7 +129,6 @@ class PieceDetokenizer:
         return text
 
     def flush(self) -> str:
-        """See `Detokenizer.flush`."""
         text, _ = decode_bytes(self._open, self._rule.has_byte_fallback, is_final=True)
         self._open = b""
         return text
@@ -172,7 +170,6 @@ class WindowDetokenizer:
         self._shown_text = ""
 
     def push(self, token_id: int) -> str:
-        """See `Detokenizer.push`."""
         vocabulary = self._vocabulary
         is_hidden = self._skips_special and vocabulary.is_special(token_id)
         if is_hidden or not vocabulary.has_token(token_id):
@@ -189,11 +186,9 @@ class WindowDetokenizer:
         return self._show(self._new_part(text))
 
     def read(self, token_ids: Sequence[int]) -> str:
-        """See `Detokenizer.read`."""
         return "".join(map(self.push, token_ids))
 
     def flush(self) -> str:
-        """See `Detokenizer.flush`."""
         if self._num_shown == len(self._window):
             return ""
         return self._show(self._new_part(self._vocabulary.decode_window(self._window)))

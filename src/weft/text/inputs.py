@@ -1,33 +1,27 @@
-"""From what a caller gave to a checked `Request`: tokenise, truncate, validate, resolve."""
+"""From a prompt and sampling parameters to a checked `Request`: tokenise, truncate, validate, resolve."""
 
-import asyncio
 import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from weft.core.config import EngineConfig
-from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import PromptType, Request, SamplingParams, StreamingInput, TokensPrompt
+from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.core.types import PromptType, Request, RequestOptions, SamplingParams
 from weft.core.validate import (
     Limits,
     resolve_params,
     validate_cache_salt,
     validate_params,
-    validate_priority,
     validate_prompt,
-    validate_request_id,
     validate_truncation,
 )
+from weft.text.reasoning import read_reasoning
 from weft.text.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
-# The tokenizer takes about 1 µs a character, without the GIL.
-LONG_TEXT = 10_000  # characters
 _POOLING_KEYS = _PROMPT_KEYS | {"prompt_pair"}
 _SIDES = ("left", "right")
 # A normaliser may shorten text before it is cut into tokens, but not by more than this.
@@ -53,39 +47,33 @@ class Tokenization:
     side: str | None
 
 
-class Processor:
-    """The `InputProcessor` of an engine with this config; safe to share between threads.
-
-    `limits` are the config's own, unless somebody knows better.
-    """
+class SamplingInputs:
+    """Makes the requests of `generate` for an engine with this config; safe to share between threads."""
 
     def __init__(
-        self, config: EngineConfig, tokenizer: Tokenizer | None, *, limits: Limits | None = None
+        self, config: EngineConfig, tokenizer: Tokenizer | None, *, limits: Limits
     ) -> None:
-        self._limits = limits or Limits.of(config)
+        self._limits = limits
         self._eos_token_ids = config.model_config.eos_token_ids
         self._tokenizer = tokenizer
-        self._rules_thoughts = config.structured_outputs_in_reasoning
+        self._pooler = config.pooler_config
+        self._rules_reasoning = config.structured_outputs_in_reasoning
 
-    def process(
-        self,
-        prompt: PromptType,
-        params: SamplingParams,
-        request_id: str,
-        *,
-        prompt_text: str | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        priority: int = 0,
+    def check(self, params: SamplingParams) -> None:
+        """Refuse parameters before the prompt is looked at."""
+        if self._pooler is not None:
+            raise Unsupported("generate is not supported by this model: it was opened for pooling")
+        validate_params(params, self._limits)
+
+    def read(
+        self, prompt: PromptType, params: SamplingParams, options: RequestOptions, arrived_at: float
     ) -> Request:
-        """Tokenise, truncate and validate. Parameters are checked before the prompt is looked at.
+        """The request that checked parameters and this prompt make.
 
         A truncated prompt loses its start, unless the tokenizer or `truncation_side` says otherwise;
         so does one that is given as token ids.
         """
-        validate_request_id(request_id)
-        validate_priority(priority)
-        validate_params(params, self._limits)
-        kwargs = tokenization_kwargs or {}
+        kwargs = options.tokenization_kwargs or {}
         how = read_tokenization(kwargs, params.truncate_prompt_tokens, self._limits)
         given = _read_prompt(prompt, _PROMPT_KEYS)
         validate_cache_salt(given.cache_salt)
@@ -95,56 +83,53 @@ class Processor:
         token_ids = _truncated(self._token_ids(given, how, side), how, side, self._limits)
         validate_prompt(token_ids, self._limits)
         resolved = resolve_params(params, len(token_ids), self._limits)
-        if self._rules_thoughts:
+        if self._rules_reasoning:
             resolved = msgspec.structs.replace(resolved, grammar_from_first_token=True)
         return Request(
-            request_id=request_id,
-            engine_id=f"{request_id}-{secrets.token_hex(4)}",
+            request_id=options.request_id,
+            engine_id=new_engine_id(options.request_id),
             prompt_token_ids=token_ids,
             params=resolved,
             eos_token_ids=self._eos_token_ids,
             # Drawn here, once, so that a request that is computed again draws the same tokens.
             seed=secrets.randbits(63) if resolved.seed is None else resolved.seed,
-            arrival_time=time.monotonic(),
-            prompt=given.text if prompt_text is None else prompt_text,
-            priority=priority,
+            arrival_time=arrived_at,
+            prompt=given.text if options.prompt_text is None else options.prompt_text,
+            priority=options.priority,
             cache_salt=given.cache_salt,
+            data_parallel_rank=options.data_parallel_rank,
+            trace_headers=options.trace_headers,
+            lora_request=options.lora_request,
             bad_token_ids=self._bad_token_ids(resolved.bad_words or ()),
+            thought=read_reasoning(
+                resolved,
+                options.reasoning_ended,
+                options.reasoning_parser_kwargs,
+                token_ids,
+                self._tokenizer,
+            ),
         )
 
-    async def process_soon(
-        self, prompt: PromptType, params: SamplingParams, request_id: str, **options: Any
-    ) -> Request:
-        """`process`, for an event loop's thread: a long text does not hold it."""
-        return await soon(prompt, partial(self.process, prompt, params, request_id, **options))
-
-    async def process_piece(
-        self, piece: StreamingInput, before: list[int], request_id: str, **options: Any
-    ) -> Request:
-        """The request that a piece of streaming input makes behind the tokens before it."""
-        params = piece.sampling_params
-        assert params is not None, "the session has filled it in"
-        if not before:
-            return await self.process_soon(piece.prompt, params, request_id, **options)
-        kwargs = {**(options["tokenization_kwargs"] or {}), "add_special_tokens": False}
-        options = {**options, "tokenization_kwargs": kwargs}
-        request = await self.process_soon(piece.prompt, params, request_id, **options)
-        whole: TokensPrompt = {"prompt_token_ids": [*before, *request.prompt_token_ids]}
-        if request.prompt is not None:
-            whole["prompt"] = request.prompt
-        if request.cache_salt is not None:
-            whole["cache_salt"] = request.cache_salt
-        return self.process(whole, params, request_id, priority=request.priority)
-
     def _bad_token_ids(self, bad_words: Sequence[str]) -> list[list[int]]:
-        """The tokens of each word, as it stands at the start of a text and after a space."""
+        """The tokens of each word as it stands at the start of a text, and where it differs, after a space.
+
+        As vLLM has it, so that answers are the same: the second spelling counts only if it begins with
+        another token and has as many.
+        """
         if not bad_words:
             return []
         if self._tokenizer is None:
             raise BadRequest("bad_words", "bad_words need a tokenizer, and this model has none")
-        spellings = [text for word in bad_words for text in (word.lstrip(), f" {word.lstrip()}")]
-        encoded = [self._tokenizer.encode(text, add_special_tokens=False) for text in spellings]
-        return [list(ids) for ids in dict.fromkeys(map(tuple, encoded)) if ids]
+        found: list[list[int]] = []
+        for word in map(str.lstrip, bad_words):
+            first, after_space = (
+                self._tokenizer.encode(text, add_special_tokens=False)
+                for text in (word, f" {word}")
+            )
+            found.append(first)
+            if first[:1] != after_space[:1] and len(first) == len(after_space):
+                found.append(after_space)
+        return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
 
     def _token_ids(self, given: Given, how: Tokenization, side: str) -> list[int]:
         if given.token_ids is not None:
@@ -162,19 +147,20 @@ class Processor:
         return tokenizer.encode(text, add_special_tokens=how.add_special_tokens)
 
 
-async def soon(prompt: PromptType, process: Callable[[], Request]) -> Request:
-    """The request that `process` makes of the prompt: of a long text on a thread, else at once."""
-    if len(text_of(prompt)) <= LONG_TEXT:
-        return process()
-    return await asyncio.to_thread(process)
+def new_engine_id(request_id: str) -> str:
+    """What the engine knows a request by: no two share it, though callers may use an id again."""
+    return f"{request_id}-{secrets.token_hex(4)}"
 
 
-def text_of(prompt: object) -> str:
-    """The text that a prompt consists of, to judge its length by; "" for token ids."""
-    if isinstance(prompt, dict):
-        texts = (prompt.get("prompt"), prompt.get("prompt_pair"))
-        return "".join(text for text in texts if isinstance(text, str))
-    return prompt if isinstance(prompt, str) else ""
+def size_of(prompt: object) -> tuple[int, int]:
+    """Characters and token ids that there are to work through."""
+    fields = prompt if isinstance(prompt, dict) else {"prompt": prompt}
+    ids = fields.get("prompt_token_ids")
+    if ids is not None:
+        return 0, len(ids) if isinstance(ids, list | tuple) else 0
+    texts = (fields.get("prompt"), fields.get("prompt_pair"))
+    num_ids = len(texts[0]) if isinstance(texts[0], list | tuple) else 0
+    return sum(len(text) for text in texts if isinstance(text, str)), num_ids
 
 
 def read_tokenization(
@@ -205,11 +191,12 @@ def read_tokenization(
 
 def check_length(num_chars: int, tokenizer: Tokenizer, limits: Limits) -> None:
     """Refuse a text that cannot fit before time is spent on cutting it into tokens."""
-    if num_chars > _most_chars(tokenizer, limits):
+    most_chars = min(_most_chars(tokenizer, limits), limits.max_text_chars)
+    if num_chars > most_chars:
         raise ContextLengthExceeded(
             "prompt",
-            f"this model's maximum context length is {limits.max_model_len} tokens, and "
-            f"the prompt has {num_chars} characters, which cannot fit",
+            f"this model's maximum context length is {limits.max_model_len} tokens, and the prompt has "
+            f"{num_chars} characters, of which at most {most_chars} are taken",
             num_chars,
         )
 
@@ -218,10 +205,13 @@ def trimmed(text: str, side: str, tokenizer: Tokenizer, limits: Limits) -> str:
     """The part of a text that is to be cut to the context in which its kept tokens lie."""
     # What lies so far from the kept end has no part in its tokens, and would cost time.
     most_chars = _most_chars(tokenizer, limits)
-    return text[-most_chars:] if side == "left" else text[:most_chars]
+    part = text[-most_chars:] if side == "left" else text[:most_chars]
+    check_length(len(part), tokenizer, limits)
+    return part
 
 
 def _most_chars(tokenizer: Tokenizer, limits: Limits) -> int:
+    """More than these never fit the context."""
     return limits.max_model_len * tokenizer.max_token_chars * _SHRINKAGE
 
 

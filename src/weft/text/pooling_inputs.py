@@ -1,29 +1,24 @@
 """From what a caller gave `encode` to a checked `Request`: tokenise, cut, validate."""
 
-import secrets
-import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from weft.core.config import EngineConfig
-from weft.core.errors import BadRequest
+from weft.core.errors import BadRequest, Unsupported
 from weft.core.pooling import validate_pooling
-from weft.core.types import PoolingParams, PromptType, Request, SamplingParams
+from weft.core.types import PoolingParams, PromptType, Request, RequestOptions, SamplingParams
 from weft.core.validate import (
     Limits,
     validate_cache_salt,
-    validate_priority,
     validate_prompt,
-    validate_request_id,
 )
 from weft.text.frame import Encoded
 from weft.text.inputs import (
     Given,
     check_length,
+    new_engine_id,
     read_given,
     read_tokenization,
-    soon,
     trimmed,
 )
 from weft.text.tokenizer import Tokenizer
@@ -31,63 +26,54 @@ from weft.text.tokenizer import Tokenizer
 _IDLE = SamplingParams(max_tokens=None, detokenize=False)
 
 
-class PoolingProcessor:
-    """Makes the requests of `encode` for an engine with this config; safe to share between threads.
-
-    `limits` are the config's own, unless somebody knows better.
-    """
+class PoolingInputs:
+    """Makes the requests of `encode` for an engine with this config; safe to share between threads."""
 
     def __init__(
-        self, config: EngineConfig, tokenizer: Tokenizer | None, *, limits: Limits | None = None
+        self, config: EngineConfig, tokenizer: Tokenizer | None, *, limits: Limits
     ) -> None:
-        self._limits = limits or Limits.of(config)
+        self._limits = limits
         self._pooler = config.pooler_config
         self._tokenizer = tokenizer
 
-    def process(
-        self,
-        prompt: PromptType,
-        params: PoolingParams,
-        request_id: str,
-        *,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        priority: int = 0,
+    def check(self, params: PoolingParams) -> None:
+        """Refuse parameters before the prompt is looked at."""
+        validate_pooling(params, self._pooler, self._limits)
+
+    def read(
+        self, prompt: PromptType, params: PoolingParams, options: RequestOptions, arrived_at: float
     ) -> Request:
-        """Parameters are checked before the prompt is looked at.
+        """The request that checked parameters and this prompt make.
 
         A text that is cut keeps the special tokens around it, and loses its end unless the tokenizer
         or `truncation_side` says otherwise.
         """
-        validate_request_id(request_id)
-        validate_priority(priority)
+        for name in ("lora_request", "reasoning_ended"):
+            if getattr(options, name) is not None:
+                raise Unsupported(f"{name} is not supported yet")
         resolved = validate_pooling(params, self._pooler, self._limits)
         given = read_given(prompt)
         validate_cache_salt(given.cache_salt)
-        encoded = self._encode(given, params, tokenization_kwargs or {})
+        encoded = self._encode(given, params, options.tokenization_kwargs or {})
         validate_prompt(encoded.ids, self._limits, num_new=0)
         assert self._pooler is not None, "validate_pooling has refused it otherwise"
         assert resolved.task is not None
         return Request(
-            request_id=request_id,
-            engine_id=f"{request_id}-{secrets.token_hex(4)}",
+            request_id=options.request_id,
+            engine_id=new_engine_id(options.request_id),
             prompt_token_ids=encoded.ids,
             params=_IDLE,
             eos_token_ids=(),
             seed=0,
-            arrival_time=time.monotonic(),
+            arrival_time=arrived_at,
             prompt=given.text,
-            priority=priority,
+            priority=options.priority,
             cache_salt=given.cache_salt,
+            trace_headers=options.trace_headers,
             pooling=resolved,
             pooling_kind=self._pooler.kinds[resolved.task],
             token_type_ids=encoded.type_ids if any(encoded.type_ids) else None,
         )
-
-    async def process_soon(
-        self, prompt: PromptType, params: PoolingParams, request_id: str, **options: Any
-    ) -> Request:
-        """`process`, for an event loop's thread: a long text does not hold it."""
-        return await soon(prompt, partial(self.process, prompt, params, request_id, **options))
 
     def _encode(self, given: Given, params: PoolingParams, kwargs: Mapping[str, Any]) -> Encoded:
         how = read_tokenization(kwargs, params.truncate_prompt_tokens, self._limits)

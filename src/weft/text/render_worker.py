@@ -1,7 +1,7 @@
 """The child process that runs one chat template: `python -m weft.text.render_worker`.
 
 It reads a line of JSON with the template and its limits, then one line of variables for each
-rendering, and answers each with a line (see `weft.text.worker`).
+rendering, and answers each with a line (see `weft.core.worker`).
 """
 
 import json
@@ -11,8 +11,8 @@ from typing import Any
 
 import jinja2
 
+from weft.core.worker import serve_lines
 from weft.text.template import OutputTooLong, TemplateRefusal, make_environment, render
-from weft.text.worker import serve_lines
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ def render(template: jinja2.Template, variables: Mapping[str, Any], max_chars: i
     """The text of the template, or `OutputTooLong` as soon as it is."""
     parts: list[str] = []
     num_chars = 0
-    for part in template.generate(**variables):
+    for part in template.generate(variables):
         num_chars += len(part)
         if num_chars > max_chars:
             raise OutputTooLong

@@ -8,7 +8,7 @@ from tests.compute.steps import Part, step
 from weft.compute.native import Machine, NativeRunner, Rounding
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import open_model
-from weft.model.spec import DecoderSpec
+from weft.model.spec import ModelSpec
 from weft.model.weights import Tensor, Weights
 
 # Odd sizes on purpose: tails of vector registers, and row tiles of every height.
@@ -62,8 +62,8 @@ def make_runner(
     )
 
 
-def _with_window(checkpoint: Checkpoint, window: int | None) -> DecoderSpec:
-    assert isinstance(checkpoint.spec, DecoderSpec)
+def _with_window(checkpoint: Checkpoint, window: int | None) -> ModelSpec:
+    assert isinstance(checkpoint.spec, ModelSpec)
     layers = tuple(
         replace(layer, window=window if place % 2 == 0 else None)
         for place, layer in enumerate(checkpoint.spec.layers)

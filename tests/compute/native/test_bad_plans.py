@@ -57,6 +57,10 @@ def runner():
         ("block_tables", np.zeros((2, 0), np.int32)),
         ("logit_rows", ints(4, 6)),
         ("logit_rows", ints(-1, 5)),
+        ("token_types", ints(0, 0, 0, 0, 0, 1)),
+        ("token_types", ints(0, 0, 0)),
+        ("token_types", ints()),
+        ("adapter_ids", ints()),
     ],
 )
 def test_a_bad_field_is_refused(runner, field, value):
@@ -66,7 +70,7 @@ def test_a_bad_field_is_refused(runner, field, value):
         runner.forward(replace(good_batch(), **{field: value}))
 
 
-# What the native step reads; `prompt_lens` is for rotary scaling, `token_types` for encoders.
+# What every batch has and the native step reads; `prompt_lens` is for rotary scaling.
 UNREAD = ("prompt_lens", "token_types", "adapter_ids")
 READ = [f.name for f in fields(Batch) if f.name not in UNREAD]
 

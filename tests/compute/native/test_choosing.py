@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.doubles.sampling import choose, logprob_row
 from tests.doubles.stepping import make_request
-from weft.compute.native import Choice, choose_token, score_tokens
+from weft.compute.native import choose_token, score_tokens
+from weft.compute.sampler import Choice
 from weft.core.types import SamplingParams
 from weft.engine.sampling.choosing import to_choice
-from weft.engine.sampling.sampler import choose, logprob_row
 from weft.engine.scheduling.sequence import Sequence
 
 MAYBE = st.booleans()

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.sampling import choose
 from tests.doubles.stepping import make_request
 from weft.compute.native import draw_rows
 from weft.core.types import SamplingParams
 from weft.engine.sampling.noise import noise_key
-from weft.engine.sampling.sampler import choose
 from weft.engine.scheduling.sequence import Sequence
 
 

@@ -10,36 +10,49 @@ from hypothesis import strategies as st
 
 from tests.compute.encoders import draw_prompts, hidden_states, packed
 from weft.compute.encoder import EncoderRunner
-from weft.compute.native import Machine, NativeEncoder, encoder_bytes, usable_paths
+from weft.compute.native import Machine, NativeEncoder, resident_bytes, usable_paths
 from weft.core.errors import ConfigError
-from weft.model.encoders.spec import EncoderActivation, EncoderLayerSpec, EncoderSpec
-from weft.model.spec import RopeSpec
+from weft.model.spec import (
+    Activation,
+    LayerSpec,
+    ModelSpec,
+    Norm,
+    NormPlacement,
+    RopeSpec,
+)
 from weft.model.weights import Tensor, Weights
 
 PROMPTS = draw_prompts((150, 1, 75, 16, 75, 33, 12, 13))
 ONE = Machine(num_threads=1)
-LOCAL = EncoderLayerSpec(rope=RopeSpec(dim=12, theta=10_000.0), reach=12)
-GLOBAL = EncoderLayerSpec(rope=RopeSpec(dim=12, theta=160_000.0))
+LOCAL = LayerSpec(rope=RopeSpec(dim=12, theta=10_000.0), window=13)
+GLOBAL = LayerSpec(rope=RopeSpec(dim=12, theta=160_000.0))
 
 # Odd sizes on purpose: tails of vector registers, and a hidden size that no panel divides.
-BERT = EncoderSpec(
+BERT = ModelSpec(
     vocab_size=320,
     hidden_size=60,
     intermediate_size=83,
     num_heads=5,
-    layers=(EncoderLayerSpec(),) * 3,
+    num_kv_heads=5,
+    head_dim=12,
+    layers=(LayerSpec(),) * 3,
     max_position_embeddings=198,
+    is_causal=False,
     num_positions=200,
     position_offset=2,
     num_token_types=2,
-    norm_eps=1e-12,
+    norm=Norm.LAYER,
     norm_bias=True,
-    norm_before=False,
+    norm_eps=1e-12,
+    norm_placement=NormPlacement.SUM,
+    has_embed_norm=True,
     qkv_bias=True,
     o_bias=True,
     mlp_bias=True,
     is_gated=False,
-    activation=EncoderActivation.GELU,
+    activation=Activation.GELU,
+    attention_scale=12**-0.5,
+    has_head=False,
 )
 MODERNBERT = replace(
     BERT,
@@ -48,7 +61,7 @@ MODERNBERT = replace(
     position_offset=0,
     num_token_types=0,
     norm_bias=False,
-    norm_before=True,
+    norm_placement=NormPlacement.BEFORE,
     qkv_bias=False,
     o_bias=False,
     mlp_bias=False,
@@ -57,7 +70,7 @@ MODERNBERT = replace(
 SPECS = {
     "bert": BERT,
     "distilbert": replace(BERT, num_token_types=0, position_offset=0),
-    "tanh gelu": replace(BERT, activation=EncoderActivation.GELU_TANH, num_token_types=1),
+    "tanh gelu": replace(BERT, activation=Activation.GELU_TANH, num_token_types=1),
     "modernbert": MODERNBERT,
     "modernbert with biases": replace(
         MODERNBERT, norm_bias=True, qkv_bias=True, o_bias=True, mlp_bias=True
@@ -67,27 +80,37 @@ SPECS = {
         layers=(GLOBAL,) * 3,
         num_token_types=2,
         norm_bias=True,
-        norm_before=False,
-        activation=EncoderActivation.SILU,
+        norm_placement=NormPlacement.SUM,
+        activation=Activation.SILU,
     ),
-    "relu": replace(BERT, activation=EncoderActivation.RELU),
-    "tanh": replace(BERT, activation=EncoderActivation.TANH),
-    "wide": replace(BERT, hidden_size=160, num_heads=2, intermediate_size=1500),
+    "relu": replace(BERT, activation=Activation.RELU),
+    "tanh": replace(BERT, activation=Activation.TANH),
+    "wide": replace(
+        BERT,
+        hidden_size=160,
+        num_heads=2,
+        num_kv_heads=2,
+        head_dim=80,
+        intermediate_size=1500,
+        attention_scale=80**-0.5,
+    ),
 }
 
 
 def shapes_of(spec):
     """Every tensor of the encoder, by name."""
     hidden, inner = spec.hidden_size, spec.intermediate_size
+    place, is_before = spec.norm_placement.value, spec.norm_placement is NormPlacement.BEFORE
     yield "embed", (spec.vocab_size, hidden)
     if spec.num_positions:
         yield "positions", (spec.num_positions, hidden)
     if spec.num_token_types:
         yield "token_types", (spec.num_token_types, hidden)
-    norms = ["embed_norm", *(["norm"] if spec.norm_before else [])]
+    norms = ["embed_norm", *(["norm"] if is_before else [])]
     for index, layer in enumerate(spec.layers):
         prefix = f"layers.{index}."
-        norms += [prefix + "attention_norm"] * layer.has_attention_norm + [prefix + "mlp_norm"]
+        norms += [f"{prefix}attention_norm_{place}"] * layer.has_attention_norm
+        norms += [f"{prefix}mlp_norm_{place}"]
         up = ("gate", "up") if spec.is_gated else ("up",)
         parts = dict.fromkeys(("q", "k", "v"), (hidden, hidden, spec.qkv_bias))
         parts |= {"o": (hidden, hidden, spec.o_bias), "down": (hidden, inner, spec.mlp_bias)}
@@ -222,13 +245,15 @@ def test_token_types_reach_the_embedding():
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("float16", 4), ("bfloat16", 2)])
 def test_the_memory_of_the_weights_is_told(dtype, width):
     """Sizes that fill panels take what matrices and tables hold; others are padded."""
-    whole = replace(BERT, hidden_size=64, num_heads=4, intermediate_size=96)
+    whole = replace(
+        BERT, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16, intermediate_size=96
+    )
     elements = sum(math.prod(shape) for _, shape in shapes_of(whole) if len(shape) == 2)
-    assert encoder_bytes(whole, dtype) == elements * width
+    assert resident_bytes(whole, dtype).weights == elements * width
     gated = replace(whole, is_gated=True)
-    assert encoder_bytes(gated, dtype) == (elements + 3 * 64 * 96) * width
+    assert resident_bytes(gated, dtype).weights == (elements + 3 * 64 * 96) * width
     elements = sum(math.prod(shape) for _, shape in shapes_of(BERT) if len(shape) == 2)
-    assert elements * width < encoder_bytes(BERT, dtype) < 2 * elements * width
+    assert elements * width < resident_bytes(BERT, dtype).weights < 2 * elements * width
 
 
 def ints(*values):
@@ -336,9 +361,9 @@ def test_a_tensor_that_holds_no_numbers_is_refused(name):
         ({"num_heads": 7}, "num_heads"),
         ({"position_offset": 200}, "position_offset"),
         ({"layers": ()}, "layers"),
-        ({"layers": (replace(LOCAL, reach=-1),)}, "reach"),
+        ({"layers": (replace(LOCAL, window=0),)}, "window"),
         ({"layers": (replace(LOCAL, rope=RopeSpec(dim=14, theta=1.0)),)}, "ropes"),
-        ({"layers": (EncoderLayerSpec(has_attention_norm=False),)}, "has_attention_norm"),
+        ({"layers": (LayerSpec(has_attention_norm=False),)}, "has_attention_norm"),
     ],
 )
 def test_an_impossible_spec_is_refused(changes, named):

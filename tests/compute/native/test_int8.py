@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.compute.runners import load_runner
 from tests.compute.steps import Part, run_at_random, step
 from weft.compute.int8 import Int8Rows, multiply
-from weft.compute.load import load_runner
 from weft.compute.native import Machine, NativeRunner, Rounding, _core, resident_bytes, usable_paths
-from weft.core.errors import ConfigError
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 
@@ -181,9 +180,3 @@ def test_the_card_of_a_model_that_pools_counts_no_scales_of_a_head():
     pooling = resident_bytes(spec, "float32", "int8").weights
     hidden, vocab, outputs = 96, 320, 96  # whole panels of 32
     assert rounded - pooling == hidden * vocab + 4 * vocab - 4 * hidden * outputs
-
-
-def test_a_model_without_weights_is_refused():
-    """What cannot be followed is said, by the flag."""
-    with pytest.raises(ConfigError, match="--quantization int8"):
-        load_runner(open_model("embedded:echo"), quantization="int8")

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from tests.compute.native.models import SHAPES, make_runner
+from tests.compute.runners import load_runner
 from tests.compute.steps import run_at_random
-from weft.compute.load import choose, load_runner, with_resident_sizes
 from weft.compute.native import Machine, NativeRunner, Rounding, resident_bytes, usable_paths
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
-from weft.engine.configure import resolve
+from weft.engine.fit import fit
 from weft.model.open import open_model
 
 LENGTHS = (70, 5, 33)
@@ -67,8 +67,7 @@ def test_a_token_takes_a_byte_an_element_and_a_scale_a_head(dtype):
 def configured(**flags):
     options = EngineOptions(**flags)
     checkpoint = open_model(options.model)
-    checkpoint = with_resident_sizes(checkpoint, choose(options, checkpoint.card))
-    return resolve(options, checkpoint.card, free_bytes=1 << 30)
+    return fit(checkpoint, options).config
 
 
 def test_the_configuration_says_what_the_cache_is():

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.compute.families import CASES, make_model, save
+from tests.compute.runners import load_runner
 from tests.compute.steps import run_at_random
-from weft.compute.load import load_runner
 from weft.compute.native import Machine, NativeRunner, usable_paths
 from weft.model.open import open_model
 

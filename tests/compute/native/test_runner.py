@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tests.compute.native.models import make_runner
+from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
 from tests.model.checkpoints import tensors_of, write_checkpoint
-from weft.compute.load import describe_runner, load_runner, with_resident_sizes
-from weft.compute.native import Machine, NativeRunner, resident_bytes, usable_paths
+from weft.compute.backends import BACKENDS
+from weft.compute.native import Machine, NativeRunner, cpu, resident_bytes, usable_paths
 from weft.compute.reference import ReferenceRunner
 from weft.core.config import ComputeConfig
 from weft.core.errors import ConfigError
@@ -36,9 +37,9 @@ def test_the_banner_names_what_computes():
     """A user sees whether the slow path serves."""
     checkpoint = open_model(TINY)
     numpy, native = computing("reference", 2), computing("native", 2, "int8")
-    assert describe_runner(checkpoint, numpy) == "computed with numpy"
-    expected = f"computed in C++ ({usable_paths()[0]}, 2 threads), int8 weights"
-    assert describe_runner(checkpoint, native) == expected
+    assert BACKENDS["reference"].describe(checkpoint.card, numpy).endswith("; computed with numpy")
+    expected = f"{cpu().describe()}; computed in C++ ({usable_paths()[0]}, 2 threads), int8 weights"
+    assert BACKENDS["native"].describe(checkpoint.card, native) == expected
 
 
 @pytest.mark.parametrize("path", ["sse9", ""])
@@ -149,13 +150,13 @@ def _resident():
 def test_the_card_tells_what_the_runner_takes(dtype):
     """The pool is sized by the bytes that a token takes in the runner that will serve."""
     checkpoint = open_model(TINY, dtype=dtype)
-    card = with_resident_sizes(checkpoint, computing("native")).card
+    card = BACKENDS["native"].sized(checkpoint, computing("native")).card
     width = 2 if dtype == "bfloat16" else 4
     assert card.kv_bytes_per_token == 2 * 2 * 2 * 16 * width
     assert card.kv_dtype == ("bfloat16" if dtype == "bfloat16" else "float32")
     assert card.weight_bytes == resident_bytes(checkpoint.spec, dtype).weights
     assert card.weight_bytes >= checkpoint.card.num_parameters * width
-    assert with_resident_sizes(checkpoint, computing("reference")).card == checkpoint.card
+    assert BACKENDS["reference"].sized(checkpoint, computing("reference")).card == checkpoint.card
 
 
 def test_parts_of_a_step_add_up():

@@ -1,18 +1,25 @@
+import re
+
 import pytest
 
 from tests.epp.plugins.test_scorers import make_inflight, match
 from tests.epp.pools import around, cycle, make_pool, parameters, pool_of, spec, with_loads
 from weft.core.errors import ConfigError
 from weft.epp.config.decode import decode
+from weft.epp.config.parameters import NoParameters
 from weft.epp.decision.cycle import Schedule
-from weft.epp.decision.plugin import NoParameters
-from weft.epp.decision.saturation import (
-    ConcurrencyDetector,
-    ConcurrencyParameters,
-    UtilizationDetector,
-    UtilizationParameters,
+from weft.epp.plugins.detectors.concurrency import ConcurrencyDetector, ConcurrencyParameters
+from weft.epp.plugins.detectors.utilization import UtilizationDetector, UtilizationParameters
+from weft.epp.plugins.filters import header_testing
+from weft.epp.plugins.filters.by_label import LabelFilter, LabelParameters
+from weft.epp.plugins.filters.endpoint_attribute import AttributeFilter, AttributeFilterParameters
+from weft.epp.plugins.filters.label_selector import LabelSelectorFilter, SelectorParameters
+from weft.epp.plugins.filters.prefix_cache_affinity import (
+    PrefixAffinityFilter,
+    PrefixAffinityParameters,
 )
-from weft.epp.filters import header_testing, labels, limits, prefix_affinity
+from weft.epp.plugins.filters.role import decode_filter, encode_filter, prefill_filter
+from weft.epp.plugins.filters.utilization import UtilizationFilter, UtilizationFilterParameters
 from weft.epp.pool.endpoint import Load
 
 ROLE = "llm-d.ai/role"
@@ -27,9 +34,9 @@ def names(endpoints) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "kept"),
     [
-        (labels.decode_filter, ["e1", "e4", "e5", "e7", "e8"]),
-        (labels.prefill_filter, ["e2", "e4", "e5", "e6", "e7"]),
-        (labels.encode_filter, ["e3", "e6", "e7"]),
+        (decode_filter, ["e1", "e4", "e5", "e7", "e8"]),
+        (prefill_filter, ["e2", "e4", "e5", "e6", "e7"]),
+        (encode_filter, ["e3", "e6", "e7"]),
     ],
 )
 def test_role_filters_keep_their_roles(make, kept: list[str]):
@@ -53,7 +60,7 @@ def test_role_filters_keep_their_roles(make, kept: list[str]):
 def test_label_selector_selects_as_kubernetes_does(selector, kept: list[str]):
     """All requirements hold together; NotIn is met by a label that is not there."""
     pool = make_pool(spec(1, a="1"), spec(2, a="1", b="1"), spec(3, a="2"), spec(4))
-    found = labels.LabelSelectorFilter(parameters(labels.SelectorParameters, **selector), around())
+    found = LabelSelectorFilter(parameters(SelectorParameters, **selector), around())
     assert names(found.keep(cycle(list(pool)), list(pool))) == kept
 
 
@@ -66,14 +73,14 @@ def test_label_selector_selects_as_kubernetes_does(selector, kept: list[str]):
 def test_selectors_without_sense_are_refused(selector):
     """An operator has the values it needs and no others."""
     with pytest.raises(ConfigError, match=r"^p"):
-        decode(selector, labels.SelectorParameters, "p")
+        decode(selector, SelectorParameters, "p")
 
 
 def test_deprecated_label_filter_knows_values_and_the_unlabelled():
     """Its older parameters still work."""
     pool = make_pool(spec(1, a="1"), spec(2, a="2"), spec(3))
-    values = parameters(labels.LabelParameters, label="a", validValues=["2"], allowsNoLabel=True)
-    found = labels.LabelFilter(values, around()).keep(cycle(list(pool)), list(pool))
+    values = parameters(LabelParameters, label="a", validValues=["2"], allowsNoLabel=True)
+    found = LabelFilter(values, around()).keep(cycle(list(pool)), list(pool))
     assert names(found) == ["e2", "e3"]
 
 
@@ -107,9 +114,9 @@ def affinity_filter(pool, *, tokens: tuple[int, ...] = (0, 0), **settings):
         made = cycle(list(pool), num_tokens=count)
         made.ticket_id = i
         inflight.picked(made, Schedule("p", {"p": [endpoint]}))
-    values = parameters(prefix_affinity.PrefixAffinityParameters, **settings)
+    values = parameters(PrefixAffinityParameters, **settings)
     built = {"inflight-load-producer": inflight}
-    return prefix_affinity.PrefixAffinityFilter(values, around(pool, built=built))
+    return PrefixAffinityFilter(values, around(pool, built=built))
 
 
 @pytest.mark.parametrize(
@@ -139,21 +146,52 @@ def test_prefix_affinity_stays_unless_it_costs_too_much(held, settings, tokens, 
         ([{"metric": "waiting-queue", "maxValue": 2}], False, ["e1", "e2"]),
         ([{"metric": "waiting-queue", "maxValue": 2},
           {"metric": "kv-cache-utilization", "maxValue": 0.5}], False, ["e1"]),
-        ([{"metric": "running-requests", "maxValue": -1}], False, []),
-        ([{"metric": "running-requests", "maxValue": -1}], True, ["e1", "e2", "e3"]),
+        ([{"metric": "running-requests", "maxValue": 0}], False, []),
+        ([{"metric": "running-requests", "maxValue": 0}], True, ["e1", "e2", "e3"]),
         ([{"metric": "active-requests", "maxValue": 1}], False, ["e1", "e3"]),
     ],
 )  # fmt: skip
 def test_utilization_filter_holds_every_cap(conditions, falls_back: bool, kept: list[str]):
     """AND of all; back to everybody only if asked."""
     pool = pool_of(3)
-    candidates = with_loads(pool, Load(), Load(num_waiting=2, kv_usage=0.9), Load(num_waiting=3))
+    candidates = with_loads(
+        pool,
+        Load(num_running=1),
+        Load(num_running=2, num_waiting=2, kv_usage=0.9),
+        Load(num_running=3, num_waiting=3),
+    )
     built = {"inflight-load-producer": make_inflight(pool, 0, 2, 1)}
     values = parameters(
-        limits.UtilizationFilterParameters, conditions=conditions, fallbackOnEmpty=falls_back
+        UtilizationFilterParameters, conditions=conditions, fallbackOnEmpty=falls_back
     )
-    found = limits.UtilizationFilter(values, around(pool, built=built))
+    found = UtilizationFilter(values, around(pool, built=built))
     assert names(found.keep(cycle(candidates), candidates)) == kept
+
+
+@pytest.mark.parametrize(
+    ("metric", "cap", "words"),
+    [
+        ("kv-cache-utilization", 80, "kv-cache-utilization is a share, 0 to 1, not 80"),
+        ("kv-cache-utilization", -1, "conditions[0].maxValue: expected"),
+        ("waiting-queue", -1, "conditions[0].maxValue: expected"),
+        ("running-requests", -0.5, "conditions[0].maxValue: expected"),
+    ],
+)
+def test_caps_that_nothing_or_everything_exceeds_are_refused(metric: str, cap: float, words: str):
+    """A per cent for a share would keep everybody, less than nothing nobody."""
+    conditions = [{"metric": metric, "maxValue": cap}]
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        decode({"conditions": conditions}, UtilizationFilterParameters, "p")
+
+
+@pytest.mark.parametrize("metric", ["waiting-queue", "running-requests"])
+def test_caps_hold_for_what_servers_tell(metric: str):
+    """What was just sent to an idle server neither waits nor runs there until it says so."""
+    idle, busy = candidates = with_loads(pool_of(2), Load(), Load(num_waiting=3, num_running=3))
+    idle.unseen |= dict.fromkeys(range(10), 1001.0)
+    values = parameters(UtilizationFilterParameters, conditions=[{"metric": metric, "maxValue": 2}])
+    found = UtilizationFilter(values, around())
+    assert found.keep(cycle(candidates), [idle, busy]) == [idle]
 
 
 @pytest.mark.parametrize(
@@ -166,14 +204,12 @@ def test_attribute_filter_compares(settings, kept: list[str]):
         pool_of(3), Load(attributes={"x": 1.0}), Load(attributes={"x": 3.0}), Load()
     )
     values = parameters(
-        limits.AttributeFilterParameters,
+        AttributeFilterParameters,
         attribute="x",
         algorithm={"type": "threshold", "threshold": {"operator": "LessThan", "value": 2}},
         **settings,
     )
-    assert (
-        names(limits.AttributeFilter(values, around()).keep(cycle(candidates), candidates)) == kept
-    )
+    assert names(AttributeFilter(values, around()).keep(cycle(candidates), candidates)) == kept
 
 
 def test_utilization_detector_takes_the_worse_of_queue_and_cache():
@@ -184,6 +220,16 @@ def test_utilization_detector_takes_the_worse_of_queue_and_cache():
     detector = UtilizationDetector(UtilizationParameters(), around())
     assert detector.saturation(candidates, 1000.0) == pytest.approx((1 + 0.5 + 2) / 3)
     assert names(detector.keep(cycle(candidates), candidates)) == ["e1", "e2"]
+
+
+def test_picks_since_the_last_poll_do_not_fill_an_idle_server():
+    """It takes them at once; only what it tells says that they wait."""
+    idle, full = candidates = with_loads(pool_of(2), Load(), Load(num_waiting=10))
+    idle.unseen |= dict.fromkeys(range(100), 1001.0)
+    detector = UtilizationDetector(UtilizationParameters(), around())
+    assert detector.saturation([idle], 1000.0) == 0.0
+    assert detector.saturation([full], 1000.0) == 2.0
+    assert detector.keep(cycle(candidates), candidates) == [idle]
 
 
 def test_pool_that_tells_nothing_is_not_shed():

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from tests.epp.pools import around, parameters, pool_of
-from weft.epp.decision.pickers import (
+from weft.epp.plugins.pickers import (
     MaxScorePicker,
     PickerParameters,
     RandomPicker,

@@ -3,20 +3,30 @@ import pytest
 from tests.epp.pools import around, cycle, make_pool, parameters, pool_of, spec, with_loads
 from weft.core.errors import ConfigError
 from weft.epp.config.decode import decode
+from weft.epp.config.parameters import NoParameters
 from weft.epp.decision.cycle import PrefixMatch, Schedule
-from weft.epp.decision.plugin import NoParameters
+from weft.epp.plugins.producers.inflight_load import InflightLoad, InflightParameters
+from weft.epp.plugins.scorers import context_length
+from weft.epp.plugins.scorers.active_request import ActiveRequestParameters, ActiveRequestScorer
+from weft.epp.plugins.scorers.endpoint_attribute import AttributeScorer, AttributeScorerParameters
+from weft.epp.plugins.scorers.header_label_affinity import HeaderLabelParameters, HeaderLabelScorer
+from weft.epp.plugins.scorers.kv_cache_utilization import KvUsageScorer
+from weft.epp.plugins.scorers.load_aware import LoadAwareParameters, LoadAwareScorer
+from weft.epp.plugins.scorers.lora_affinity import LoraAffinityScorer
+from weft.epp.plugins.scorers.no_hit_lru import NoHitLruParameters, NoHitLruScorer
+from weft.epp.plugins.scorers.prefix_cache import PrefixScorer, PrefixScorerParameters
+from weft.epp.plugins.scorers.queue_scorer import QueueScorer, RunningScorer
+from weft.epp.plugins.scorers.token_load import TokenLoadParameters, TokenLoadScorer
 from weft.epp.pool.endpoint import Adapters, Load
-from weft.epp.producers.inflight import InflightLoad, InflightParameters
-from weft.epp.scorers import affinity, attribute, context_length, inflight, load, prefix
 
 
 @pytest.mark.parametrize(
     ("scorer", "loads", "scores"),
     [
-        (load.QueueScorer, [Load(num_waiting=each) for each in (0, 5, 10)], [1.0, 0.5, 0.0]),
-        (load.QueueScorer, [Load(num_waiting=7)] * 3, [1.0, 1.0, 1.0]),
-        (load.RunningScorer, [Load(num_running=each) for each in (4, 2, 0)], [0.0, 0.5, 1.0]),
-        (load.KvUsageScorer, [Load(kv_usage=each) for each in (0.0, 0.25, 1.0)], [1.0, 0.75, 0.0]),
+        (QueueScorer, [Load(num_waiting=each) for each in (0, 5, 10)], [1.0, 0.5, 0.0]),
+        (QueueScorer, [Load(num_waiting=7)] * 3, [1.0, 1.0, 1.0]),
+        (RunningScorer, [Load(num_running=each) for each in (4, 2, 0)], [0.0, 0.5, 1.0]),
+        (KvUsageScorer, [Load(kv_usage=each) for each in (0.0, 0.25, 1.0)], [1.0, 0.75, 0.0]),
     ],
 )
 def test_load_scorers_rate_by_their_number(scorer, loads: list[Load], scores: list[float]):
@@ -29,7 +39,7 @@ def test_load_scorers_rate_by_their_number(scorer, loads: list[Load], scores: li
 def test_load_aware_scorer_falls_to_zero_at_its_threshold(waiting: int, score: float):
     """Half for an empty queue, whatever the others have."""
     candidates = with_loads(pool_of(1), Load(num_waiting=waiting))
-    scorer = load.LoadAwareScorer(load.LoadAwareParameters(), around())
+    scorer = LoadAwareScorer(LoadAwareParameters(), around())
     assert scorer.score(cycle(candidates), candidates) == [score]
 
 
@@ -38,7 +48,7 @@ def test_picks_a_server_cannot_have_counted_yet_count_as_waiting():
     pool = pool_of(2)
     first, _ = candidates = with_loads(pool, Load(), Load())
     first.unseen[1] = 1001.0
-    scorer = load.QueueScorer(NoParameters(), around())
+    scorer = QueueScorer(NoParameters(), around())
     before = scorer.score(cycle(candidates), candidates)
 
     first.observe(Load(num_waiting=0), asked_at=1002.0)
@@ -66,14 +76,14 @@ def test_prefix_scorer_blends_share_and_length(settings: dict[str, float], score
     """(1-w) * blocks/total + w * min(1, tokens/scale) squared."""
     pool, found = match(0, 2, 4)
     candidates = list(pool)
-    scorer = prefix.PrefixScorer(parameters(prefix.PrefixScorerParameters, **settings), around())
+    scorer = PrefixScorer(parameters(PrefixScorerParameters, **settings), around())
     assert scorer.score(cycle(candidates, match=found), candidates) == scores
 
 
 def test_prefix_scorer_gives_nothing_without_a_match():
     """No producer ran, or the prompt was too short to have blocks."""
     candidates = list(pool_of(2))
-    scorer = prefix.PrefixScorer(prefix.PrefixScorerParameters(), around())
+    scorer = PrefixScorer(PrefixScorerParameters(), around())
     assert scorer.score(cycle(candidates), candidates) == [0.0, 0.0]
 
 
@@ -90,7 +100,7 @@ def test_prefix_scorer_gives_nothing_without_a_match():
 def test_lora_scorer_prefers_where_the_adapter_is(adapters: Adapters, score: float):
     """Active, then room, then waiting, then nothing."""
     candidates = with_loads(pool_of(1), Load(adapters=adapters))
-    scorer = affinity.LoraAffinityScorer(NoParameters(), around())
+    scorer = LoraAffinityScorer(NoParameters(), around())
     assert scorer.score(cycle(candidates, model="a"), candidates) == [score]
 
 
@@ -114,8 +124,8 @@ def test_active_request_scorer_rates_against_the_busiest(settings, scores: list[
     """Idle ones are best; the best busy one gets no more than told."""
     pool = pool_of(3)
     built = {"inflight-load-producer": make_inflight(pool, 0, 2, 4)}
-    values = parameters(inflight.ActiveRequestParameters, **settings)
-    scorer = inflight.ActiveRequestScorer(values, around(pool, built=built))
+    values = parameters(ActiveRequestParameters, **settings)
+    scorer = ActiveRequestScorer(values, around(pool, built=built))
     assert scorer.score(cycle(list(pool)), list(pool)) == scores
 
 
@@ -123,8 +133,8 @@ def test_token_load_scorer_rates_against_its_threshold():
     """1 - tokens/threshold, never below 0."""
     pool = pool_of(3)
     built = {"inflight-load-producer": make_inflight(pool, 0, 1, 3, tokens=50)}
-    values = parameters(inflight.TokenLoadParameters, queueThresholdTokens=100)
-    scorer = inflight.TokenLoadScorer(values, around(pool, built=built))
+    values = parameters(TokenLoadParameters, queueThresholdTokens=100)
+    scorer = TokenLoadScorer(values, around(pool, built=built))
     assert scorer.score(cycle(list(pool)), list(pool)) == [1.0, 0.5, 0.0]
 
 
@@ -132,8 +142,8 @@ def test_no_hit_lru_scorer_takes_turns_among_cold_requests():
     """Never used first; then whoever served a cold request longest ago."""
     pool = pool_of(3)
     one, two, three = candidates = list(pool)
-    built = {"prefix-cache-scorer": prefix.PrefixScorer(prefix.PrefixScorerParameters(), around())}
-    scorer = affinity.NoHitLruScorer(affinity.NoHitLruParameters(), around(pool, built=built))
+    built = {"prefix-cache-scorer": PrefixScorer(PrefixScorerParameters(), around())}
+    scorer = NoHitLruScorer(NoHitLruParameters(), around(pool, built=built))
     cold = cycle(candidates)
     fresh = scorer.score(cold, candidates)
     scorer.picked(cold, Schedule("p", {"p": [two]}))
@@ -149,8 +159,8 @@ def test_no_hit_lru_scorer_takes_turns_among_cold_requests():
 def test_header_label_scorer_compares_header_and_label():
     """Equal is 1; no header is nobody."""
     pool = make_pool(spec(1, zone="a"), spec(2, zone="b"), spec(3))
-    values = parameters(affinity.HeaderLabelParameters, headerName="X-Zone", labelKey="zone")
-    scorer = affinity.HeaderLabelScorer(values, around(pool))
+    values = parameters(HeaderLabelParameters, headerName="X-Zone", labelKey="zone")
+    scorer = HeaderLabelScorer(values, around(pool))
     asked = cycle(list(pool), headers={"x-zone": "b"})
     assert scorer.score(asked, list(pool)) == [0.0, 1.0, 0.0]
     assert scorer.score(cycle(list(pool)), list(pool)) == [0.0, 0.0, 0.0]
@@ -195,8 +205,8 @@ def test_attribute_scorer_is_linear(algorithm, scores: list[float]):
     """Over the candidates' range or a fixed one; without the attribute 0."""
     loads = [Load(attributes={"x": each}) for each in (2.0, 4.0, 6.0)]
     candidates = with_loads(pool_of(4), *loads, Load())
-    values = parameters(attribute.AttributeScorerParameters, attributeKey="x", algorithm=algorithm)
-    scorer = attribute.AttributeScorer(values, around())
+    values = parameters(AttributeScorerParameters, attributeKey="x", algorithm=algorithm)
+    scorer = AttributeScorer(values, around())
     assert scorer.score(cycle(candidates), candidates) == scores
 
 
@@ -207,6 +217,4 @@ def test_attribute_range_must_not_be_empty():
         "normalization": {"fixedRange": {"min": 1, "max": 1}},
     }
     with pytest.raises(ConfigError, match=r"^p\.algorithm\.normalization\.fixedRange: min must be"):
-        decode(
-            {"attributeKey": "x", "algorithm": algorithm}, attribute.AttributeScorerParameters, "p"
-        )
+        decode({"attributeKey": "x", "algorithm": algorithm}, AttributeScorerParameters, "p")

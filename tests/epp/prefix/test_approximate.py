@@ -1,3 +1,4 @@
+import asyncio
 from collections import OrderedDict
 
 import pytest
@@ -6,10 +7,13 @@ from hypothesis import strategies as st
 
 from tests.epp.pools import around, cycle, parameters, pool_of, request, with_loads
 from weft.epp.decision.cycle import Schedule
+from weft.epp.plugins.producers.approximate_prefix import (
+    ApproximateParameters,
+    ApproximatePrefixProducer,
+)
+from weft.epp.plugins.producers.tokens import TokenParameters, TokenProducer
 from weft.epp.pool.endpoint import Load
 from weft.epp.prefix.approximate import ApproximateIndex, held_by
-from weft.epp.producers.approximate_prefix import ApproximateParameters, ApproximatePrefixProducer
-from weft.epp.producers.tokens import TokenParameters, TokenProducer
 
 ENDPOINTS = list(pool_of(3))
 BLOCKS = st.lists(st.integers(0, 12), max_size=8)
@@ -56,7 +60,7 @@ def run(producer: ApproximatePrefixProducer, candidates, *token_ids: int, pick=N
     """One request through the producer, and to `pick`."""
     made = cycle(candidates)
     made.request = request(*token_ids, cache_salt=salt)
-    TokenProducer(TokenParameters(), around()).produce(made)
+    asyncio.run(TokenProducer(TokenParameters(), around()).prepare(made))
     producer.produce(made)
     if pick is not None:
         producer.picked(made, Schedule("p", pick if isinstance(pick, dict) else {"p": [pick]}))

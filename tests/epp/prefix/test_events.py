@@ -8,14 +8,16 @@ import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.busy import PATIENCE_S
 from tests.epp.pools import make_pool, until
 from tests.epp.prefix.test_precise import KEYS, make_index
 from weft.core.errors import ConfigError
+from weft.core.hashing import pack_tokens
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec
 from weft.epp.prefix.events import Cleared, Malformed, Removed, Stored, decode_batch
 from weft.epp.prefix.feed import EventFeed, Step
-from weft.epp.prefix.keys import chain_keys, pack_tokens
+from weft.epp.prefix.keys import chain_keys
 from weft.epp.prefix.zmq_events import ZmqHub, ZmqSubscriber
 
 TOKENS = [1, 2, 3, 4]
@@ -90,7 +92,7 @@ def test_any_message_is_read_or_malformed(batch: object):
 
 def make_feed(endpoint: Endpoint):
     metrics, index = PickerMetrics(), make_index()
-    feed = EventFeed(index, endpoint, metrics, {})
+    feed = EventFeed(index, endpoint, metrics)
     feed.name_model("m")
     return feed, index, metrics
 
@@ -247,7 +249,7 @@ async def test_hub_knows_endpoints_by_their_topic(context):
     engine = context.socket(zmq.PUB)
     engine.connect("inproc://hub")
     sequence = 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while feed.last is None:
             for name in (b"kv@stranger@m", b"kv@e@m"):
                 payload = one_block(sequence)

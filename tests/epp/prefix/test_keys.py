@@ -6,8 +6,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.epp.prefix.chain import chain_hashes
-from weft.epp.prefix.keys import FnvKeys, XxhKeys, cbor, chain_keys, fnv64a
+from weft.epp.prefix.keys import FnvKeys, XxhKeys, cbor, chain_hashes, chain_keys, fnv64a
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -5,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.epp.pools import around, cycle, parameters, pool_of, request
+from weft.core.hashing import pack_tokens
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
+from weft.epp.plugins.producers.precise_prefix import PreciseParameters, PrecisePrefixProducer
+from weft.epp.plugins.producers.tokens import TokenParameters, TokenProducer
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.events import Cleared, Removed, Stored
-from weft.epp.prefix.keys import XxhKeys, chain_keys, pack_tokens
+from weft.epp.prefix.keys import XxhKeys, chain_keys
 from weft.epp.prefix.precise import PreciseIndex
-from weft.epp.producers.precise_prefix import PreciseParameters, PrecisePrefixProducer
-from weft.epp.producers.tokens import TokenParameters, TokenProducer
 
 KEYS = XxhKeys("")
 ONE, TWO = POOL = list(pool_of(2))
@@ -175,7 +177,8 @@ def produce(
 ) -> tuple[Cycle, PrefixMatch | None]:
     made = cycle(list(pool))
     made.request, made.model, made.now = request(*fields.pop("tokens", ()), **fields), "m", now
-    TokenProducer(TokenParameters(), around()).produce(made)
+    asyncio.run(TokenProducer(TokenParameters(), around()).prepare(made))
+    asyncio.run(producer.prepare(made))
     producer.produce(made)
     return made, made.prefixes.get("it")
 
@@ -208,10 +211,11 @@ def test_unknown_model_means_the_only_base_model(model: str, bases: list[str], f
     producer = make_producer(pool)
     producer.index.apply(one, stored(1, tokens=[7, 8]), model="base")
     producer.index.apply(one, stored(2, tokens=[5, 6], lora_name="adapter"), model="base")
-    producer.base_models.update(zip((one, two), bases, strict=False))
+    producer.index.base_models.update(zip((one, two), bases, strict=False))
     made = cycle(list(pool), model=model)
     made.request = request(7, 8)
-    TokenProducer(TokenParameters(), around()).produce(made)
+    asyncio.run(TokenProducer(TokenParameters(), around()).prepare(made))
+    asyncio.run(producer.prepare(made))
     producer.produce(made)
     assert made.prefixes["it"].held == ({one: 1} if finds else {})
 
@@ -222,10 +226,11 @@ def test_an_adapter_that_no_event_named_yet_is_not_the_base_model():
     (one,) = pool
     producer = make_producer(pool)
     producer.index.apply(one, stored(1, tokens=[7, 8]), model="base")
-    producer.base_models[one] = "base"
+    producer.index.base_models[one] = "base"
     made = cycle([one], model="a")
     made.request = request(7, 8, model="a", has_adapter=True)
-    TokenProducer(TokenParameters(), around()).produce(made)
+    asyncio.run(TokenProducer(TokenParameters(), around()).prepare(made))
+    asyncio.run(producer.prepare(made))
     producer.produce(made)
     assert made.prefixes["it"].held == {}
 
@@ -255,6 +260,7 @@ def test_a_measured_index_counts_what_comes_and_goes():
         producer.index.apply(endpoint, event, model="")
     wanted = cycle([endpoint])
     wanted.prompts, wanted.has_real_tokens = [tokens], True
+    asyncio.run(producer.prepare(wanted))
     producer.produce(wanted)
     around_.metrics.text()
     prefix = "llm_d_epp_kv_cache_"

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
-from weft.compute.load import load_runner
 from weft.model.open import open_model
 
 WORD = 2**32

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.compute.runners import load_runner
 from tests.model.quantized.packers import (
     Rounded,
     assert_same_model,
@@ -11,7 +12,6 @@ from tests.model.quantized.packers import (
     rounded,
     write,
 )
-from weft.compute.load import load_runner
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 

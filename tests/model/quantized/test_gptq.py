@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.compute.runners import load_runner
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.quantized.packers import (
     assert_same_model,
@@ -13,7 +14,6 @@ from tests.model.quantized.packers import (
     word,
     write,
 )
-from weft.compute.load import load_runner
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 

@@ -5,9 +5,9 @@ import copy
 import numpy as np
 import pytest
 
+from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
-from weft.compute.load import load_runner
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 
@@ -63,6 +63,17 @@ def test_int8_weights_are_read_as_what_they_mean(tmp_path, compute):
     expected = logits_of(str(write_checkpoint(tmp_path / "meant", tensors=meant)), compute=compute)
     got = logits_of(write(tmp_path / "int8", tensors=rounded), compute=compute)
     assert got.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("compute", ["reference", "native"])
+@pytest.mark.parametrize("scale", [np.nan, np.inf, 3e37])
+def test_a_scale_that_gives_no_numbers_is_refused(tmp_path, compute, scale):
+    """Also one that is a number itself, and times 127 is none."""
+    tensors, _ = rounded_tensors()
+    tensors[Q + "_scale"][3] = scale
+    checkpoint = open_model(write(tmp_path / "m", tensors=tensors))
+    with pytest.raises(ConfigError, match=r"q_proj.weight.* holds NaN or infinity"):
+        load_runner(checkpoint, compute=compute)
 
 
 @pytest.mark.parametrize("compute", ["reference", "native"])

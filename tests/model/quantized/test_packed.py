@@ -11,8 +11,8 @@ from compressed_tensors.quantization.lifecycle.forward import dequantize, quanti
 from safetensors.torch import load_file, save_file
 
 import weft
+from tests.compute.runners import load_runner
 from tests.model.quantized.packers import assert_same_model, logits_of, packed_tensors, write
-from weft.compute.load import load_runner
 from weft.core.errors import ConfigError
 from weft.core.types import SamplingParams
 from weft.model.open import open_model

@@ -5,9 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from tests.compute.runners import load_runner
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.quantized.packers import Rounded, awq, gptq, words
-from weft.compute.load import load_runner
 from weft.model.open import open_model
 from weft.model.quantized.awq import AwqFormat
 from weft.model.quantized.compressed import PackedFormat

@@ -26,7 +26,7 @@ def test_the_embedded_model_is_known():
     with ChatTemplate(source, {}) as template:
         messages = [{"role": "user", "content": "Hi <think>"}]
         closed = template.render(messages)
-        asked = template.render(messages, enable_thinking=True)
+        asked = template.render(messages, template_kwargs={"enable_thinking": True})
     family = REASONING_PARSERS["qwen3"]
     assert starts_in_reasoning(closed, family) is False
     assert starts_in_reasoning(asked, family) is None

@@ -44,6 +44,24 @@ ANSWERS = {
         ),
         [("r", "Hm."), ("call", "f", "{}", "functions.f:0")],
     ),
+    "kimi_k2: a call ends thoughts where nobody looks for calls": (
+        "kimi_k2",
+        None,
+        "<think>Hm.<|tool_calls_section_begin|> <|tool_call_begin|>functions.f:0",
+        [("r", "Hm."), ("c", "<|tool_calls_section_begin|> <|tool_call_begin|>functions.f:0")],
+    ),
+    "kimi_k2: a call ends thoughts where others' calls are looked for": (
+        "kimi_k2",
+        "hermes",
+        'Hm.<|tool_calls_section_begin|><tool_call>{"name": "f", "arguments": {}}</tool_call>',
+        [("r", "Hm."), ("c", "<|tool_calls_section_begin|>"), ("call", "f", "{}")],
+    ),
+    "kimi_k2: nothing follows the mark": (
+        "kimi_k2",
+        None,
+        "Hm.<|tool_calls_section_begin|>",
+        [("r", "Hm."), ("c", "<|tool_calls_section_begin|>")],
+    ),
     "hunyuan_a13b: tags around the answer": (
         "hunyuan_a13b",
         "hunyuan_a13b",
@@ -161,3 +179,13 @@ def test_ids_count_over_the_conversation():
     text = "<|tool_call_begin|>f<|tool_call_argument_begin|>{}<|tool_call_end|>"
     found = take_apart([text], tool="kimi_k2", num_earlier_calls=5)
     assert found == [("call", "f", "{}", "functions.f:5")]
+
+
+@pytest.mark.parametrize("tool", [None, *(n for n, f in TOOL_PARSERS.items() if not f.is_harmony)])
+@pytest.mark.parametrize("name", [n for n in MARKED if REASONING_PARSERS[n].implicit_ends])
+def test_a_mark_that_ends_thoughts_may_stand_before_anything(name, tool):
+    """Whoever's calls are looked for, or nobody's: there are thoughts, and then what is left."""
+    end = REASONING_PARSERS[name].implicit_ends[0]
+    for rest in ("", "Hi", end, "{", "[", "<tool_call>"):
+        parts = take_apart(f"Hm.{end}{rest}", name, tool)
+        assert parts[0] == ("r", "Hm.")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.text.parsers.taking_apart import feed_all, join
@@ -197,6 +197,8 @@ def test_every_family_is_written_here():
 @given(calls=_CALLS.filter(lambda calls: len({name for name, _ in calls}) == len(calls)))
 def test_what_a_template_writes_is_read_back(family, calls):
     """Names, keys and values of every JSON type, with quotes, escapes and all of Unicode in texts."""
+    # Harmony's marks are tokens of their own: no text holds one.
+    assume(family != "openai" or "<|" not in _dump(calls))
     parser = make_output_parser(reasoning=None, tool=family, tools=_declare(calls))
     parts = join(feed_all(parser, WRITERS[family](calls)))
     assert [(name, json.loads(arguments)) for _, name, arguments, *_ in parts] == calls

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.web.http.serving import generate, make_state, post, serving
 from weft import __version__
+from weft.text.chat import RESERVED_NAMES
 from weft.web.admin.invocations import invocations_endpoint, target_of
 from weft.web.http.endpoint import Answer, Call
 from weft.web.routes import all_endpoints
@@ -46,9 +47,23 @@ async def test_text_becomes_tokens_and_text_again():
         ).json()
         text = (await site.http.post("/detokenize", json={"tokens": tokens["tokens"]})).json()
     assert tokens["count"] == len(tokens["tokens"]) == len("naïve".encode())
-    assert "".join(tokens["token_strs"]) == "naïve"
+    assert tokens["token_strs"] == [*"na", "Ã", "¯", *"ve"]
     assert tokens["max_model_len"] == 256
     assert text == {"prompt": "naïve"}
+
+
+SAID = [{"role": "user", "content": "a"}]
+
+
+async def test_what_no_context_holds_is_not_tokenised():
+    """Nor are so many ids made into text: both would take time and memory for nothing."""
+    async with serving() as site:
+        long = await site.http.post("/tokenize", json={"prompt": "a" * 2**19})
+        many = await site.http.post("/detokenize", json={"tokens": [65] * 257})
+        most = await site.http.post("/detokenize", json={"tokens": [65] * 256})
+    assert (long.status_code, many.status_code, most.status_code) == (400, 400, 200)
+    assert long.json()["error"]["code"] == "context_length_exceeded"
+    assert many.json()["error"]["code"] == "context_length_exceeded"
 
 
 async def test_a_conversation_becomes_tokens():
@@ -69,11 +84,21 @@ async def test_a_conversation_becomes_tokens():
         ("/tokenize", {"prompt": 1}, "prompt"),
         ("/tokenize", {"prompt": "a", "tools": []}, "tools"),
         ("/tokenize", {"prompt": "a", "continue_final_message": True}, "add_generation_prompt"),
-        ("/tokenize", {"messages": [{"role": "user"}], "chat_template": "x"}, "chat_template"),
+        ("/tokenize", {"messages": [{"role": "user"}]}, "messages"),
+        ("/tokenize", {"messages": [{"role": "oracle", "content": "a"}]}, "messages"),
+        ("/tokenize", {"messages": SAID, "chat_template": "x"}, "chat_template"),
         (
             "/tokenize",
-            {"messages": [{"role": "user"}], "chat_template_kwargs": {"tokenize": True}},
+            {"messages": SAID, "chat_template_kwargs": {"tokenize": True}},
             "chat_template_kwargs",
+        ),
+        *(
+            (
+                "/tokenize",
+                {"messages": SAID, "chat_template_kwargs": {name: None}},
+                "chat_template_kwargs",
+            )
+            for name in sorted(RESERVED_NAMES)
         ),
         ("/tokenize", {"prompt": "a", "mm_processor_kwargs": {}}, "mm_processor_kwargs"),
         ("/detokenize", {"tokens": [-1]}, "tokens[0]"),

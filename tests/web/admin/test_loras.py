@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.model.adapters import write_adapter
 from tests.web.serving import RANDOM, http_serving, serving
 from weft.model.open import open_model
-from weft.web.served import ApiOptions
+from weft.web.options import ApiOptions
 
 SPEC = open_model(RANDOM).spec
 CONTROL = {"authorization": "Bearer control"}
@@ -24,7 +25,7 @@ async def http(options=UPDATING, **settings):
     async with (
         serving(RANDOM, options=options, template=TEMPLATE, **settings) as served,
         http_serving(served, control_api_keys=("control",)) as base,
-        httpx2.AsyncClient(base_url=base, timeout=30) as client,
+        httpx2.AsyncClient(base_url=base, timeout=PATIENCE_S) as client,
     ):
         yield client
 

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from anthropic.types import Message
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, overloaded
 from tests.web.anthropic.calls import HELLO, weather_tool
 from tests.web.serving import ECHO, RANDOM, SCRIPT, TINY, http_serving, serving
@@ -16,7 +17,7 @@ from weft.cli.loading import to_api_options
 from weft.cli.options import ServeOptions
 from weft.core.errors import DeadlineExceeded, GenerationError, Unsupported
 from weft.model.open import open_model
-from weft.web.served import ApiOptions
+from weft.web.options import ApiOptions
 
 QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"unit": "c"}}\n</tool_call>'
@@ -207,10 +208,10 @@ class FailingEngine(FakeEngine):
         super().__init__()
         self.error, self.num_outputs = error, num_outputs
 
-    async def generate(self, *args, **options):
+    async def run(self, request):
         """As many outputs as there are to be, and the error."""
         num_left = self.num_outputs
-        async for output in super().generate(*args, **options):
+        async for output in super().run(request):
             if num_left == 0:
                 raise self.error
             num_left -= 1
@@ -295,6 +296,6 @@ async def test_a_client_that_leaves_ends_its_request():
         await anext(aiter(stream))
         assert served.client.num_active_requests == 1
         await stream.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while served.client.num_active_requests:  # noqa: ASYNC110 - nobody is told of it
                 await asyncio.sleep(0.01)

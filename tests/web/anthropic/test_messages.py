@@ -9,7 +9,7 @@ from tests.web.anthropic.calls import HELLO, count, create, stream, weather_tool
 from tests.web.serving import ECHO, RANDOM, SCRIPT, TINY, serving
 from weft.core.errors import BadRequest, ContextLengthExceeded, NotFound
 from weft.web.anthropic.writer import SIGNATURE
-from weft.web.served import ApiOptions
+from weft.web.options import ApiOptions
 
 QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 THOUGHT = "<think>Hm.</think>"

@@ -12,7 +12,7 @@ from weft.web.chat.fold import fold
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import MAX_FORCED_CALLS
 from weft.web.chat.turn import Began, Ended, NamedTool, Tool, Turn, TurnDelta
-from weft.web.served import ApiOptions
+from weft.web.options import ApiOptions
 
 HELLO = ({"role": "user", "content": "hello"},)
 

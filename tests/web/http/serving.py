@@ -11,6 +11,7 @@ import httpx2
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
 from weft.core.types import OutputKind, SamplingParams
 from weft.model.embedded.byte_tokenizer import tokenizer_files
@@ -128,7 +129,7 @@ class Site:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(data)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 return await until_closed(reader)
         finally:
             writer.close()

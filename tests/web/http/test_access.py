@@ -25,6 +25,7 @@ WAYS = {
     "open first": ("/health/..{}", ""),
     "open after": ("{}/../health", ""),
     "encoded dot": ("/%2e{}", ""),
+    "encoded probe": ("/%68ealth", ""),
     "open query": ("{}?/health", ""),
     "open fragment": ("{}#/health", ""),
     "absolute": ("http://localhost{}", ""),
@@ -48,12 +49,65 @@ async def test_no_route_answers_without_a_key(way: str):
     assert statuses == {b"401"}
 
 
+# By hand, and not from the table of endpoints: who opens another one has to say so here too.
+OPEN = {
+    ("GET", "/health"),
+    ("GET", "/ping"),
+    ("POST", "/ping"),
+    ("GET", "/livez"),
+    ("GET", "/readyz"),
+    ("GET", "/startupz"),
+}
+CONTROL = {
+    ("POST", "/pause"),
+    ("POST", "/resume"),
+    ("GET", "/is_paused"),
+    ("GET", "/is_sleeping"),
+    ("POST", "/reset_prefix_cache"),
+    ("POST", "/abort_requests"),
+    ("POST", "/v1/load_lora_adapter"),
+    ("POST", "/v1/unload_lora_adapter"),
+    # Not offered, which is for holders of that key to learn.
+    ("POST", "/sleep"),
+    ("POST", "/wake_up"),
+    ("POST", "/update_weights"),
+    ("POST", "/scale_elastic_ep"),
+    ("POST", "/is_scaling_elastic_ep"),
+}
+
+
+async def statuses_with(headers: dict[str, str]) -> dict[tuple[str, str], int]:
+    """What every endpoint says to a request with these headers and without a body."""
+    found = {}
+    async with serving(**KEYS) as site:
+        for endpoint in all_endpoints(make_state()):
+            path = endpoint.path.replace("{model:path}", "x").replace("{response_id}", "x")
+            answer = await site.http.request(endpoint.method, path, headers=headers)
+            found[endpoint.method, endpoint.path] = answer.status_code
+    return found
+
+
+async def test_these_routes_are_open_and_no_others():
+    """Without a key: probes, and nothing that knows of a model."""
+    statuses = await statuses_with({})
+    assert {route for route, status in statuses.items() if status != 401} == OPEN
+    assert len(statuses) > 40
+
+
+async def test_these_routes_take_the_control_key_and_no_other():
+    """A key for the API does not reach them; the control key reaches nothing else."""
+    with_api_key = await statuses_with({"x-api-key": "first"})
+    with_control_key = await statuses_with({"x-api-key": "control"})
+    assert {route for route, status in with_api_key.items() if status in (401, 403)} == CONTROL
+    assert {r for r, status in with_control_key.items() if status != 401} == CONTROL | OPEN
+
+
 @pytest.mark.parametrize("way", ["two slashes", "dots", "open first", "encoded dot"])
 async def test_a_path_is_what_it_says(way: str):
     """Nothing is decoded or tidied: with a key such a path is unknown, and never another one's."""
     async with serving(**KEYS) as site:
         answer = await site.exchange(
-            f"GET {WAYS[way][0].format('/version')} HTTP/1.1\r\nHost: x\r\n"
+            f"GET {WAYS[way][0].format('/version')} HTTP/1.1\r\nHost: localhost\r\n"
             "Authorization: Bearer first\r\nConnection: close\r\n\r\n".encode()
         )
     assert answer.startswith(b"HTTP/1.1 404 ")
@@ -125,6 +179,52 @@ async def test_control_takes_addresses(host: str):
     assert await control({"x-api-key": "control", "host": host}, **KEYS) == 200
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/metrics", "/server_info", "/openapi.json", "/none"]
+)
+@pytest.mark.parametrize("keys", [{}, KEYS], ids=["open", "keys"])
+async def test_a_strange_name_gets_nothing(path: str, keys):
+    """A web page may have its own name looked up as this machine's, and would read the answer."""
+    async with serving(headers={"x-api-key": "first"}, **keys) as site:
+        answer = await site.http.get(path, headers={"host": "evil.example:8000"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "host_not_allowed")
+    assert "--allowed-hosts" in answer.json()["error"]["message"]
+
+
+async def test_a_strange_name_is_refused_as_each_api_refuses():
+    """Before anything of the body is read."""
+    async with serving() as site:
+        strange = {"host": "evil.example"}
+        openai = await site.http.post("/test/chat/completions", json={}, headers=strange)
+        anthropic = await site.http.post("/v1/messages/test", json={}, headers=strange)
+    assert (openai.status_code, openai.json()["error"]["type"]) == (403, "permission_error")
+    assert (anthropic.status_code, anthropic.json()["type"]) == (403, "error")
+
+
+async def test_names_can_be_allowed():
+    """Those of a proxy before the server; nobody else's."""
+    async with serving(allowed_hosts=("llm.example",)) as site:
+        statuses = [
+            (await site.http.get("/v1/models", headers={"host": host})).status_code
+            for host in ("llm.example", "LLM.example:443", "localhost", "other.example")
+        ]
+    assert statuses == [200, 200, 200, 403]
+
+
+async def test_a_server_for_other_machines_takes_any_name():
+    """It is known by names that nobody told it."""
+    async with serving(host="0.0.0.0") as site:
+        answer = await site.http.get("/v1/models", headers={"host": "llm.example"})
+    assert answer.status_code == 200
+
+
+async def test_probes_take_any_name():
+    """Supervisors and gateways ask by names of their own, and learn only that the server is there."""
+    async with serving() as site:
+        answer = await site.http.get("/health", headers={"host": "workers_http"})
+    assert answer.status_code == 200
+
+
 async def test_pages_of_other_origins_get_nothing_by_default():
     """No header that would let them read, and no answer to their question."""
     async with serving() as site:
@@ -153,3 +253,21 @@ async def test_pages_of_allowed_origins_may_read():
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == "https://a.example"
     assert (other.status_code, "access-control-allow-origin" in other.headers) == (401, False)
+
+
+async def test_a_path_is_not_decoded_before_it_is_matched():
+    """An encoded letter leads nowhere, though what it decodes to is there."""
+    async with serving(**KEYS, headers={"x-api-key": "first"}) as site:
+        plain, encoded = await site.http.get("/version"), await site.http.get("/%76ersion")
+    assert (plain.status_code, encoded.status_code) == (200, 404)
+
+
+async def test_a_connection_goes_on_behind_a_preflight():
+    """A browser sends its request on the connection on which it asked whether it may."""
+    origin = b"Origin: https://a.example\r\nHost: x\r\n"
+    ask = b"OPTIONS /v1/models HTTP/1.1\r\nAccess-Control-Request-Method: GET\r\n" + origin
+    get = b"GET /health HTTP/1.1\r\nConnection: close\r\n" + origin
+    async with serving(allowed_origins=("https://a.example",), **KEYS) as site:
+        answer = await site.exchange(ask + b"\r\n" + get + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 204 ")
+    assert answer.count(b"HTTP/1.1 200 ") == 1

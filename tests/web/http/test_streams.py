@@ -7,6 +7,7 @@ import httpx2
 import openai
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import reference_tokens
 from tests.web.http.serving import PROMPT, Site, post, serving
 from weft.core.errors import GenerationError, Overloaded
@@ -130,7 +131,7 @@ async def test_a_caller_who_leaves_a_stream_ends_its_work():
         answer, rest = await begun(site)
         rest.cancel()
         await answer.aclose()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             await site.engine.wait_for_open(0)
         assert len(site.engine.dropped) == 1
         await site.engine.run_freely()
@@ -144,7 +145,7 @@ async def test_a_caller_who_leaves_before_an_answer_ends_its_work():
         asking = asyncio.create_task(site.http.post(URL, json={}))
         await site.engine.wait_for_open(1)
         asking.cancel()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             await site.engine.wait_for_open(0)
         assert len(site.engine.dropped) == 1
         await site.engine.run_freely()
@@ -189,11 +190,11 @@ async def test_a_reader_who_takes_nothing_is_hung_up_on():
     async with serving(post("/endless", endless), write_timeout_s=0.2) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port, limit=1000)
         writer.write(
-            b"POST /endless HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /endless HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: 2\r\n\r\n{}"
         )
         await reader.readline()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await closed.wait()
         writer.close()
         await site.check_canary()

@@ -7,8 +7,11 @@ import pytest
 
 from tests.web.http.serving import serving
 
-GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n"
-POST = b"POST /test/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
+POST = (
+    b"POST /test/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+)
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 SMUGGLED = {
     "both": POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "both the other way": POST
@@ -19,17 +22,30 @@ SMUGGLED = {
     "negative length": POST + b"Content-Length: -2\r\n\r\n{}",
     "signed length": POST + b"Content-Length: +2\r\n\r\n{}",
     "huge length": POST + b"Content-Length: 99999999999999999999999\r\n\r\n{}",
+    "zeros": POST + b"Content-Length: " + b"0" * 4301 + b"\r\n\r\n",
+    "long length": POST + b"Content-Length: " + b"0" * 18 + b"02\r\n\r\n{}",
+    "no host": b"GET /v1/models HTTP/1.1\r\n\r\n",
+    "http/0.9": b"GET /v1/models\r\n\r\n",
+    "http/0.9 by name": b"GET /v1/models HTTP/0.9\r\nHost: localhost\r\n\r\n",
+    "http/2.0 by name": b"GET /v1/models HTTP/2.0\r\nHost: localhost\r\n\r\n",
+    "chunk of no size": CHUNKED + b"zz\r\n{}\r\n0\r\n\r\n",
+    "chunk of empty size": CHUNKED + b"\r\n{}\r\n0\r\n\r\n",
+    "negative chunk": CHUNKED + b"-2\r\n{}\r\n0\r\n\r\n",
+    "chunk in words of C": CHUNKED + b"0x2\r\n{}\r\n0\r\n\r\n",
+    "huge chunk": CHUNKED + b"f" * 17 + b"\r\n{}\r\n0\r\n\r\n",
+    "chunk longer than it says": CHUNKED + b"2\r\n{} \r\n0\r\n\r\n",
+    "a second chunk of no size": CHUNKED + b"2\r\n{}\r\nzz\r\n",
     "other coding": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "coding twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n",
     "space before colon": POST + b"Content-Length : 2\r\n\r\n{}",
     "folded": GET + b"X-A: b\r\n c\r\n\r\n",
-    "bare newline": b"GET /v1/models HTTP/1.1\nHost: x\n\n",
+    "bare newline": b"GET /v1/models HTTP/1.1\nHost: localhost\n\n",
     "two hosts": GET + b"Host: y\r\n\r\n",
     "nul": GET + b"X-A: b\x00c\r\n\r\n",
     "no method": b"/v1/models HTTP/1.1\r\n\r\n",
     "other protocol": b"GET / FTP/1.1\r\n\r\n",
-    "not ascii": "GET /é HTTP/1.1\r\nHost: x\r\n\r\n".encode(),
-    "connect": b"CONNECT x HTTP/1.1\r\nHost: x\r\n\r\n",
+    "not ascii": "GET /é HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
+    "connect": b"CONNECT x HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
     "http/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "noise": bytes(range(256)),
@@ -55,7 +71,7 @@ async def test_what_can_be_read_in_two_ways_is_refused(data: bytes):
         pytest.param(GET + b"X-A: " + b"y" * 40_000 + b"\r\n\r\n", id="one large"),
         pytest.param(GET + b"X-A: " + b"y" * 40_000, id="never ends"),
         pytest.param(GET + b"X-A: yyyyyyyyyyyyyyyyyyyyyyyy\r\n" * 1200 + b"\r\n", id="many"),
-        pytest.param(b"GET /" + b"y" * 40_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", id="path"),
+        pytest.param(b"GET /" + b"y" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", id="path"),
     ],
 )
 async def test_a_head_over_the_limit_is_refused(data: bytes):
@@ -71,6 +87,22 @@ async def test_a_head_within_the_limit_is_read():
     async with serving() as site:
         answer = await site.http.get("/v1/models", headers={"x-a": "y" * 30_000})
     assert answer.status_code == 200
+
+
+async def test_http_1_0_needs_no_host():
+    """Its clients never had to say it."""
+    async with serving() as site:
+        answer = await site.exchange(b"GET /v1/models HTTP/1.0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_broken_chunk_behind_a_request_that_is_answered_is_no_answer_to_it():
+    """Two answers to one request would be taken for those of two."""
+    whole = POST + b"Content-Length: 2\r\n\r\n{}"
+    async with serving() as site:
+        answer = await site.exchange(whole + CHUNKED + b"zz\r\n")
+        await site.check_canary()
+    assert b"HTTP/1.1 400 " not in answer
 
 
 async def test_headers_after_the_body_are_bounded_and_dropped():

@@ -9,6 +9,7 @@ from tests.doubles.fake_engine import FakeEngine
 from tests.web.openai.calls import CHAT, HELLO, answer, chat, chat_chunks, complete, make_call
 from tests.web.serving import ECHO, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded, EngineDead, NotFound
+from weft.text.chat import RESERVED_NAMES
 from weft.web.openai.calling import heading
 from weft.web.openai.chat import to_turn
 
@@ -59,6 +60,14 @@ def test_wrong_types_do_not_decode(fields):
     """Nothing is converted: a bool is no number and a number no text."""
     with pytest.raises(msgspec.ValidationError):
         make_call(None, CHAT, {"messages": HELLO, **fields})
+
+
+CALLED = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def said(message: dict) -> dict:
+    """A conversation with such a message in it."""
+    return {"messages": [*HELLO, message, *HELLO]}
 
 
 ROWS = [
@@ -122,6 +131,19 @@ ROWS = [
     (SCHEMA, {"structured_outputs": {"regex": "a"}, SCHEMA: {"type": "json_object"}}),
     ("guided_choice", {"guided_regex": "a", "guided_choice": ["b"]}),
     ("guided_whitespace_pattern", {"guided_regex": "a", "guided_whitespace_pattern": " "}),
+    ("messages", said({"role": "tool", "content": "x", "tool_call_id": 5})),
+    ("messages", said({"role": "tool", "content": "x", "name": ["f"]})),
+    ("messages", said({"role": "user", "content": "x", "name": 1})),
+    ("messages", said({"role": "assistant", "reasoning": 5})),
+    ("messages", said({"role": "assistant", "refusal": {"a": 1}})),
+    ("messages", said({"role": "assistant", "tool_calls": [{**CALLED, "id": 5}]})),
+    ("messages", said({"role": "assistant", "tool_calls": [{**CALLED, "type": []}]})),
+    (
+        "messages",
+        said({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}),
+    ),
+    ("messages", said({"role": "user", "tool_calls": []})),
+    ("messages", said({"role": "assistant", "tool_calls": None})),
     ("tools", {"tools": [weather_tool(), weather_tool()]}),
     ("tools", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}),
     ("tools", {"tools": [{"type": "function"}]}),
@@ -140,6 +162,10 @@ ROWS = [
     ("chat_template", {"chat_template": "{{ messages }}"}),
     ("chat_template_kwargs", {"chat_template_kwargs": {"chat_template": "x"}}),
     ("chat_template_kwargs", {"chat_template_kwargs": {"tokenize": False}}),
+    *(
+        ("chat_template_kwargs", {"chat_template_kwargs": {name: True}})
+        for name in sorted(RESERVED_NAMES)
+    ),
     (
         "continue_final_message",
         {"continue_final_message": True, "add_generation_prompt": True},
@@ -280,3 +306,21 @@ async def test_a_dead_engine_never_begins_a_stream():
             await chat_chunks(dead)
         with pytest.raises(EngineDead):
             await complete(dead)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "tool_calls": []},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "assistant", "tool_calls": [CALLED]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+        {"role": "tool", "content": "x", "tool_call_id": "c", "name": "f"},
+        {"role": "tool", "content": "x", "tool_call_id": None},
+    ],
+)
+async def test_messages_that_clients_send_are_taken(message: dict):
+    """An empty list of calls says that there were none, also where there is no content."""
+    async with serving() as served:
+        answer = await chat(served, said(message), max_tokens=2)
+    assert answer["choices"][0]["finish_reason"] == "length"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.web.openai.calls import HELLO, chat, chat_chunks
 from tests.web.serving import ECHO, SCRIPT, TINY, is_compact, serving, weather_tool
-from weft.web.served import ApiOptions
+from weft.web.options import ApiOptions
 
 SEEDED = {"seed": 7, "temperature": 1.0, "max_tokens": 12}
 
@@ -152,6 +152,7 @@ async def test_the_whole_answer():
             "prompt_tokens": whole["usage"]["prompt_tokens"],
             "completion_tokens": 3,
             "total_tokens": whole["usage"]["prompt_tokens"] + 3,
+            "prompt_tokens_details": {"cached_tokens": 0},
         },
         "service_tier": None,
         "system_fingerprint": None,
@@ -196,13 +197,13 @@ async def test_the_server_can_force_usage():
     assert stream[-1]["usage"]["completion_tokens"] == 1
 
 
-async def test_cached_tokens_are_told_where_there_are_any():
-    """And only then; the server can keep them to itself."""
+async def test_cached_tokens_are_told():
+    """Also that there are none; the server can keep them to itself."""
     long = [{"role": "user", "content": "hello " * 40}]
     async with serving(ECHO) as served:
         cold = await chat(served, messages=long, max_tokens=1)
         warm = await chat(served, messages=long, max_tokens=1)
-    assert "prompt_tokens_details" not in cold["usage"]
+    assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     async with serving(ECHO, options=ApiOptions(enable_prompt_tokens_details=False)) as served:
         await chat(served, messages=long, max_tokens=1)

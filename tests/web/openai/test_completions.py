@@ -9,6 +9,7 @@ from tests.web.serving import ECHO, TINY, serving
 from weft.core.errors import BadRequest
 
 SEEDED = {"seed": 7, "temperature": 1.0, "max_tokens": 8}
+NONE_CACHED = {"prompt_tokens_details": {"cached_tokens": 0}}
 
 
 def folded(stream: list[dict]) -> list[dict]:
@@ -26,7 +27,8 @@ def folded(stream: list[dict]) -> list[dict]:
                 known["token_ids"] = known["token_ids"] + news["token_ids"]
             if news["logprobs"] is not None:
                 known["logprobs"] = {
-                    key: known["logprobs"][key] + news["logprobs"][key] for key in news["logprobs"]
+                    key: rows if rows is None else known["logprobs"][key] + rows
+                    for key, rows in news["logprobs"].items()
                 }
             assert known["finish_reason"] is None
             known["finish_reason"], known["stop_reason"] = (
@@ -74,7 +76,12 @@ def test_a_stream_says_what_the_answer_says(shape, running):
     body = {**SEEDED, **shape}
     whole = wait(complete(served, body))
     stream = wait(complete_chunks(served, {**body, "stream_options": {"include_usage": True}}))
-    assert folded(stream) == flat(whole)
+    told = folded(stream)
+    if shape.get("echo") and not shape.get("return_token_ids"):
+        # A stream begins with the prompt's ids there, as vLLM's does; a whole answer has them not.
+        assert all(choice.pop("prompt_token_ids") for choice in told)
+        told = [{**choice, "prompt_token_ids": None} for choice in told]
+    assert told == flat(whole)
     assert stream[-1]["usage"] == whole["usage"]
 
 
@@ -98,7 +105,8 @@ async def test_every_field_of_a_chunk_is_written():
         }
     ]
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
+    counts = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
+    assert last["usage"] == {**counts, **NONE_CACHED}
 
 
 async def test_answers_are_numbered_through_all_prompts():
@@ -107,7 +115,8 @@ async def test_answers_are_numbered_through_all_prompts():
         whole = await complete(served, prompt=["abc", "de"], n=2, max_tokens=2)
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
     assert [choice["text"] for choice in whole["choices"]] == ["ab", "ab", "de", "de"]
-    assert whole["usage"] == {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
+    counts = {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
+    assert whole["usage"] == {**counts, **NONE_CACHED}
 
 
 async def test_sixteen_tokens_where_nothing_is_said():
@@ -152,7 +161,8 @@ async def test_no_tokens_and_an_echo_give_the_prompt_alone(is_streamed):
     assert [choice["text"] for choice in choices] == ["hello", "hello"]
     assert [choice["finish_reason"] for choice in choices] == ["length", "length"]
     assert all(choice["logprobs"]["tokens"] == list("hello") for choice in choices)
-    assert usage == {"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}
+    counts = {"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}
+    assert usage == {**counts, **NONE_CACHED}
 
 
 async def test_ids_come_in_place_of_an_echo():
@@ -162,6 +172,44 @@ async def test_ids_come_in_place_of_an_echo():
     assert folded(stream)[0]["text"] == "he"
     assert stream[0]["choices"][0]["prompt_token_ids"] == list(b"hello")
     assert all(chunk["choices"][0]["prompt_token_ids"] is None for chunk in stream[1:])
+
+
+async def test_an_echoed_stream_begins_with_the_prompts_ids():
+    """Asked for or not, once, beside its text."""
+    async with serving(ECHO) as served:
+        stream = await complete_chunks(served, echo=True, max_tokens=2)
+    [first, *rest] = [chunk["choices"][0] for chunk in stream]
+    assert first["text"].startswith("hello")
+    assert (first["prompt_token_ids"], first["token_ids"]) == (list(b"hello"), None)
+    assert all(choice["prompt_token_ids"] is None for choice in rest)
+
+
+@pytest.mark.parametrize("num_top", [0, 2])
+async def test_an_echo_with_logprobs_has_the_prompts_beside_them(num_top):
+    """In both forms, as the engine computed them for the echo."""
+    async with serving() as served:
+        whole = await complete(served, echo=True, logprobs=num_top, max_tokens=1)
+        plain = await complete(served, logprobs=num_top, max_tokens=1)
+    (choice,) = whole["choices"]
+    scores = [
+        None if row is None else row[str(token_id)]["logprob"]
+        for token_id, row in zip(b"hello", choice["prompt_logprobs"], strict=True)
+    ]
+    assert scores == choice["logprobs"]["token_logprobs"][:5]
+    assert plain["choices"][0]["prompt_logprobs"] is None
+
+
+async def test_who_asks_for_no_alternatives_gets_none():
+    """With 0, the tokens that came are scored, and no lists beside them are made, as from OpenAI."""
+    async with serving() as served:
+        none = await complete(served, logprobs=0, echo=True, max_tokens=2)
+        stream = await complete_chunks(served, logprobs=0, max_tokens=2, ignore_eos=True)
+        one = await complete(served, logprobs=1, max_tokens=2, ignore_eos=True)
+    rows = none["choices"][0]["logprobs"]
+    assert rows["top_logprobs"] is None
+    assert len(rows["token_logprobs"]) == len(rows["tokens"]) == 7
+    assert all(chunk["choices"][0]["logprobs"]["top_logprobs"] is None for chunk in stream)
+    assert len(one["choices"][0]["logprobs"]["top_logprobs"]) == 2
 
 
 async def test_ids_are_a_prompt_and_echo_as_text():

@@ -9,10 +9,10 @@ from weft.core.errors import BadRequest
 from weft.schema.chat import ChatBody, FunctionBody, ToolBody
 from weft.schema.completion import CompletionBody
 from weft.schema.sampling import JsonSchemaFormat, ResponseFormat, StreamOptions
-from weft.web.chat.tools import forced_calls
+from weft.web.chat.format import forced_format
 from weft.web.openai.calling import heading
 from weft.web.openai.chat import to_shape, to_turn
-from weft.web.openai.completions import to_job
+from weft.web.openai.completions import completion_params, to_job
 from weft.web.openai.unsupported import INNER_LABELS, LABELS, REFUSED
 
 TAG = '{"type":"structural_tag","format":{"type":"any_text"}}'
@@ -135,7 +135,16 @@ async def completions_outcome(served, fields):
     job = await to_job(call, call.body)
     head = heading(call, call.body, prefix="cmpl", created=0)
     shape = {name: getattr(job.shape, name) for name in job.shape.__slots__ if name != "head"}
-    return head, shape, job.prompts, job.has_prompt_rows, job.priority
+    params = completion_params(served, call.body)  # a request no longer tells 1.0 from nothing
+    requests = [comparable(request) for request in job.requests]
+    return head, shape, params, requests, job.has_prompt_rows
+
+
+def comparable(request):
+    """A request without what no two share."""
+    return msgspec.structs.replace(
+        request, engine_id="", arrival_time=0.0, seed=request.params.seed or 0
+    )
 
 
 OUTCOMES = {"chat": chat_outcome, "completions": completions_outcome}
@@ -191,8 +200,8 @@ async def test_inner_labels_change_nothing(name):
     async with serving(ECHO) as served:
         bare, _ = await chat_outcome(served, inner(name, None))
         labelled, _ = await chat_outcome(served, inner(name, value))
-    assert labelled.params == bare.params
-    assert forced_calls(labelled) == forced_calls(bare)
+        assert labelled.params == bare.params
+        assert forced_format(served, labelled) == forced_format(served, bare)
 
 
 def test_inner_fields_are_all_known_here():

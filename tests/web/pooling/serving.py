@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 
 import httpx2
 
+from tests.busy import PATIENCE_S
 from tests.web.serving import http_serving, serving
 
 RANDOM = "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&vocab=400&max_len=64"
@@ -16,7 +17,7 @@ async def http(model: str = RANDOM, **settings):
     async with (
         serving(model, **settings) as served,
         http_serving(served) as base,
-        httpx2.AsyncClient(base_url=base, timeout=30) as client,
+        httpx2.AsyncClient(base_url=base, timeout=PATIENCE_S) as client,
     ):
         yield client
 

@@ -75,16 +75,19 @@ async def test_every_class_has_its_score(classifier):
 
 
 async def test_pooling_gives_every_token_its_vector(embedder):
-    """token_embed is the default; other tasks by name."""
-    answer = await post(embedder, "/pooling", input=["the cat", "sun"])
+    """By the task's name; an embedder that is not told gives each input one."""
+    each = {"task": "token_embed"}
+    answer = await post(embedder, "/pooling", input=["the cat", "sun"], **each)
     assert answer["id"].startswith("pool-")
     assert [np.shape(item["data"]) for item in answer["data"]] == [(4, 48), (3, 48)]
-    (text,) = (await post(embedder, "/pooling", input="sun", encoding_format="base64"))["data"]
+    fields = {"encoding_format": "base64", **each}
+    (text,) = (await post(embedder, "/pooling", input="sun", **fields))["data"]
     numbers = np.frombuffer(base64.b64decode(text["data"]), "<f4").reshape(3, 48)
     assert numbers.tolist() == answer["data"][1]["data"]
     (one,) = (await post(embedder, "/pooling", input="sun", task="embed"))["data"]
+    (untold,) = (await post(embedder, "/pooling", input="sun"))["data"]
     (same,) = (await post(embedder, "/v1/embeddings", input="sun"))["data"]
-    assert one["data"] == same["embedding"]
+    assert one["data"] == untold["data"] == same["embedding"]
 
 
 async def test_pooling_refuses_by_name(embedder, classifier):

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from tests.web.serving import ECHO, SCRIPT, http_serving, serving, weather_tool
 from weft.web.http.endpoint import Call, Events
 from weft.web.http.state import ServerState
+from weft.web.options import ApiOptions
 from weft.web.responses import response_endpoints
 from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
-from weft.web.served import ApiOptions
 
 QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 THOUGHT = "<think>Hm.</think>"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import openai
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
 from tests.web.responses.serving_responses import (
     LONG,
@@ -24,7 +25,7 @@ from weft.web.responses.store import ResponseLimits
 
 async def until(is_so) -> None:
     """Wait for what nobody tells."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not await is_so():  # noqa: ASYNC110 - nobody is told of it
             await asyncio.sleep(0.01)
 

@@ -30,6 +30,8 @@ LOGPROBS = {"include": ["message.output_text.logprobs"]}
             "previous_input_messages",
             {"previous_input_messages": [{"role": "assistant", "tool_calls": 5}]},
         ),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"self": 1}}),
         ("input", {"input": []}),
         ("input", {"input": "x" * 5000}),
         ("max_output_tokens", {"max_output_tokens": 0}),

@@ -1,5 +1,7 @@
 """Input items to messages and to the form in which they are listed; what is no item is refused."""
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,12 +30,12 @@ TOOL_CALL = {"id": "c1", "type": "function", "function": {"name": "f", "argument
 
 def read(*items, find_item=lambda _: None, before=()):
     """What these items come to."""
-    return read_input(list(items), before=before, find_item=find_item)
+    return asyncio.run(read_input(list(items), before=before, find_item=find_item))
 
 
 def test_a_text_is_a_message_of_the_user():
     """Listed with an id, a status and its part."""
-    made = read_input("hello", find_item=lambda _: None)
+    made = asyncio.run(read_input("hello", find_item=lambda _: None))
     (item,) = made.items
     assert item.pop("id").startswith("msg_")
     assert item == {

@@ -9,6 +9,7 @@ from tests.web.serving import serving
 from weft.core.errors import BadRequest, NotFound
 from weft.core.types import OutputKind, SamplingParams
 from weft.web.http.endpoint import Call, Events
+from weft.web.options import ApiOptions
 from weft.web.tokens import ENDPOINTS
 
 _BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
@@ -128,3 +129,11 @@ async def test_simple_generate_refuses_before_it_starts_a_stream():
         assert caught.value.parameter == "top_p"
         with pytest.raises(BadRequest):
             await ask(served, "/generate", prompt="a", prompt_logprobs=1)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_cached_tokens_are_told_unless_the_server_keeps_them(is_told):
+    """As by the other APIs."""
+    async with serving(options=ApiOptions(enable_prompt_tokens_details=is_told)) as served:
+        whole = await generate(served, sampling_params={"max_tokens": 1})
+    assert ("prompt_tokens_details" in whole["usage"]) == is_told

@@ -3,25 +3,22 @@
 from dataclasses import dataclass
 
 from weft.compute.native import _core
-from weft.compute.native.choosing import Choice, choose_token, score_tokens
-from weft.compute.native.drawing import Drawn, draw_rows
-from weft.compute.native.encoder import NativeEncoder
 from weft.compute.native.runner import (
     MAX_THREADS,
     Machine,
+    NativeEncoder,
     NativeRunner,
     Rounding,
     available_cpus,
     trim_heap,
     usable_paths,
 )
-from weft.compute.native.sizes import ResidentBytes, encoder_bytes, resident_bytes
+from weft.compute.native.sampling import choose_token, draw_rows, score_tokens
+from weft.compute.native.sizes import ResidentBytes, resident_bytes
 
 __all__ = [
     "MAX_THREADS",
-    "Choice",
     "Cpu",
-    "Drawn",
     "Limits",
     "Machine",
     "NativeEncoder",
@@ -32,7 +29,6 @@ __all__ = [
     "choose_token",
     "cpu",
     "draw_rows",
-    "encoder_bytes",
     "measure_limits",
     "resident_bytes",
     "score_tokens",

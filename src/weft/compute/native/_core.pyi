@@ -44,6 +44,7 @@ def multiply_int8(path: str, rows: FloatArray, weights: FloatArray, out: FloatAr
 class LayerSpec:
     rope: int | None
     window: int | None
+    has_attention_norm: bool
 
 class Rope:
     frequencies: list[float]
@@ -60,15 +61,25 @@ class ModelSpec:
     head_dim: int
     layers: list[LayerSpec]
     ropes: list[Rope]
+    is_causal: bool
+    num_positions: int
+    position_offset: int
+    num_token_types: int
+    has_embed_norm: bool
     norm_eps: float
+    is_gated: bool
     attention_scale: float
     attention_soft_cap: float
     final_soft_cap: float
     embedding_multiplier: float
     residual_multiplier: float
     logits_divisor: float
+    has_head: bool
     tied_head: bool
     element: str
+    def sizes(self) -> tuple[int, int, tuple[int, int, int], int]: ...
+    def set_norm(self, name: str, /) -> None: ...
+    def set_norm_placement(self, name: str, /) -> None: ...
     def set_qk_norm(self, name: str, /) -> None: ...
     def set_quantization(self, name: str, /) -> None: ...
     def set_activation(self, name: str, /) -> None: ...
@@ -97,48 +108,13 @@ class Model:
         self,
         token_ids: IntArray,
         positions: IntArray,
-        slots: IntArray,
+        token_types: IntArray | None,
+        slots: IntArray | None,
         query_starts: IntArray,
-        block_tables: IntArray,
+        block_tables: IntArray | None,
         logit_rows: IntArray,
         adapter_ids: IntArray | None,
-        logits: FloatArray,
+        outputs: FloatArray,
     ) -> None: ...
     def fill_kv(self, byte: int) -> None: ...
     def seconds(self) -> dict[str, float]: ...
-
-class EncoderLayer:
-    rope: int | None
-    reach: int | None
-    has_attention_norm: bool
-
-class EncoderSpec:
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    layers: list[EncoderLayer]
-    ropes: list[Rope]
-    num_positions: int
-    position_offset: int
-    num_token_types: int
-    norm_eps: float
-    norm_before: bool
-    is_gated: bool
-    element: str
-    def set_activation(self, name: str, /) -> None: ...
-
-class Encoder:
-    def __init__(self, spec: EncoderSpec, path: str, num_threads: int) -> None: ...
-    @property
-    def num_threads(self) -> int: ...
-    def load(self, name: str, dtype: str, tensor: NDArray[Any], is_mapped: bool) -> bool: ...
-    def forward(
-        self,
-        token_ids: IntArray,
-        positions: IntArray,
-        token_types: IntArray | None,
-        query_starts: IntArray,
-        logit_rows: IntArray,
-        states: FloatArray,
-    ) -> None: ...

@@ -1,22 +1,23 @@
-"""`NativeRunner`: a decoder in C++. One call a step, without Python's lock, from token ids to logits."""
+"""`NativeRunner` and `NativeEncoder`: models in C++. One call a step, without Python's lock."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from weft.compute.native import _core
 from weft.compute.rope import inverse_frequencies
-from weft.compute.runner import Batch, FloatArray
+from weft.compute.runner import Batch, FloatArray, IntArray
 from weft.model.lora import Adapter
-from weft.model.spec import DecoderSpec, RopeSpec
+from weft.model.spec import ModelSpec, RopeSpec
 from weft.model.weights import Tensor, Weights, refuse_values
 
 MAX_THREADS = 1024
-_VECTORS = frozenset(
-    "norm q_norm k_norm attention_norm_before attention_norm_after mlp_norm_before mlp_norm_after".split()
-)
+_SAME = (  # fields that the core calls by the same name
+    "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
+    "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
+    "residual_multiplier has_head"
+).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +35,33 @@ class Machine:
 class Rounding:
     """What is rounded to int8: linear layers, the head too but not the embedding; keys and values."""
 
-    quantization: Literal["int8"] | None = None
-    kv_cache_dtype: Literal["auto", "int8"] = "auto"
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"
 
 
-class NativeRunner:
-    """Computes in bfloat16 with float32 sums where `dtype` is bfloat16, otherwise in float32.
+class NativeModel:
+    """A model in C++, loaded: what `NativeRunner` and `NativeEncoder` share.
 
-    A tensor that is still unchecked is looked at while it is packed; a `ConfigError` names one that holds
-    NaN or infinity. `max_model_len` matters to two-range rope only.
+    It computes in bfloat16 with float32 sums where `dtype` is bfloat16, otherwise in float32. A tensor that
+    is still unchecked is looked at while it is packed; a `ConfigError` names one that holds NaN or infinity.
     """
 
     def __init__(
-        self,
-        spec: DecoderSpec,
-        weights: Weights,
-        *,
-        dtype: str,
-        rounding: Rounding = Rounding(),
-        max_model_len: int,
-        machine: Machine = Machine(),
+        self, spec: ModelSpec, weights: Weights, *, native: _core.ModelSpec, machine: Machine
     ) -> None:
         self.vocab_size = spec.vocab_size
-        self.spec = spec
-        self._num_outputs = spec.vocab_size if spec.has_head else spec.hidden_size
         self.path = usable_paths()[0] if machine.path is None else machine.path
-        native = _model_spec(spec, dtype, max_model_len, rounding)
-        self._model = _core.Model(
-            native,
-            self.path,
-            available_cpus() if machine.num_threads is None else machine.num_threads,
-        )
+        threads = available_cpus() if machine.num_threads is None else machine.num_threads
+        self._num_outputs = spec.vocab_size if spec.has_head else spec.hidden_size
+        self._model = _core.Model(native, self.path, threads)
         for name, tensor in _prepared(spec, weights):
             is_finite = self._model.load(
                 name, tensor.dtype, tensor.data, tensor.scales, tensor.is_mapped
             )
+            if (
+                tensor.scales is not None
+            ):  # finite by themselves, and times a whole number perhaps not
+                is_finite = is_finite and tensor.is_finite()
             if tensor.unchecked is not None and not is_finite:
                 refuse_values(tensor.unchecked)
 
@@ -76,6 +69,45 @@ class NativeRunner:
     def num_threads(self) -> int:
         """Threads that share a step, the calling one included."""
         return self._model.num_threads
+
+    def seconds(self) -> dict[str, float]:
+        """Time spent since the start, by part of a step."""
+        return self._model.seconds()
+
+    def _run(
+        self, batch: Batch, slots: IntArray | None, block_tables: IntArray | None
+    ) -> FloatArray:
+        outputs = np.empty((len(batch.logit_rows), self._num_outputs), np.float32)
+        self._model.forward(
+            batch.token_ids,
+            batch.positions,
+            batch.token_types,
+            slots,
+            batch.query_starts,
+            block_tables,
+            batch.logit_rows,
+            batch.adapter_ids,
+            outputs,
+        )
+        return outputs
+
+
+class NativeRunner(NativeModel):
+    """A decoder. `max_model_len` matters to two-range rope only."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        *,
+        dtype: str,
+        rounding: Rounding = Rounding(),
+        max_model_len: int,
+        machine: Machine = Machine(),
+    ) -> None:
+        self.spec = spec
+        native = native_spec(spec, dtype, max_model_len, rounding)
+        super().__init__(spec, weights, native=native, machine=machine)
 
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
         """Make the pool; its memory is taken as blocks are first written.
@@ -90,7 +122,6 @@ class NativeRunner:
         self._model.add_adapter(adapter_id, low_rank, dict(adapter.whole))
 
     def remove_adapter(self, adapter_id: int) -> None:
-        """See `AdapterRunner`."""
         self._model.remove_adapter(adapter_id)
 
     def forward(self, batch: Batch) -> FloatArray:
@@ -98,26 +129,31 @@ class NativeRunner:
 
         A batch that fits no model is a `ValueError`, and so is one that names an unknown adapter.
         """
-        logits = np.empty((len(batch.logit_rows), self._num_outputs), np.float32)
-        self._model.forward(
-            batch.token_ids,
-            batch.positions,
-            batch.slots,
-            batch.query_starts,
-            batch.block_tables,
-            batch.logit_rows,
-            batch.adapter_ids,
-            logits,
-        )
-        return logits
+        return self._run(batch, batch.slots, batch.block_tables)
 
     def fill_kv(self, byte: int) -> None:
         """Set every byte of the pool: tests see by it that nothing stale is read."""
         self._model.fill_kv(byte)
 
-    def seconds(self) -> dict[str, float]:
-        """Time spent since the start, by part of a step."""
-        return self._model.seconds()
+
+class NativeEncoder(NativeModel):
+    """An encoder: a batch holds whole prompts; it gives the hidden states of the wanted rows."""
+
+    def __init__(self, spec: ModelSpec, weights: Weights, *, dtype: str, machine: Machine) -> None:
+        native = native_spec(spec, dtype, spec.max_position_embeddings)
+        super().__init__(spec, weights, native=native, machine=machine)
+
+    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+        """Nothing: every step computes its prompts whole."""
+
+    def forward(self, batch: Batch) -> FloatArray:
+        """Hidden states after the last layer, [wanted, hidden].
+
+        A batch that fits no model is a `ValueError`, and so is one with adapters or with a part of a prompt.
+        """
+        if batch.adapter_ids is not None:
+            raise ValueError("adapter_ids must be None: there are no adapters here")
+        return self._run(batch, None, None)
 
 
 def usable_paths() -> list[str]:
@@ -135,18 +171,18 @@ def available_cpus() -> int:
     return min(_core.available_cpus(), MAX_THREADS)
 
 
-def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor]]:
+def _prepared(spec: ModelSpec, weights: Weights) -> Iterator[tuple[str, Tensor]]:
     """Every tensor as the core takes it: norms in float32, with the offset of the family added.
 
-    Hidden states come out through a head that changes nothing.
+    Hidden states of a decoder come out through a head that changes nothing.
     """
-    if not spec.has_head:
+    if spec.is_causal and not spec.has_head:
         yield "head", Tensor("float32", np.eye(spec.hidden_size, dtype=np.float32))
     for name, values in weights.tensors.items():
         if name.startswith("head."):
             continue  # a classifier's, which comes after
         tensor = values.unpacked()
-        if name.rpartition(".")[2] in _VECTORS:
+        if spec.norm_offset and "norm" in name:
             norm = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", norm, unchecked=tensor.unchecked)
         else:
@@ -155,41 +191,44 @@ def _prepared(spec: DecoderSpec, weights: Weights) -> Iterator[tuple[str, Tensor
             yield name, replace(tensor, data=data, is_mapped=is_mapped)
 
 
-def _model_spec(
-    spec: DecoderSpec, dtype: str, max_model_len: int, rounding: Rounding
+def native_spec(
+    spec: ModelSpec, dtype: str, max_model_len: int, rounding: Rounding = Rounding()
 ) -> _core.ModelSpec:
+    """What the core computes, and of which it tells the sizes."""
     native = _core.ModelSpec()
-    for field in (
-        "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim norm_eps "
-        "attention_scale embedding_multiplier residual_multiplier"
-    ).split():
+    for field in _SAME:
         setattr(native, field, getattr(spec, field))
+    if spec.is_causal:  # an encoder's scale is worked out in float32
+        native.attention_scale = spec.attention_scale
+        native.has_head = True
     if spec.has_head:
         native.tied_head = spec.tied_head
         native.logits_divisor = spec.logits_divisor
         native.final_soft_cap = spec.final_soft_cap or 0.0
-    else:
+    elif spec.is_causal:
         native.num_outputs = spec.hidden_size
     native.element = "bfloat16" if dtype == "bfloat16" else "float32"
     native.attention_soft_cap = spec.attention_soft_cap or 0.0
+    native.set_norm(spec.norm.value)
+    native.set_norm_placement(spec.norm_placement.value)
     native.set_qk_norm(spec.qk_norm.value)
     native.set_quantization(rounding.quantization or "none")
     native.has_int8_cache = rounding.kv_cache_dtype == "int8"
     native.set_activation(spec.activation.value)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
-    native.ropes = [native_rope(rope, max_model_len) for rope in ropes]
+    native.ropes = [_native_rope(rope, max_model_len) for rope in ropes]
     layers = []
     for layer in spec.layers:
         native_layer = _core.LayerSpec()
         native_layer.window = layer.window
         native_layer.rope = None if layer.rope is None else ropes.index(layer.rope)
+        native_layer.has_attention_norm = layer.has_attention_norm
         layers.append(native_layer)
     native.layers = layers
     return native
 
 
-def native_rope(rope: RopeSpec, max_model_len: int) -> _core.Rope:
-    """Its frequencies, worked out."""
+def _native_rope(rope: RopeSpec, max_model_len: int) -> _core.Rope:
     native = _core.Rope()
     native.frequencies = inverse_frequencies(rope, max_model_len).tolist()
     native.attention_factor = rope.attention_factor

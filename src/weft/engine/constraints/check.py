@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from weft.core.errors import BadRequest, Unavailable
 from weft.core.structured import kind_of, schema_of
 from weft.core.types import StructuredOutputsParams
+from weft.core.worker import Worker
 from weft.text.tokenizer import Tokenizer
-from weft.text.worker import Worker
 
 TIME_LIMIT_S = 2.0
 MAX_MEMORY_BYTES = 4 << 30

@@ -15,6 +15,8 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
+from weft.core.panics import panics_as
+
 log = logging.getLogger("weft.engine")
 
 # What all grammars together may hold. One of a small schema takes 120 KiB beside its text, measured
@@ -91,7 +93,8 @@ def build(vocabulary: Vocabulary, text: str) -> LLMatcher:
     """A matcher at its start. `GrammarFailed` says what is wrong with the text."""
     # What one step may take, about 15 ms at most, and all that a grammar may learn, about 100 MB.
     limits = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
-    matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=limits)
+    with panics_as(GrammarFailed):
+        matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=limits)
     if matcher.is_error():
         raise GrammarFailed(one_line(matcher.get_error()))
     return matcher
@@ -146,12 +149,19 @@ class GrammarState:
     def advance(self, token_id: int) -> None:
         """Take in the token that came next."""
         self._mask = None
-        if not self._matcher.consume_token(token_id):
+        with panics_as(GrammarFailed):
+            is_taken = self._matcher.consume_token(token_id)
+        if not is_taken:
             raise GrammarFailed(one_line(self._matcher.get_error()))
         self._has_ended = token_id in self._vocabulary.eos_token_ids
 
     def _compute(self) -> None:
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        try:
+            with panics_as(GrammarFailed):
+                bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        except GrammarFailed as failure:
+            self._error = str(failure)
+            return
         if self._matcher.is_error():
             self._error = one_line(self._matcher.get_error())
             return
@@ -191,10 +201,11 @@ class Grammar:
     num_uses: int = 0
 
     def start(self, end_ids: Sequence[int] = ()) -> GrammarState | None:
-        """The state of a sequence that has no output yet."""
+        """The state of a sequence that has no output yet. `GrammarFailed` if there can be none."""
         if self.matcher is None:
             return None
-        return GrammarState(self.matcher.deep_copy(), self.vocabulary, end_ids)
+        with panics_as(GrammarFailed):
+            return GrammarState(self.matcher.deep_copy(), self.vocabulary, end_ids)
 
 
 class GrammarCompiler:
@@ -266,7 +277,8 @@ class GrammarCompiler:
     def _build(self, engine_id: str, text: str | None, read: Future[Vocabulary]) -> None:
         made: Grammar | str
         try:
-            vocabulary = read.result()
+            with panics_as(ValueError):
+                vocabulary = read.result()
             made = Grammar(None if text is None else build(vocabulary, text), vocabulary)
         except GrammarFailed as error:
             made = str(error)

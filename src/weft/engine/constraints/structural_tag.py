@@ -15,6 +15,8 @@ from weft.engine.constraints.gbnf import is_gbnf, to_lark
 
 _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 _FREE = ("any_text", "triggered_tags")
+# A model can write white space for ever. One space behind a comma and a colon is how most were taught calls.
+_JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 # Every type of format, and what it may say of itself.
 _KEYS = {
     "const_string": {"value"},
@@ -101,9 +103,8 @@ class _Writer:
         schema = part.get("json_schema")
         if not isinstance(schema, dict | bool):
             raise ValueError("json_schema must be a schema")
-        # Without whitespace, as everywhere: a model can write it for ever.
-        compact = {"x-guidance": {"whitespace_flexible": False}}
-        whole = schema | compact if isinstance(schema, dict) else compact
+        style = {"x-guidance": _JSON_STYLE}
+        whole = schema | style if isinstance(schema, dict) else style
         return f"%json {json.dumps(whole)} {self._literal(end)}"
 
     def _grammar(self, part: _Part, end: str) -> str:

@@ -1,16 +1,16 @@
 """The child process that tries out grammars: `python -m weft.engine.constraints.worker`.
 
 Its setup is the tokenizer and the model's logits width; each line after it a constraint, answered
-with the grammar's text once it was built and has allowed a first token (see `weft.text.worker`).
+with the grammar's text once it was built and has allowed a first token (see `weft.core.worker`).
 """
 
 import json
 from functools import partial
 from typing import Any
 
+from weft.core.worker import Answerer, serve_lines
 from weft.engine.constraints.grammar import GrammarFailed, GrammarState, Vocabulary, build, one_line
 from weft.engine.constraints.text import to_grammar_text
-from weft.text.worker import Answerer, serve_lines
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import zmq
 
 from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError
 from weft.engine.messages import MAX_FRAME_BYTES, Launch
 
 log = logging.getLogger("weft.engine")
@@ -22,6 +23,10 @@ log = logging.getLogger("weft.engine")
 # BLAS threads that wait for each other spin: beside other work on two cores, a step of embedded:tiny
 # took 6 ms with one thread and 175 ms with two. What the user's environment says comes first.
 _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
+
+# What TMPDIR names is the user's choice, and may be deep; this is not, and every system has it.
+_SHORT_DIRECTORY = "/tmp"  # noqa: S108 - a fresh directory is made inside, for us alone
 
 
 class Child:
@@ -54,7 +59,7 @@ class Child:
 
     async def launch(self, config: EngineConfig) -> None:
         """Tell it what to load. It begins at once, and says how that went when somebody listens."""
-        self._directory = Path(tempfile.mkdtemp(prefix="weft-"))
+        self._directory = _socket_directory()
         # Before the child knows of them: what is sent when it is ready finds it connected.
         self.commands.bind(f"ipc://{self._directory}/commands")
         self.events.bind(f"ipc://{self._directory}/events")
@@ -85,3 +90,18 @@ class Child:
         self._context.term()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _socket_directory() -> Path:
+    """A fresh directory whose sockets' paths are as short as the system wants them."""
+    where = tempfile.gettempdir()
+    # What mkdtemp puts behind the prefix, and the longest name inside, are of these lengths.
+    if len(os.fsencode(f"{where}/weft-12345678/commands")) > zmq.IPC_PATH_MAX_LEN:
+        where = _SHORT_DIRECTORY
+    try:
+        return Path(tempfile.mkdtemp(prefix="weft-", dir=where))
+    except OSError as error:
+        raise ConfigError(
+            f"{where}: no directory for the engine's sockets can be made there ({error.strerror}); "
+            f"TMPDIR can name another, with a path of at most {zmq.IPC_PATH_MAX_LEN - 23} characters"
+        ) from error

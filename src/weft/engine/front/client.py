@@ -7,41 +7,35 @@ it runs on one event loop.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import AbstractContextManager, aclosing
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
 from weft.core.config import EngineConfig
-from weft.core.errors import (
-    BadRequest,
-    EngineDead,
-    GenerationError,
-    Unsupported,
-    WeftError,
-)
+from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
 from weft.core.metrics import Metrics
 from weft.core.observed import ObservedRequest
 from weft.core.types import (
     EngineLoad,
-    LoRARequest,
     PoolingParams,
     PoolingRequestOutput,
     PromptType,
     Request,
+    RequestOptions,
     RequestOutput,
     SamplingParams,
+    SequenceOutput,
     StreamingInput,
     StructuredOutputsParams,
 )
 from weft.engine.constraints.check import GrammarChecker
-from weft.engine.constraints.thought import read_thought
 from weft.engine.front.control import EngineControl
 from weft.engine.front.lora_table import Held
-from weft.engine.front.open_requests import Due, OpenRequest, OpenRequests
-from weft.engine.front.outputs import RequestStream
+from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Stream
 from weft.engine.front.pace import Pace
 from weft.engine.front.pooling_stream import PoolingStream
 from weft.engine.front.session import Session
@@ -52,11 +46,10 @@ from weft.engine.messages import (
     Failed,
     Ready,
     Reply,
-    SequenceOutput,
     StepOutput,
 )
-from weft.text.inputs import Processor
-from weft.text.pooling_inputs import PoolingProcessor
+from weft.text.outputs import Due, RequestStream
+from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
@@ -73,139 +66,102 @@ class FrontClient(EngineControl):
     ) -> None:
         super().__init__(config, metrics)
         self.renderer: Tokenizer = tokenizer
-        self.input_processor = Processor(config, tokenizer)
+        clock = time.monotonic if self._metrics is None else self._metrics.clock
+        self._inputs = InputProcessor(config, tokenizer, clock=clock)
         self._grammars = GrammarChecker(
             tokenizer, config.model_config.vocab_size, config.model_config.eos_token_ids
         )
         self._open = OpenRequests(config.scheduler_config)
         self._pace = Pace(config.stream_interval_ms / 1e3, asyncio.get_running_loop())
         self._sessions: set[Session] = set()
-        self._pooling = PoolingProcessor(config, tokenizer)
 
     # -- requests -----------------------------------------------------------------------------
 
-    async def generate(  # noqa: PLR0913 - the protocol's own signature
+    def preparing(self, num_answers: int) -> AbstractContextManager[None]:
+        self._check_alive()
+        return self._open.preparing(num_answers)
+
+    async def prepare(
         self,
-        prompt: PromptType | AsyncIterable[StreamingInput],
-        sampling_params: SamplingParams,
-        request_id: str,
-        *,
-        prompt_text: str | None = None,
-        lora_request: LoRARequest | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        priority: int = 0,
-        data_parallel_rank: int | None = None,
-        reasoning_ended: bool | None = None,
-        reasoning_parser_kwargs: Mapping[str, Any] | None = None,
+        prompt: PromptType | Callable[[], PromptType],
+        params: SamplingParams | PoolingParams,
+        options: RequestOptions,
+    ) -> Request:
+        self._check_callable(options)
+        request = await self._inputs.prepare(prompt, params, options)
+        self._check_alive()
+        return request
+
+    def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        return self._follow(request, RequestStream(request, self.renderer))
+
+    def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        return self._follow(request, PoolingStream(request))
+
+    async def run_pieces(
+        self,
+        pieces: AsyncIterable[StreamingInput],
+        params: SamplingParams,
+        options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient.generate`."""
-        observed = self._observed()
-        self._check_alive()
-        if self.vllm_config.pooler_config is not None:
-            tasks = ", ".join(self.vllm_config.pooler_config.tasks)
-            raise Unsupported(f"generate is not supported by this model; it supports {tasks}")
-        if lora_request is not None:
-            self._loras.check(lora_request)
-        self._check_rank(data_parallel_rank)
-        if trace_headers:
-            log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
-        options = {
-            "prompt_text": prompt_text,
-            "tokenization_kwargs": tokenization_kwargs,
-            "priority": priority,
-        }
-        if isinstance(prompt, AsyncIterable):
-            _refuse(
-                reasoning_ended=reasoning_ended, reasoning_parser_kwargs=reasoning_parser_kwargs
-            )
-            session = Session(request_id, prompt)
-            answer = partial(self._answer_piece, session, options, lora_request)
-            with self._registered(session):
-                async with aclosing(session.outputs(sampling_params, answer)) as outputs:
-                    async for output in outputs:
-                        yield output
-            return
-        request = await self.input_processor.process_soon(
-            prompt, sampling_params, request_id, **options
-        )
-        self._check_alive()
-        thought = read_thought(
-            request.params,
-            reasoning_ended,
-            reasoning_parser_kwargs,
-            request.prompt_token_ids,
-            self.renderer,
-        )
-        if thought is not None:
-            request = msgspec.structs.replace(request, thought=thought)
-        following = self._follow(request, observed, lora_request=lora_request)
-        async with aclosing(following) as outputs:
-            async for output in outputs:
-                yield output
-
-    def _observed(self) -> ObservedRequest | None:
-        """Before anything else is done for a request: its time begins here."""
-        return None if self._metrics is None else ObservedRequest(self._metrics)
-
-    @contextmanager
-    def _registered(self, session: Session) -> Iterator[None]:
-        """While this lasts the session can be aborted, and fails when the engine dies."""
+        self._check_callable(options)
+        for name in ("reasoning_ended", "reasoning_parser_kwargs"):
+            if getattr(options, name) is not None:
+                raise Unsupported(f"{name} is not supported yet")
+        session = Session(options.request_id, pieces)
+        # While it is there it can be aborted, and fails with the engine.
         self._sessions.add(session)
         try:
-            yield
+            answer = partial(self._answer_piece, session, options)
+            async with aclosing(session.outputs(params, answer)) as outputs:
+                async for output in outputs:
+                    yield output
         finally:
             self._sessions.discard(session)
 
     async def _answer_piece(
-        self,
-        session: Session,
-        options: Mapping[str, Any],
-        lora_request: LoRARequest | None,
-        piece: StreamingInput,
-        before: list[int],
+        self, session: Session, options: RequestOptions, piece: StreamingInput, before: list[int]
     ) -> AsyncGenerator[RequestOutput, None]:
-        observed = self._observed()
         self._check_alive()
-        request = await self.input_processor.process_piece(
-            piece, before, session.request_id, **options
-        )
+        request = await self._inputs.prepare_piece(piece, before, options)
         self._check_alive()
-        following = self._follow(request, observed, session, lora_request=lora_request)
-        async with aclosing(following) as outputs:
+        stream = RequestStream(request, self.renderer)
+        async with aclosing(self._follow(request, stream, session)) as outputs:
             async for output in outputs:
                 yield output
 
+    def _check_callable(self, options: RequestOptions) -> None:
+        """What can be refused without a look at prompt and parameters."""
+        self._check_alive()
+        if options.lora_request is not None:
+            self._loras.check(options.lora_request)
+        if options.trace_headers:
+            log.debug(
+                "tracing is off: trace headers are dropped, request_id=%s", options.request_id
+            )
+
     async def _follow(
-        self,
-        request: Request,
-        observed: ObservedRequest | None,
-        session: Session | None = None,
-        *,
-        lora_request: LoRARequest | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
+        self, request: Request, stream: Stream[OutputT_co], session: Session | None = None
+    ) -> AsyncGenerator[OutputT_co, None]:
         """Hand a checked request to the engine and follow it to its end."""
-        stream = RequestStream(request, self.renderer)
+        self._check_alive()
         opened = self._open.admit(request, stream)
         if session is not None:
             session.current = opened
         held: Held | None = None
         try:
-            if lora_request is not None:
-                held = await self._loras.hold(lora_request, unless=opened.has_news)
-                request = msgspec.structs.replace(
-                    request, lora_name=lora_request.lora_name, lora_id=held and held.lora_id
-                )
+            if request.lora_request is not None:
+                held = await self._loras.hold(request.lora_request, unless=opened.has_news)
+                request = msgspec.structs.replace(request, lora_id=held and held.lora_id)
             if request.params.structured_outputs is not None:
                 request = await self._with_grammar(request, request.params.structured_outputs)
-            if observed is not None:
-                observed.accept(len(request.prompt_token_ids), request.params)
-                opened.observed = observed
+            if self._metrics is not None:
+                opened.observed = ObservedRequest(self._metrics, request)
             if not opened.stream.is_finished and opened.error is None:  # else it ended meanwhile
                 self._send(Add(request))
             while True:
                 await opened.wait()
-                output = stream.pop()
+                output = await _pop(stream)
                 if output is not None:
                     yield output
                     if output.is_finished:
@@ -214,44 +170,6 @@ class FrontClient(EngineControl):
             self._close(opened)
             if held is not None:  # and not before: with the next command the engine may drop it
                 self._loras.release(held)
-
-    async def encode(  # noqa: PLR0913 - the protocol's own signature
-        self,
-        prompt: PromptType,
-        pooling_params: PoolingParams,
-        request_id: str,
-        lora_request: LoRARequest | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        priority: int = 0,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        reasoning_ended: bool | None = None,
-    ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """See `EngineClient.encode`."""
-        observed = self._observed()
-        self._check_alive()
-        _refuse(lora_request=lora_request, reasoning_ended=reasoning_ended)
-        if trace_headers:
-            log.debug("tracing is off: trace headers are dropped, request_id=%s", request_id)
-        request = await self._pooling.process_soon(
-            prompt,
-            pooling_params,
-            request_id,
-            tokenization_kwargs=tokenization_kwargs,
-            priority=priority,
-        )
-        self._check_alive()
-        stream = PoolingStream(request)
-        opened = self._open.admit(request, stream)
-        try:
-            if observed is not None:
-                observed.accept(len(request.prompt_token_ids), request.params)
-                opened.observed = observed
-            self._send(Add(request))
-            while (output := stream.pop()) is None:
-                await opened.wait()
-            yield output
-        finally:
-            self._close(opened)
 
     async def _with_grammar(self, request: Request, asked: StructuredOutputsParams) -> Request:
         """The request as the engine takes it: with the grammar, and no longer with the wish."""
@@ -268,7 +186,6 @@ class FrontClient(EngineControl):
             self._send(Abort([opened.request.engine_id], is_silent=True))
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """See `EngineClient.abort`."""
         request_ids = {request_id} if isinstance(request_id, str) else set(request_id)
         for session in self._sessions:
             if session.request_id in request_ids:
@@ -283,7 +200,6 @@ class FrontClient(EngineControl):
 
     @property
     def num_active_requests(self) -> int:
-        """See `EngineClient`."""
         return len(self._open) + sum(session.is_parked for session in self._sessions)
 
     # -- what the engine says -----------------------------------------------------------------
@@ -318,7 +234,8 @@ class FrontClient(EngineControl):
         opened = self._open.get(output.engine_id)
         if opened is None:
             return  # ended here before the engine knew
-        if opened.waits_for_prefill:
+        is_scored_part = not output.token_ids and output.finish_reason is None
+        if opened.waits_for_prefill and not is_scored_part:
             self._open.count_prefilled(opened)
         stream = opened.stream
         is_matched = stream.push(output)
@@ -356,19 +273,8 @@ class FrontClient(EngineControl):
         if not self._ready.done():
             self._ready.set_exception(error)
 
-    # -- checks -------------------------------------------------------------------------------
 
-    def _check_rank(self, rank: int | None) -> None:
-        num_ranks = self.vllm_config.data_parallel_size
-        if rank is not None and not 0 <= rank < num_ranks:
-            raise BadRequest(
-                "data_parallel_rank",
-                f"data_parallel_rank {rank} is out of range [0, {num_ranks})",
-                rank,
-            )
-
-
-def _refuse(**given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise Unsupported(f"{name} is not supported yet")
+async def _pop(stream: Stream[OutputT_co]) -> OutputT_co | None:
+    if isinstance(stream, RequestStream):
+        await stream.read_prompt_soon()
+    return stream.pop()

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
+from weft.core.engine_info import EngineInfo
 from weft.core.errors import BadRequest, EngineDead, Unavailable, WeftError
 from weft.core.metrics import Metrics
 from weft.core.stats import StepStats
@@ -39,7 +40,8 @@ class EngineControl(EngineClient):
     """The part of `FrontClient` that concerns the engine as a whole."""
 
     def __init__(self, config: EngineConfig, metrics: Metrics | None) -> None:
-        self.vllm_config = config
+        self.vllm_config = config  # by this name to callers written for vLLM
+        self.info = EngineInfo.of(config)
         self.model_config = config.model_config
         self._loras = LoraTable(config, self._load_lora, self._send)
         self._metrics = None if metrics is None else metrics.add_engine(config, self._loras.usage)
@@ -69,12 +71,10 @@ class EngineControl(EngineClient):
 
     @property
     def is_running(self) -> bool:
-        """See `EngineClient`."""
         return self._dead_error is None and not self._is_closing
 
     @property
     def is_stopped(self) -> bool:
-        """See `EngineClient`."""
         return self.errored
 
     @property
@@ -110,7 +110,6 @@ class EngineControl(EngineClient):
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """See `EngineClient`."""
         self._check_alive()
         return self._feed.subscribe(start_sequence_number)
 
@@ -121,9 +120,7 @@ class EngineControl(EngineClient):
             log.info("%s", line)
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """See `EngineClient`."""
-        pooler = self.vllm_config.pooler_config
-        return ("generate",) if pooler is None else pooler.tasks
+        return self.info.tasks
 
     # -- control ------------------------------------------------------------------------------
 
@@ -143,12 +140,10 @@ class EngineControl(EngineClient):
         await self._call(Pause(next(self._call_ids), chosen.value, clear_cache))
 
     async def resume_generation(self) -> None:
-        """See `EngineClient`."""
         await self._call(Resume(next(self._call_ids)))
         self._is_paused = False
 
     async def is_paused(self) -> bool:
-        """See `EngineClient`."""
         return self._is_paused
 
     async def reset_prefix_cache(
@@ -163,26 +158,21 @@ class EngineControl(EngineClient):
 
     @property
     def lora_requests(self) -> Mapping[str, LoRARequest]:
-        """See `EngineClient`."""
         return self._loras.requests
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """See `EngineClient`."""
         self._check_alive()
         await self._loras.add(lora_request)
         return True
 
     async def remove_lora(self, lora_id: int) -> bool:
-        """See `EngineClient`."""
         self._check_alive()
         return self._loras.remove(lora_id)
 
     async def list_loras(self) -> set[int]:
-        """See `EngineClient`."""
         return self._loras.loaded_ids
 
     async def pin_lora(self, lora_id: int) -> bool:
-        """See `EngineClient`."""
         self._check_alive()
         return await self._loras.pin(lora_id)
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from weft.compute.load import load_configured, load_pooler
+from weft.compute.backends import load_model
 from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
@@ -34,11 +34,9 @@ class QueueMailbox:
         self._queue.put(command)
 
     def wake(self) -> None:
-        """See `Mailbox`."""
         self._queue.put(None)
 
     def receive(self, timeout_s: float | None) -> list[Command]:
-        """See `Mailbox`."""
         received: list[Command | None] = []
         try:
             if timeout_s != 0.0:
@@ -65,8 +63,7 @@ class LocalClient(FrontClient):
         cls, checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
     ) -> "LocalClient":
         """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
-        runner = await asyncio.to_thread(load_configured, checkpoint, config)
-        pooler = load_pooler(checkpoint, config.pooler_config)
+        runner, pooler = await asyncio.to_thread(load_model, checkpoint, config)
         tokenizer = await asyncio.to_thread(
             Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
         )
@@ -91,11 +88,9 @@ class LocalClient(FrontClient):
         return client
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """See `EngineClient`."""
         self._begin_shutdown(timeout)
 
     async def wait_closed(self) -> None:
-        """See `EngineClient`."""
         await self._closed.wait()
 
     def _send(self, command: Command) -> None:

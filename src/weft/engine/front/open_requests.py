@@ -3,25 +3,25 @@
 import asyncio
 import math
 from collections.abc import Iterable, Iterator
-from enum import Enum
-from typing import Protocol
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 from weft.core.config import SchedulerConfig
 from weft.core.errors import Overloaded
 from weft.core.observed import ObservedRequest
-from weft.core.types import FinishReason, Request
-from weft.engine.messages import SequenceOutput
+from weft.core.types import (
+    FinishReason,
+    PoolingRequestOutput,
+    Request,
+    RequestOutput,
+    SequenceOutput,
+)
+from weft.text.outputs import Due
+
+OutputT_co = TypeVar("OutputT_co", RequestOutput, PoolingRequestOutput, covariant=True)
 
 
-class Due(Enum):
-    """When the reader of a stream is to hear of its news."""
-
-    NOT_YET = "not yet"  # there is none, or too little to tell
-    SOON = "soon"  # more of an answer
-    NOW = "now"  # the beginning or the end of one
-
-
-class Stream(Protocol):
+class Stream(Protocol[OutputT_co]):
     """The news of one request, as it comes from the engine."""
 
     @property
@@ -47,6 +47,10 @@ class Stream(Protocol):
         """How many tokens an answer has, and why it has ended."""
         ...
 
+    def pop(self) -> OutputT_co | None:
+        """What is new, for the caller; None when there is nothing to emit yet."""
+        ...
+
     def abort(self) -> None:
         """End it at the caller's wish."""
         ...
@@ -69,7 +73,7 @@ class OpenRequest:
         "waits_for_prefill",
     )
 
-    def __init__(self, request: Request, stream: Stream) -> None:
+    def __init__(self, request: Request, stream: Stream[Any]) -> None:
         self.request = request
         self.stream = stream
         self.has_news = asyncio.Event()
@@ -113,6 +117,7 @@ class OpenRequests:
         self._by_engine_id: dict[str, OpenRequest] = {}
         self._engine_ids: dict[str, set[str]] = {}  # by request id
         self._num_sequences = 0
+        self._num_prepared = 0  # answers of requests that hold places and are not open yet
         self._num_queued_tokens = 0
 
     def __len__(self) -> int:
@@ -133,9 +138,18 @@ class OpenRequests:
             for engine_id in self._engine_ids.get(request_id, ())
         ]
 
-    def admit(self, request: Request, stream: Stream) -> OpenRequest:
-        """Take a request in, or raise `Overloaded`. Each of its `n` answers takes a place."""
-        num_sequences = self._num_sequences + request.params.n
+    @contextmanager
+    def preparing(self, num_answers: int) -> Iterator[None]:
+        """Hold places for a request that is not there yet, or raise `Overloaded`."""
+        self._check_room(num_answers)
+        self._num_prepared += num_answers
+        try:
+            yield
+        finally:
+            self._num_prepared -= num_answers
+
+    def _check_room(self, num_answers: int) -> None:
+        num_sequences = self._num_sequences + self._num_prepared + num_answers
         if num_sequences > self._limits.max_num_queued_reqs:
             raise Overloaded(
                 f"the queue is full: {num_sequences} sequences would be open, at most"
@@ -146,10 +160,14 @@ class OpenRequests:
                 f"the queue is full: {self._num_queued_tokens} prompt tokens are waiting, at most"
                 f" {self._limits.max_num_queued_tokens} may (--max-num-queued-tokens)"
             )
+
+    def admit(self, request: Request, stream: Stream[Any]) -> OpenRequest:
+        """Take a request in, or raise `Overloaded`. Each of its `n` answers takes a place."""
+        self._check_room(request.params.n)
         opened = OpenRequest(request, stream)
         self._by_engine_id[request.engine_id] = opened
         self._engine_ids.setdefault(request.request_id, set()).add(request.engine_id)
-        self._num_sequences = num_sequences
+        self._num_sequences += request.params.n
         self._num_queued_tokens += len(request.prompt_token_ids)
         return opened
 

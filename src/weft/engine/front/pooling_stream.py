@@ -1,8 +1,7 @@
 """The front half of one pooling request: what the engine says of it, made into its one output."""
 
-from weft.core.types import FinishReason, PoolingRequestOutput, Request
-from weft.engine.front.open_requests import Due
-from weft.engine.messages import SequenceOutput
+from weft.core.types import FinishReason, PoolingRequestOutput, Request, SequenceOutput
+from weft.text.outputs import Due
 
 
 class PoolingStream:

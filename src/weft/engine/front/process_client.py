@@ -60,17 +60,17 @@ class ProcessClient(FrontClient):
 
         Raises `ConfigError` when the child says that the model cannot run, `EngineDead` when it dies.
         """
-        if child is None:
-            child = await Child.spawn()
-            await child.launch(config)
+        process = await Child.spawn() if child is None else child
         try:
+            if child is None:
+                await process.launch(config)
             # On a thread: of a large vocabulary it takes a second, and probes are to be answered.
             tokenizer = await asyncio.to_thread(
                 Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
             )
-            client = cls(config, tokenizer, child, metrics)
+            client = cls(config, tokenizer, process, metrics)
         except BaseException:
-            await child.discard()
+            await process.discard()
             raise
         client._watch()
         try:
@@ -83,20 +83,13 @@ class ProcessClient(FrontClient):
             raise
         return client
 
-    @property
-    def engine_pid(self) -> int | None:
-        """Process id of the engine."""
-        return self._child.process.pid
-
     def shutdown(self, timeout: float | None = None) -> None:
-        """See `EngineClient`."""
         if self._begin_shutdown(timeout):
             self._tasks.append(
                 asyncio.create_task(self._kill_after((timeout or 0) + _KILL_GRACE_S))
             )
 
     async def wait_closed(self) -> None:
-        """See `EngineClient`."""
         await self._closed.wait()
 
     def _send(self, command: Command) -> None:

@@ -1,15 +1,12 @@
 """What a sequence asks of the choice of its next token, as the native code takes it."""
 
-from weft.compute.native import Choice
+from weft.compute.sampler import Choice
 from weft.engine.sampling.noise import noise_key
 from weft.engine.scheduling.sequence import Sequence
 
 
 def to_choice(sequence: Sequence) -> Choice:
-    """Everything but the grammar, which has masked the row before, and a token that is forced.
-
-    The twin in numpy is `sampler.choose`.
-    """
+    """Everything but the grammar, which has masked the row before, and a token that is forced."""
     params = sequence.params
     has_repetition = params.repetition_penalty != 1.0
     has_penalty = bool(params.presence_penalty or params.frequency_penalty)

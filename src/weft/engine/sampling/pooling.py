@@ -9,27 +9,25 @@ from weft.compute.pooler import Collected, Pooler
 from weft.compute.runner import FloatArray
 from weft.core.types import PoolingKind
 from weft.engine.scheduling.plan import Plan, PlannedRows
-from weft.engine.scheduling.sampled import Sampled, SampledRow
+from weft.engine.scheduling.results import FailedRow, PooledRow, Result
 
 log = logging.getLogger("weft.engine")
 
 _NOT_NUMBERS = "the model produced hidden states that are not numbers"
 
 
-def pool(rows: FloatArray, plan: Plan, pooler: Pooler) -> Sampled:
+def pool(rows: FloatArray, plan: Plan, pooler: Pooler) -> list[Result]:
     """Collect the rows of every entry; finish those that reach their prompt's end."""
     counts = [entry.num_scored + entry.samples for entry in plan.entries]
     ends = list(itertools.accumulate(counts))
     assert (ends[-1] if ends else 0) == len(rows), (ends, len(rows))
-    return Sampled(
-        tuple(
-            _pool_entry(rows[end - count : end], entry, pooler)
-            for entry, count, end in zip(plan.entries, counts, ends, strict=True)
-        )
-    )
+    return [
+        _pool_entry(rows[end - count : end], entry, pooler)
+        for entry, count, end in zip(plan.entries, counts, ends, strict=True)
+    ]
 
 
-def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> SampledRow:
+def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> Result:
     request = entry.sequence.request
     assert request.pooling is not None
     assert request.pooling_kind is not None
@@ -39,13 +37,13 @@ def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> Sampled
     if len(rows):
         collected = collected.plus(rows)
     if not entry.samples:
-        return SampledRow(collected=collected)
+        return PooledRow(collected)
     try:
         result = pooler.finish(collected.result(), request.pooling)
     except Exception:
         log.exception("pooling failed: request_id=%s", request.request_id)
-        return SampledRow(error="internal error while pooling")
+        return FailedRow(error="internal error while pooling")
     if not np.isfinite(result).all():
-        return SampledRow(error=_NOT_NUMBERS, is_corrupt=True)
+        return FailedRow(error=_NOT_NUMBERS, is_corrupt=True)
     is_of_tokens = request.pooling_kind is PoolingKind.EACH
-    return SampledRow(collected=collected, pooled=result if is_of_tokens else result[0])
+    return PooledRow(collected, result if is_of_tokens else result[0])

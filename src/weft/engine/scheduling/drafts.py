@@ -1,6 +1,6 @@
 """Drafts: what a sequence will probably say next, guessed from what it said before.
 
-A guess costs a row of the step it rides in. It never decides anything: `weft.engine.sampling.verify` takes it
+A guess costs a row of the step it rides in. It never decides anything: `weft.engine.sampling.finish` takes it
 only where the model, with its own noise and rules, chooses the same token.
 """
 

@@ -16,7 +16,8 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
 
     The logits of the first `num_scored` rows score prompt tokens; of a pooling request, these are
     rows whose hidden states its result is made of. `draft_token_ids` are guesses at what follows the
-    last token, each computed in a row of its own behind it.
+    last token, each computed in a row of its own behind it. `draft_position` is of the guess, from 0,
+    that the sequence's last token has turned out to be, and whose row this entry is.
     """
 
     sequence: Sequence
@@ -25,6 +26,7 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     samples: bool
     num_scored: int
     draft_token_ids: tuple[int, ...] = ()
+    draft_position: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -32,9 +34,10 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
         return self.num_tokens + len(self.draft_token_ids)
 
     @classmethod
-    def last_of(cls, sequence: Sequence) -> "PlannedRows":
-        """The entry whose row is that of the sequence's last token."""
-        return cls(sequence, sequence.num_tokens - 1, 1, samples=True, num_scored=0)
+    def confirming(cls, sequence: Sequence, draft_position: int) -> "PlannedRows":
+        """The entry for the row of the sequence's last token, which was drafted."""
+        start = sequence.num_tokens - 1
+        return cls(sequence, start, 1, True, 0, draft_position=draft_position)
 
     @classmethod
     def of(cls, sequence: Sequence, start: int, num_tokens: int) -> "PlannedRows":

@@ -11,20 +11,20 @@ from array import array
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from typing import Any
 
 from msgspec import structs
 
 from weft.core.config import CacheConfig, SchedulerConfig
-from weft.core.types import FinishReason, Request
+from weft.core.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.thought import ThoughtWatch
-from weft.engine.messages import SequenceOutput
 from weft.engine.scheduling.drafts import DraftCounts, NgramLookup
 from weft.engine.scheduling.finish import why_finished
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.prefix import PrefixCache
 from weft.engine.scheduling.repetition import RepetitionWatch
-from weft.engine.scheduling.sampled import Sampled, SampledRow
+from weft.engine.scheduling.results import FailedRow, PooledRow, Result, SampledRow
 from weft.engine.scheduling.sequence import Sequence, Status
 from weft.engine.scheduling.stopwatch import Stopwatch
 
@@ -122,6 +122,7 @@ class Scheduler:
         """
         assert request.engine_id not in self._sequences, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
+        speculation = self.config.speculation
         sequences = [
             Sequence(
                 request=request,
@@ -129,7 +130,7 @@ class Scheduler:
                 order=(priority, self._num_arrivals + index),
                 token_ids=list(request.prompt_token_ids),
                 repetition=_repetition_watch(request),
-                lookup=self._lookup(),
+                lookup=None if speculation is None else NgramLookup(speculation),
             )
             for index in range(request.params.n)
         ]
@@ -146,19 +147,19 @@ class Scheduler:
         for sequence in sequences:
             insort(self._waiting, sequence, key=_by_order)
 
-    def _lookup(self) -> NgramLookup | None:
-        return None if self.config.speculation is None else NgramLookup(self.config.speculation)
-
     def settle_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
         """Let a request that waits for this take its place; or end it, with the sentence why there is none."""
         outputs = []
         for sequence in [s for s in self._compiling if s.request.engine_id == engine_id]:
-            if isinstance(made, str):
-                outputs.append(self._end(sequence, FinishReason.ERROR, error=made))
+            try:
+                if isinstance(made, str):
+                    raise GrammarFailed(made)
+                sequence.grammar = made.start(sequence.params.stop_token_ids or ())
+            except GrammarFailed as failure:
+                outputs.append(self._end(sequence, FinishReason.ERROR, error=str(failure)))
                 continue
             self._compiling.remove(sequence)
             sequence.status = Status.WAITING
-            sequence.grammar = made.start(sequence.params.stop_token_ids or ())
             if sequence.request.thought is not None:
                 sequence.thought = ThoughtWatch(
                     sequence.request.thought,
@@ -217,20 +218,23 @@ class Scheduler:
             self._plan_drafts(budget, entries)
         return Plan(tuple(entries.values())) if entries else None
 
-    def commit(self, plan: Plan, sampled: Sampled) -> list[SequenceOutput]:
+    def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
         """Take in what the step computed: advance, finish, free; the news of each sequence."""
         self.stopwatch.tick()
         outputs = []
-        for entry, row in zip(plan.entries, sampled.rows, strict=True):
+        for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
             if sequence.status is not Status.RUNNING:
                 continue  # ended or preempted since the plan: its token is dropped, once
             sequence.num_computed_tokens = entry.start + entry.num_tokens
+            if entry.draft_position is not None:
+                self.drafts.accept(entry.draft_position)
+                sequence.num_accepted_tokens += 1
             # A draft that turned out right was computed without having been planned.
             sequence.num_planned_tokens = max(
                 sequence.num_planned_tokens, sequence.num_computed_tokens
             )
-            output = self._commit_row(sequence, entry, row)
+            output = self._commit_result(entry, result)
             if output is not None:
                 outputs.append(output)
         return outputs
@@ -377,55 +381,51 @@ class Scheduler:
 
     # -- committing ---------------------------------------------------------------------------
 
-    def _commit_row(
-        self, sequence: Sequence, entry: PlannedRows, row: SampledRow
-    ) -> SequenceOutput | None:
-        if row.error is not None:
-            self.num_corrupted += row.is_corrupt
-            self.cache.distrust(sequence.block_ids)
-            return self._end(sequence, FinishReason.ERROR, error=row.error)
-        sequence.prompt_logprobs += row.prompt_logprobs[
-            len(sequence.prompt_logprobs) - entry.start :
-        ]
-        if sequence.request.pooling is not None:
-            return self._commit_pooled(sequence, row)
-        if not entry.samples:
-            return None
-        assert row.token_id is not None
+    def _commit_result(self, entry: PlannedRows, result: Result) -> SequenceOutput | None:
+        match result:
+            case SampledRow():
+                return self._commit_sampled(entry, result)
+            case PooledRow():
+                return self._commit_pooled(entry.sequence, result)
+            case FailedRow():
+                self.num_corrupted += result.is_corrupt
+                self.cache.distrust(entry.sequence.block_ids)
+                return self._end(entry.sequence, FinishReason.ERROR, error=result.error)
+
+    def _commit_sampled(self, entry: PlannedRows, row: SampledRow) -> SequenceOutput | None:
+        sequence = entry.sequence
+        # What was scored before a preemption is scored again, and was told already.
+        scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
+        sequence.num_scored_tokens += len(scored)
+        is_told = sequence.index == 0  # one answer tells for all
+        if row.token_id is None:
+            return _output(sequence, prompt_logprobs=scored) if scored and is_told else None
         sequence.token_ids.append(row.token_id)
         self.stopwatch.count_token(sequence)
-        is_first = sequence.num_output_tokens == 1
-        asked = sequence.params.prompt_logprobs is not None
         try:
             reason, stop_reason = why_finished(sequence, row.token_id, self.max_model_len)
         except GrammarFailed as failure:
             return self._end(sequence, FinishReason.ERROR, error=_grammar_error(failure))
-        output = SequenceOutput(
-            engine_id=sequence.request.engine_id,
-            index=sequence.index,
+        output = _output(
+            sequence,
             token_ids=[row.token_id],
             logprobs=None if row.logprobs is None else [row.logprobs],
-            prompt_logprobs=sequence.prompt_logprobs if is_first and asked else None,
-            num_cached_tokens=sequence.num_cached_tokens or 0,
+            prompt_logprobs=scored if is_told and sequence.ends_its_scores else None,
             finish_reason=reason,
             stop_reason=stop_reason,
-            num_draft_tokens=sequence.num_draft_tokens,
-            num_accepted_tokens=sequence.num_accepted_tokens,
         )
         if reason is not None:
             self._remove(sequence)
         return output
 
-    def _commit_pooled(self, sequence: Sequence, row: SampledRow) -> SequenceOutput | None:
+    def _commit_pooled(self, sequence: Sequence, row: PooledRow) -> SequenceOutput | None:
         sequence.collected = row.collected
         if row.pooled is None:
             return None
         self.stopwatch.finish_prompt(sequence)
         self._remove(sequence)
-        return SequenceOutput(
-            engine_id=sequence.request.engine_id,
-            index=sequence.index,
-            num_cached_tokens=sequence.num_cached_tokens or 0,
+        return _output(
+            sequence,
             finish_reason=FinishReason.STOP,
             pooled=row.pooled.tobytes(),
             pooled_shape=row.pooled.shape,
@@ -435,15 +435,7 @@ class Scheduler:
         self, sequence: Sequence, reason: FinishReason, *, error: str | None = None
     ) -> SequenceOutput:
         self._remove(sequence)
-        return SequenceOutput(
-            engine_id=sequence.request.engine_id,
-            index=sequence.index,
-            num_cached_tokens=sequence.num_cached_tokens or 0,
-            finish_reason=reason,
-            error=error,
-            num_draft_tokens=sequence.num_draft_tokens,
-            num_accepted_tokens=sequence.num_accepted_tokens,
-        )
+        return _output(sequence, finish_reason=reason, error=error)
 
     def _remove(self, sequence: Sequence) -> None:
         self._list_of(sequence).remove(sequence)
@@ -481,6 +473,18 @@ class Scheduler:
 
     def _open_sequences(self) -> Iterable[Sequence]:
         return (sequence for group in self._sequences.values() for sequence in group)
+
+
+def _output(sequence: Sequence, **news: Any) -> SequenceOutput:
+    """What is new of a sequence, with what goes with every output of it."""
+    return SequenceOutput(
+        engine_id=sequence.request.engine_id,
+        index=sequence.index,
+        num_cached_tokens=sequence.num_cached_tokens or 0,
+        num_draft_tokens=sequence.num_draft_tokens,
+        num_accepted_tokens=sequence.num_accepted_tokens,
+        **news,
+    )
 
 
 def _by_order(sequence: Sequence) -> tuple[int, int]:

@@ -8,7 +8,6 @@ from weft.compute.pooler import Collected
 from weft.core.types import PoolingKind, Request, SamplingParams
 from weft.engine.constraints.grammar import GrammarState
 from weft.engine.constraints.thought import ThoughtWatch
-from weft.engine.messages import LogprobRow
 from weft.engine.scheduling.drafts import NgramLookup
 from weft.engine.scheduling.repetition import RepetitionWatch
 
@@ -51,7 +50,7 @@ class Sequence:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     status: Status = Status.WAITING
-    prompt_logprobs: list[LogprobRow] = field(default_factory=list)
+    num_scored_tokens: int = 0  # of the prompt
     grammar: GrammarState | None = None
     repetition: RepetitionWatch | None = None
     thought: ThoughtWatch | None = None
@@ -127,7 +126,12 @@ class Sequence:
         return params.skip_reading_prefix_cache or self.wants_prompt_logprobs
 
     @property
+    def ends_its_scores(self) -> bool:
+        """Whether its first token has just come, with which the last scores of its prompt are told."""
+        return self.params.prompt_logprobs is not None and self.num_output_tokens == 1
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether some prompt position has still to be scored; they are never scored twice."""
         is_asked = self.params.prompt_logprobs is not None
-        return is_asked and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
+        return is_asked and self.num_scored_tokens < self.num_prompt_tokens - 1

@@ -117,14 +117,22 @@ class _Plain:
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise ConfigError(f"{join(path, str(key))}: keys must be strings")
+                self._check_text(key, path)
                 self.check(item, join(path, key or "(empty)"), depth + 1)
         elif isinstance(value, list):
             for i, item in enumerate(value):
                 self.check(item, f"{path}[{i}]", depth + 1)
         elif isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{path}: must be a finite number, got {value}")
-        elif value is not None and not isinstance(value, str | bool | int | float):
+        elif isinstance(value, str):
+            self._check_text(value, path)
+        elif value is not None and not isinstance(value, bool | int | float):
             raise ConfigError(f"{path}: must be text, a number, a list or a mapping")
+
+    def _check_text(self, text: str, path: str) -> None:
+        """YAML may spell half of a character, which nothing could ever write again."""
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ConfigError(f"{path or self._source}: holds half of a surrogate pair: {text!r}")
 
 
 def _at(node: yaml.Node, message: str) -> yaml.YAMLError:

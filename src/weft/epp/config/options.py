@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.core.errors import ConfigError
-from weft.epp.pool.endpoint import EndpointSpec, split_host_port
 
 DEFAULT_NAME = "default"
 DEFAULT_POOL_GROUP = "inference.networking.k8s.io"
@@ -31,6 +30,7 @@ class PickerOptions:
     default_engine: str | None = (
         None  # None: the extractor's; for endpoints without an engine label
     )
+    default_model: str = ""  # of requests that name none; "": they are refused
     allow_experimental_plugins: bool = False
     disable_endpoint_subset_filter: bool = False
     emit_endpoint_scores: bool = False  # totals of the deciding profile, in dynamic metadata
@@ -38,6 +38,8 @@ class PickerOptions:
     ticket_ttl_s: float = 3600.0  # a tracked request whose end never came is forgotten after this
     unseen_ttl_s: float = 10.0  # a pick counts as load this long where the server tells nothing
     num_kept_decisions: int = 1000
+    engine_api_key: str | None = None  # of endpoints that speak VllmEngine
+    engine_control_api_key: str | None = None  # the same, for their events
 
     @property
     def max_load_age_s(self) -> float:
@@ -51,35 +53,9 @@ class PickerOptions:
                      "unseen_ttl_s"):  # fmt: skip
             if not 0 < getattr(self, name) < 1e6:
                 raise ConfigError(f"{name} must be more than 0 and less than 1e6 seconds")
+        for name in ("engine_api_key", "engine_control_api_key"):
+            key = getattr(self, name)
+            if key is not None and not key.strip():
+                raise ConfigError(f"--{name.replace('_', '-')} must not be empty")
         if not 0 <= self.num_kept_decisions <= 1_000_000:
             raise ConfigError("num_kept_decisions must be from 0 to 1000000")
-
-
-def parse_endpoint(text: str) -> EndpointSpec:
-    """An endpoint of the command line: "HOST:PORT", then ",name=", ",metricsPort=", ",grpcPort=" and ",LABEL=VALUE"."""
-    address, *pairs = text.split(",")
-    host, port = split_host_port(address.strip())
-    if not host or port is None or not 1 <= port <= 65535:
-        raise ConfigError(f"endpoint {text!r}: must begin with HOST:PORT, IPv6 as [HOST]:PORT")
-    labels: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"endpoint {text!r}: {pair!r} is not KEY=VALUE")
-        labels[key.strip()] = value.strip()
-    metrics_port, grpc_port = labels.pop("metricsPort", None), labels.pop("grpcPort", None)
-    for key, port_text in (("metricsPort", metrics_port), ("grpcPort", grpc_port)):
-        if port_text is not None and not _is_port(port_text):
-            raise ConfigError(f"endpoint {text!r}: {key} must be from 1 to 65535")
-    return EndpointSpec(
-        name=labels.pop("name", "") or address.strip(),
-        address=host,
-        port=port,
-        metrics_port=int(metrics_port) if metrics_port else None,
-        grpc_port=int(grpc_port) if grpc_port else None,
-        labels=labels,
-    )
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535

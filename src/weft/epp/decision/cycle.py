@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.epp.decision.request import InferenceRequest
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.values import InferenceRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from weft.epp.decision.plugin import (
     Producer,
     Profile,
 )
-from weft.epp.decision.request import Decision, Drop, Ending, InferenceRequest, Refused, Usage
-from weft.epp.decision.tickets import OpenTickets, Ticket
+from weft.epp.decision.telemetry import RequestMetrics
+from weft.epp.decision.tickets import Decision, Ending, OpenTickets, Ticket
 from weft.epp.metrics.series import PickerMetrics, Timer
-from weft.epp.metrics.telemetry import RequestMetrics
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.objects import Objects
 from weft.epp.pool.pool import Pool, reachable
+from weft.epp.request.values import Drop, InferenceRequest, Refused, Usage
 
 OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
@@ -69,6 +69,7 @@ class DirectorSettings:
     ignores_subset: bool = False
     tracks_responses: bool = False
     emits_scores: bool = False
+    default_model: str = ""  # of requests that name none; "": they are refused
 
 
 class Director:
@@ -109,6 +110,8 @@ class Director:
         started = self._clock()
         cycle = self._open_cycle(request, started)
         try:
+            if request.needs_model and not cycle.model:
+                raise Refused(400, "model not found in request body")
             for plugin in self._parts.preparers:
                 await plugin.prepare(cycle)
             # From here on nothing waits: two requests never decide on the same picture.
@@ -125,17 +128,13 @@ class Director:
         """Any endpoint, for requests that nothing can be scheduled by; raises `Refused`."""
         return random.choice(reachable(self._allowed(subset))).address(is_grpc=is_grpc)
 
-    def on_response_headers(self, decision: Decision, status: int) -> Mapping[str, str]:
+    def on_response_headers(self, ticket: Ticket, status: int) -> Mapping[str, str]:
         """The server answered; returns headers for the client."""
-        ticket = decision.ticket
-        assert isinstance(ticket, Ticket)
         ticket.status = status
-        return decision.response_headers
+        return {}
 
-    def on_first_token(self, decision: Decision) -> None:
+    def on_first_token(self, ticket: Ticket) -> None:
         """The first piece of the answer came."""
-        ticket = decision.ticket
-        assert isinstance(ticket, Ticket)
         if ticket.first_token_at is not None or ticket.is_over:
             return
         ticket.first_token_at = ticket.last_piece_at = self._clock()
@@ -144,31 +143,23 @@ class Director:
             for plugin in self._parts.followers:
                 plugin.first_token(ticket.id)
 
-    def on_piece(self, decision: Decision) -> None:
+    def on_piece(self, ticket: Ticket) -> None:
         """Another piece of the answer came."""
-        ticket = decision.ticket
-        assert isinstance(ticket, Ticket)
         if ticket.is_streaming and ticket.last_piece_at is not None:
             now = self._clock()
             self._telemetry.next_piece(ticket, now - ticket.last_piece_at)
             ticket.last_piece_at = now
 
-    def on_size(self, decision: Decision, num_bytes: int) -> None:
+    def on_size(self, ticket: Ticket, num_bytes: int) -> None:
         """How long the response's body was."""
-        ticket = decision.ticket
-        assert isinstance(ticket, Ticket)
         ticket.num_body_bytes = num_bytes
 
-    def on_usage(self, decision: Decision, usage: Usage) -> None:
+    def on_usage(self, ticket: Ticket, usage: Usage) -> None:
         """The response told its token counts; a later report replaces an earlier one."""
-        ticket = decision.ticket
-        assert isinstance(ticket, Ticket)
         ticket.usage = usage
 
-    def on_end(self, decision: Decision, ending: Ending) -> Mapping[str, Any]:
+    def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:
         """The response is over; returns dynamic metadata. Only the first call counts."""
-        ticket = decision.ticket
-        assert isinstance(ticket, Ticket)
         self._end(ticket, ending)
         return {}
 
@@ -190,13 +181,14 @@ class Director:
             priority=self.objects.priority(_header(headers, OBJECTIVE_HEADERS)),
             fairness_id=_header(headers, FAIRNESS_HEADERS) or DEFAULT_FAIRNESS_ID,
         )  # fmt: skip
-        if request.model:
+        if request.model or request.needs_model:
             rewrite = self.objects.rewrite(request.model)
             if rewrite is not None:
                 cycle.model = rewrite[1]
                 self._telemetry.rewritten(rewrite[0], request.model, rewrite[1])
             else:
-                cycle.model = _header(headers, REWRITE_HEADERS) or request.model
+                named = _header(headers, REWRITE_HEADERS)
+                cycle.model = named or request.model or self._settings.default_model
         return cycle
 
     def _allowed(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:

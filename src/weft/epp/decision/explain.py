@@ -4,12 +4,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from weft.epp.decision.cycle import Cycle, PrefixMatch, ProfileRun, Schedule
-from weft.epp.decision.request import Refused
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.values import Refused
 
 
 class FilterRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +90,10 @@ class _Kept:
     unreachable: Sequence[Endpoint]
 
 
+# What a client wrote of a request is kept so far: a thousand long names would fill the memory.
+_MAX_CHARS: Final = 256
+
+
 class DecisionRing:
     """The last decisions, by request id."""
 
@@ -115,9 +120,9 @@ class DecisionRing:
             request_id=request_id,
             at=time.time(),
             duration_s=duration_s,
-            path=cycle.request.path,
-            model=cycle.request.model,
-            target_model=cycle.model,
+            path=cycle.request.path[:_MAX_CHARS],
+            model=cycle.request.model[:_MAX_CHARS],
+            target_model=cycle.model[:_MAX_CHARS],
             priority=cycle.priority,
             runs=cycle.runs,
             prefixes=cycle.prefixes,

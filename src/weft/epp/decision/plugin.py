@@ -1,60 +1,32 @@
-"""What plugins are: their kinds, the calls each kind answers, and how one is declared."""
+"""What plugins are: the calls each kind answers, and how one is declared."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
-import msgspec
-
+from weft.epp.config.parameters import Kind, NoParameters, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, ProfileRun, Schedule
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.pool.poller import EXTRACTOR_TYPE, SOURCE_TYPE
 from weft.epp.pool.pool import Pool
 
-
-class Kind(StrEnum):
-    """The places of a configuration that a plugin can stand in."""
-
-    FILTER = "filter"
-    SCORER = "scorer"
-    PICKER = "picker"
-    HANDLER = "profile handler"
-    PRODUCER = "data producer"
-    DECIDER = "disaggregation decider"
-    PARSER = "parser"
-    DETECTOR = "saturation detector"
-    SOURCE = "data source"
-    EXTRACTOR = "data extractor"
-    DISCOVERY = "endpoint discovery"
+# Types that others take when none is named.
+TOKENS: Final = "token-producer"
+APPROXIMATE: Final = "approx-prefix-cache-producer"
+INFLIGHT: Final = "inflight-load-producer"
+METRICS_SOURCE: Final = SOURCE_TYPE
+METRICS_EXTRACTOR: Final = EXTRACTOR_TYPE
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A plugin that another one names, or takes by default."""
-
-    key: str  # the parameter, for messages
-    name: str
-    kind: Kind
-    default_type: str | None = None  # made under its own name if nothing has that name
+def prefix_reference(name: str) -> Reference:
+    """A producer of prefix matches."""
+    return Reference("prefixMatchInfoProducerName", name, Kind.PRODUCER, APPROXIMATE)
 
 
-class Parameters(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
-):
-    """Base of every plugin's parameters."""
-
-    def references(self) -> Iterable[Reference]:
-        """The plugins these parameters name."""
-        return ()
-
-    def profiles(self) -> Iterable[tuple[str, str]]:
-        """The scheduling profiles these parameters name, each after its key."""
-        return ()
-
-
-class NoParameters(Parameters, frozen=True, kw_only=True):
-    """For plugins that have nothing to set."""
+def inflight_reference(name: str, key: str = "inFlightLoadProducerName") -> Reference:
+    """A producer of in-flight load."""
+    return Reference(key, name, Kind.PRODUCER, INFLIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +55,22 @@ class PluginType:
     aliases: tuple[str, ...] = ()  # deprecated names
     is_alpha: bool = False
     replacement: str | None = None  # deprecated itself, in favour of this
+
+
+def built_elsewhere(_: object, __: object) -> None:
+    """For types whose parameters are read by whoever starts that part."""
+
+
+def plugin_type(
+    type_name: str,
+    kinds: Kind | tuple[Kind, ...],
+    build: Callable[[Any, Any], Any] = built_elsewhere,
+    parameters: type[Parameters] = NoParameters,
+    **more: Any,
+) -> PluginType:
+    """A row of the registry; `more` is for its last three columns."""
+    wanted = frozenset(kinds if isinstance(kinds, tuple) else (kinds,))
+    return PluginType(type_name=type_name, kinds=wanted, build=build, parameters=parameters, **more)
 
 
 class Filter(Protocol):

@@ -6,9 +6,9 @@ from time import perf_counter
 
 from weft.epp.decision.cycle import Cycle, ProfileRun
 from weft.epp.decision.plugin import Filter, Picker, Scorer
-from weft.epp.decision.request import Drop, Refused
 from weft.epp.metrics.series import Timer
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.values import Drop, Refused
 
 
 @dataclass(frozen=True, slots=True)

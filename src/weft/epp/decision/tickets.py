@@ -1,11 +1,21 @@
-"""Tickets: what the picker remembers of a request until its response is over."""
+"""What became of a request: the decision, and the ticket that is kept until its response is over."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import count
+from typing import Any
 
-from weft.epp.decision.request import Usage
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.values import Usage
+
+
+class Ending(StrEnum):
+    """How the response phase ended."""
+
+    NATURAL = "natural"
+    DISCONNECTED = "client-disconnected"
+    ERROR = "error"
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +35,21 @@ class Ticket:
     last_piece_at: float | None = None
     usage: Usage = field(default_factory=Usage)
     is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Where a request goes. Addresses are "host:port", IPv6 in brackets."""
+
+    endpoints: tuple[str, ...]  # the destination first; more only when a picker was told to
+    set_headers: Mapping[str, str] = field(default_factory=dict)  # for the model server
+    response_headers: Mapping[str, str] = field(default_factory=dict)  # for the client
+    metadata: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # in dynamic metadata, under "envoy.lb"
+    rewritten_model: str | None = None  # the body must name this model instead
+    tracks_response: bool = False  # some plugin or metric needs the response phase
+    ticket: Ticket | None = None  # of what was scheduled; comes back with the response's events
 
 
 class OpenTickets:

@@ -1,31 +1,18 @@
-"""A histogram for one event loop: no lock, and a bucket found by bisection.
+"""Histograms with labels for one event loop, each set of values a `Tally`: a decision observes a dozen times."""
 
-The client library's takes a lock twice and walks the buckets; a decision observes a dozen times.
-"""
-
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 
 from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
+
+from weft.core.tally import Tally
 
 
-class Cells:
-    """The buckets of one set of label values."""
+class Cells(Tally):
+    """The buckets of one set of label values, under the client library's name for adding."""
 
-    __slots__ = ("_bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # the last one: beyond all bounds
-        self.total = 0.0
-
-    def observe(self, amount: float) -> None:
-        """Add one."""
-        self.counts[bisect_left(self._bounds, amount)] += 1
-        self.total += amount
+    __slots__ = ()
+    observe = Tally.add
 
 
 class Histogram(Collector):
@@ -38,7 +25,6 @@ class Histogram(Collector):
         self._text = text
         self._labels = tuple(labels)
         self._bounds = tuple(bounds)
-        self._written = [*map(floatToGoString, self._bounds), "+Inf"]
         self._cells: dict[tuple[str, ...], Cells] = {}
         if not self._labels:
             self.observe = self.labels().observe
@@ -55,7 +41,6 @@ class Histogram(Collector):
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """What the client library writes out."""
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
-        for values, cells in self._cells.items():
-            buckets = zip(self._written, accumulate(cells.counts), strict=True)
-            family.add_metric(values, buckets=list(buckets), sum_value=cells.total)
+        for values, cells in list(self._cells.items()):  # more may be added on another thread
+            family.add_metric(values, buckets=cells.buckets(), sum_value=cells.sum)
         yield family

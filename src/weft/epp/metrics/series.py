@@ -7,11 +7,13 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import generate_latest
 
+from weft.core.metric_series import MAX_LABEL_CHARS
 from weft.epp.metrics.histogram import Histogram
 from weft.epp.metrics.older import WithOlderNames
 
 PREFIX: Final = "llm_d_epp_"
 MAX_LABEL_VALUES = 1000  # model names, and fairness ids, per process; the rest is "other"
+MAX_REQUEST_SERIES = 4096  # combinations of the labels of a request, likewise
 OTHER = "other"
 REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
@@ -46,7 +48,10 @@ class Timer(Protocol):
 
 
 class NameCap:
-    """Lets the first values through and turns the rest into "other": labels must not grow for ever."""
+    """Lets the first values through and turns the rest into "other", and those that are too long.
+
+    Labels must neither grow for ever nor be too much for who reads them.
+    """
 
     def __init__(self, limit: int = MAX_LABEL_VALUES) -> None:
         self._limit = limit
@@ -54,7 +59,9 @@ class NameCap:
         self.kept: frozenset[str] = frozenset()  # always let through: a person wrote them
 
     def __call__(self, value: str) -> str:
-        """`value`, or "other" once there are too many."""
+        """`value`, or "other" once there are too many, or if it is too long."""
+        if len(value) > MAX_LABEL_CHARS:
+            return OTHER
         if value in self._seen or value in self.kept:
             return value
         if len(self._seen) >= self._limit:
@@ -96,8 +103,16 @@ class PickerMetrics:
 
     def text(self) -> bytes:
         """All series in Prometheus's text format."""
+        self.refresh()
+        return self.rendered()
+
+    def refresh(self) -> None:
+        """Bring up to date what only readers need; on the event loop."""
         for refresh in self._refreshers:
             refresh()
+
+    def rendered(self) -> bytes:
+        """The text as it is now; on any thread: with thousands of series it takes long."""
         exposed = CollectorRegistry()
         exposed.register(WithOlderNames(self.registry, PREFIX))
         return generate_latest(exposed)

@@ -1,10 +1,12 @@
-"""Keeps the pool in step with endpoints named by hand: resolves their hostnames, again and again."""
+"""Keeps the pool in step with what it was made from: hostnames are resolved, files looked at, again and again."""
 
 import asyncio
 import ipaddress
 import logging
+import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 
 from weft.epp.pool.endpoint import EndpointSpec
 from weft.epp.pool.pool import Pool
@@ -13,6 +15,9 @@ _log = logging.getLogger(__name__)
 
 RESOLVE_EVERY_S = 10.0
 _RESOLVE_TIMEOUT_S = 5.0
+LOOK_EVERY_S = 0.5
+
+Marks = tuple[tuple[str, int, int, int], ...]
 
 
 def is_ip_address(text: str) -> bool:
@@ -77,3 +82,32 @@ async def every(interval_s: float, act: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(interval_s)
         await act()
+
+
+def mark(paths: Iterable[Path]) -> Marks:
+    """What tells one state of the files from another."""
+    marks = []
+    for path in paths:
+        try:
+            stat = os.stat(path)
+        except OSError:
+            continue
+        marks.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return tuple(sorted(marks))
+
+
+async def watch(
+    list_paths: Callable[[], Iterable[Path]],
+    seen: Marks,
+    on_change: Callable[[], Awaitable[None]],
+) -> None:
+    """Call `on_change` whenever the files differ from `seen`, until cancelled.
+
+    By looking, which works on every file system, through symlinks and renames.
+    """
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        now = mark(list_paths())
+        if now != seen:
+            seen = now
+            await on_change()

@@ -4,6 +4,9 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from weft.core.address import join_host_port
+from weft.core.errors import ConfigError
+
 # A request needs this long to get from a decision into the server's own counters.
 TRAVEL_S = 0.05
 
@@ -48,11 +51,6 @@ class Load:
 UNKNOWN_LOAD = Load()
 
 
-def join_host_port(host: str, port: int) -> str:
-    """ "host:port", IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def split_host_port(text: str) -> tuple[str, int | None]:
     """The host and the port of "host", "host:port", "[v6]", "[v6]:port" or a bare IPv6 address."""
     if text.startswith("["):
@@ -71,6 +69,36 @@ def canonical_host(host: str) -> str:
         return str(ipaddress.ip_address(host))
     except ValueError:
         return host.lower()
+
+
+def parse_endpoint(text: str) -> EndpointSpec:
+    """An endpoint of the command line: "HOST:PORT", then ",name=", ",metricsPort=", ",grpcPort=" and ",LABEL=VALUE"."""
+    address, *pairs = text.split(",")
+    host, port = split_host_port(address.strip())
+    if not host or port is None or not 1 <= port <= 65535:
+        raise ConfigError(f"endpoint {text!r}: must begin with HOST:PORT, IPv6 as [HOST]:PORT")
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"endpoint {text!r}: {pair!r} is not KEY=VALUE")
+        labels[key.strip()] = value.strip()
+    metrics_port, grpc_port = labels.pop("metricsPort", None), labels.pop("grpcPort", None)
+    for key, port_text in (("metricsPort", metrics_port), ("grpcPort", grpc_port)):
+        if port_text is not None and not _is_port(port_text):
+            raise ConfigError(f"endpoint {text!r}: {key} must be from 1 to 65535")
+    return EndpointSpec(
+        name=labels.pop("name", "") or address.strip(),
+        address=host,
+        port=port,
+        metrics_port=int(metrics_port) if metrics_port else None,
+        grpc_port=int(grpc_port) if grpc_port else None,
+        labels=labels,
+    )
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535
 
 
 class Endpoint:
@@ -109,13 +137,17 @@ class Endpoint:
         self.unseen: dict[int, float] = {}
 
     @property
-    def num_waiting(self) -> int:
-        """Requests waiting there: as told, and those sent since, which a burst must not overlook."""
+    def expected_waiting(self) -> int:
+        """Requests waiting there, to compare endpoints by: as told, and the picks since.
+
+        A burst between two polls must not pile up at one endpoint. Whether an endpoint is full is
+        another question: an idle one takes what was just sent to it at once, so `load` alone tells.
+        """
         return self.load.num_waiting + len(self.unseen)
 
     @property
-    def num_running(self) -> int:
-        """Requests running there: as told, and those sent since."""
+    def expected_running(self) -> int:
+        """Requests running there, to compare endpoints by: as told, and the picks since."""
         return self.load.num_running + len(self.unseen)
 
     @property

@@ -28,13 +28,11 @@ class EventFeed:
         index: PreciseIndex,
         endpoint: Endpoint,
         metrics: PickerMetrics,
-        base_models: dict[Endpoint, str],
         engine: str = "vllm",
     ) -> None:
         self._index = index
         self._endpoint = endpoint
         self._events = metrics.kv_events
-        self._base_models = base_models
         self._engine = engine
         self._model = ""
         self.last: int | None = None  # sequence number
@@ -44,7 +42,7 @@ class EventFeed:
         """Take over what the engine calls its model; "" says nothing."""
         if model and model != self._model:
             self._model = model
-            self._base_models[self._endpoint] = model
+            self._index.base_models[self._endpoint] = model
 
     def step(self, sequence: int) -> Step:
         """How a message with this number stands to what was applied."""

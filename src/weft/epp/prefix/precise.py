@@ -44,6 +44,7 @@ class PreciseIndex:
         self.num_kept = 0  # of keys that were removed, but stand for other blocks too
         self.num_removed = 0
         self.adapters: set[str] = set()  # named by events
+        self.base_models: dict[Endpoint, str] = {}  # as events or servers told
         self._max_keys = max_keys
         tiers = sorted({**weights, SPECULATIVE: 1.0}.items(), key=lambda item: -item[1])
         self._weights = tuple(tiers)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import zmq
 import zmq.asyncio
 
+from weft.core.address import join_host_port
 from weft.core.errors import ConfigError
-from weft.epp.pool.endpoint import Endpoint, join_host_port
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.feed import EventFeed, Step
 
 _log = logging.getLogger(__name__)

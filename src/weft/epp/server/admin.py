@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from weft.core.errors import ConfigError
+from weft.core.hosts import HostRule, host_refusal
 
 log = logging.getLogger("weft.epp")
 
@@ -34,13 +35,19 @@ Render = Callable[[Mapping[str, str]], Page | Awaitable[Page]]
 class AdminServer:
     """Pages by path; each gets the query, one value a name.
 
-    With a token, pages want it as a bearer's, but for those in `public`: supervisors have none.
+    With a token, pages want it as a bearer's, and all want to be asked by a name in `hosts`, but for
+    those in `public`: supervisors have no token, and names of their own.
     """
 
     def __init__(
-        self, pages: Mapping[str, Render], token: str | None = None, public: Collection[str] = ()
+        self,
+        pages: Mapping[str, Render],
+        hosts: HostRule,
+        token: str | None = None,
+        public: Collection[str] = (),
     ) -> None:
         self._pages = pages
+        self._hosts = hosts
         self._token = None if token is None else token.encode()
         self._public = frozenset(public)
         self._server: asyncio.Server | None = None
@@ -96,23 +103,40 @@ class AdminServer:
             target = urlsplit(words[1])
         except ValueError:
             return _text(400, "not a path")
-        if not self._may_see(target.path, head):
-            return _text(401, "this page wants the metrics token: authorization: Bearer TOKEN")
+        if (refusal := self._refusal(target.path, head)) is not None:
+            return refusal
         render = self._pages.get(target.path)
         if render is None:
             return _text(404, f"pages: {', '.join(self._pages)}")
         query = {name: values[-1] for name, values in parse_qs(target.query).items()}
         return await _render(render, query)
 
-    def _may_see(self, path: str, head: bytes) -> bool:
-        if self._token is None or path in self._public:
+    def _refusal(self, path: str, head: bytes) -> Page | None:
+        """For whom the page is not."""
+        if path in self._public:
+            return None
+        if not self._has_token(head):
+            return _text(401, "this page wants the metrics token: authorization: Bearer TOKEN")
+        for host in _headers(head, b"host"):
+            if not self._hosts.allows(host.decode("latin-1")):
+                return _text(403, host_refusal(host.decode("latin-1")))
+        return None
+
+    def _has_token(self, head: bytes) -> bool:
+        if self._token is None:
             return True
-        for line in head.split(b"\r\n")[1:]:
-            name, _, value = line.partition(b":")
-            scheme, _, token = value.strip().partition(b" ")
-            if name.strip().lower() == b"authorization" and scheme.lower() == b"bearer":
+        for value in _headers(head, b"authorization"):
+            scheme, _, token = value.partition(b" ")
+            if scheme.lower() == b"bearer":
                 return hmac.compare_digest(token.strip(), self._token)
         return False
+
+
+def _headers(head: bytes, wanted: bytes) -> Iterator[bytes]:
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == wanted:
+            yield value.strip()
 
 
 async def _render(render: Render, query: Mapping[str, str]) -> Page:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from weft.epp.decision.request import Refused
+from weft.epp.request.values import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

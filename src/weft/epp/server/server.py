@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,16 +10,19 @@ from typing import Any, Final, NoReturn, Protocol
 
 import grpc
 
-from weft.core.errors import ConfigError
-from weft.epp.decision.request import Refused
+from weft.core.address import join_host_port
 from weft.epp.metrics.series import PickerMetrics
-from weft.epp.parsers.table import ParserTable
-from weft.epp.server.health import Health
+from weft.epp.request.parsers.table import ParserTable
+from weft.epp.request.values import Refused
+from weft.epp.server import ext_proc
+from weft.epp.server.body_reader import BodyReader
+from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
+from weft.epp.server.health import PickerHealth
 from weft.epp.server.limits import Held, Limits
-from weft.epp.server.stream import Director, Exchange, Explain, ProtocolError, Services
+from weft.epp.server.stream import Chooser, Exchange, Explain, ProtocolError, Services
 from weft.epp.server.stream_metrics import WireMetrics
-from weft.epp.wire import ext_proc
-from weft.epp.wire.ext_proc import ProcessingRequest, ProcessingResponse
+from weft.wire.ports import ChannelArgs, bind, server_args
+from weft.wire.tls import Pem, server_credentials
 
 log = logging.getLogger("weft.epp")
 
@@ -33,7 +35,7 @@ _CERT_NAMES: Final = ("tls.crt", "tls.key")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class ReadyDirector(Director, Protocol):
+class ReadyDirector(Chooser, Protocol):
     """A director that says whether it can send anything anywhere."""
 
     @property
@@ -51,8 +53,16 @@ class ServerOptions:
     cert_path: Path | None = None  # a directory with tls.crt and tls.key; turns TLS on
     max_receive_bytes: int = 4 * 2**20
     max_send_bytes: int = 4 * 2**20
+    handshake_timeout_s: float = 10.0  # of TLS and the first frames
     measures_streams: bool = False
     limits: Limits = field(default_factory=Limits)
+
+    def credentials(self) -> grpc.ServerCredentials | None:
+        """For TLS; None without a directory. `ConfigError` names the flag."""
+        if self.cert_path is None:
+            return None
+        cert, key = (Pem("--cert-path", self.cert_path / name) for name in _CERT_NAMES)
+        return server_credentials(cert, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +117,10 @@ class PickerServer:
             limits,
             Held(limits.max_held_bytes),
             self._metrics,
+            BodyReader(),
             explain,
         )
-        self.health = Health(lambda: director.is_ready)
+        self.health = PickerHealth(lambda: director.is_ready)
         self._streams: set[_Stream] = set()
         self._last_start = 0.0
         self._is_stopping = False
@@ -123,13 +134,13 @@ class PickerServer:
 
     async def start(self) -> Ports:
         """Listen and serve. `ConfigError` if that is impossible."""
-        await self.health.start()
+        self.health.start()
         options = self._options
         main = self._new_server()
         main.add_generic_rpc_handlers((self._handler(),))
         ports = Ports(
-            _bind(main, options, options.grpc_port, "--grpc-port"),
-            _bind(self._new_server(), options, options.grpc_health_port, "--grpc-health-port"),
+            self._bind(main, options.grpc_port, "--grpc-port"),
+            self._bind(self._new_server(), options.grpc_health_port, "--grpc-health-port"),
         )
         for server in self._servers:
             await server.start()
@@ -138,7 +149,7 @@ class PickerServer:
 
     async def drain(self, timeout_s: float) -> None:
         """Turn health, answer what still comes until it is quiet or time is up, then stop."""
-        await self.health.drain()
+        self.health.drain()
         deadline = time.monotonic() + timeout_s
         self._last_start = max(self._last_start, time.monotonic())
         while time.monotonic() < deadline:
@@ -155,13 +166,14 @@ class PickerServer:
             with suppress(asyncio.CancelledError):
                 await self._watch
             self._watch = None
-        await self.health.drain()
+        self.health.drain()
         for stream in self._streams:
             if stream.is_waiting and not stream.exchange.is_answered:
                 stream.is_stopped = True
                 stream.task.cancel()
         servers, self._servers = self._servers, []
         await asyncio.gather(*(server.stop(_STOP_GRACE_S) for server in servers))
+        await self._services.reader.close()
 
     def _new_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(
@@ -169,9 +181,13 @@ class PickerServer:
             # Beyond what gets a proper refusal there is only this.
             maximum_concurrent_rpcs=2 * self._options.limits.max_streams,
         )
-        self.health.add_to(server)
+        server.add_generic_rpc_handlers((self.health.handler(),))
         self._servers.append(server)
         return server
+
+    def _bind(self, server: grpc.aio.Server, port: int, flag: str) -> int:
+        address = join_host_port(self._options.host, port)
+        return bind(server, address, self._options.credentials(), flag=flag)
 
     def _handler(self) -> "grpc.GenericRpcHandler[Any, Any]":
         # "Stream in, one out", although many go out: the last answer is what the handler returns, and
@@ -208,6 +224,10 @@ class PickerServer:
         except grpc.aio.AbortError:
             code = grpc.StatusCode.CANCELLED  # `_run` aborts with no other
             raise
+        except grpc.aio.InternalError as error:
+            # Nothing can be written any more: the gateway left, as it does when its client leaves.
+            code = grpc.StatusCode.CANCELLED
+            raise asyncio.CancelledError from error
         except Exception:
             log.exception("a request failed inside the picker")
             if stream.exchange.is_answered:
@@ -252,7 +272,7 @@ class PickerServer:
     async def _follow_director(self) -> None:
         while True:
             await asyncio.sleep(_HEALTH_INTERVAL_S)
-            await self.health.refresh()
+            self.health.refresh()
 
 
 async def _abort(context: Context, code: grpc.StatusCode, message: str) -> NoReturn:
@@ -260,48 +280,9 @@ async def _abort(context: Context, code: grpc.StatusCode, message: str) -> NoRet
     raise AssertionError("abort() raises")
 
 
-def _channel_args(options: ServerOptions) -> list[tuple[str, int]]:
-    return [
-        # A second picker on the same port would silently take a part of the connections.
-        ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", options.max_receive_bytes),
-        ("grpc.max_send_message_length", options.max_send_bytes),
-        ("grpc.max_metadata_size", 16 * 2**10),
-        ("grpc.absolute_max_metadata_size", 16 * 2**10),
-        ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-    ]
-
-
-def _bind(server: grpc.aio.Server, options: ServerOptions, port: int, flag: str) -> int:
-    host = f"[{options.host}]" if ":" in options.host.strip("[]") else options.host
-    address = f"{host.replace('[[', '[').replace(']]', ']')}:{port}"
-    credentials = _credentials(options.cert_path)
-    try:
-        if credentials is None:
-            bound = server.add_insecure_port(address)
-        else:
-            bound = server.add_secure_port(address, credentials)
-    except RuntimeError:
-        bound = 0
-    if bound == 0:
-        raise ConfigError(
-            f"cannot listen on {address}: the port is in use or the address is not local; "
-            f"choose another with {flag} or --host"
-        )
-    return bound
-
-
-def _credentials(directory: Path | None) -> grpc.ServerCredentials | None:
-    if directory is None:
-        return None
-    cert, key = (directory / name for name in _CERT_NAMES)
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-        return grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"--cert-path {directory}: must be a directory with a certificate and its key, "
-            f"{' and '.join(_CERT_NAMES)} ({error})"
-        ) from error
+def _channel_args(options: ServerOptions) -> ChannelArgs:
+    limits = server_args(
+        max_receive_bytes=options.max_receive_bytes,
+        handshake_timeout_s=options.handshake_timeout_s,
+    )
+    return [*limits, ("grpc.max_send_message_length", options.max_send_bytes)]

@@ -7,24 +7,24 @@ way. Then the stream is done, unless something is to be learned from the respons
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Protocol
 
 import msgspec
 
-from weft.epp.decision.request import Decision, Drop, Ending, InferenceRequest, Refused
-from weft.epp.parsers.inflate import ENCODINGS, can_inflate, inflate
-from weft.epp.parsers.parser import Call, Dialect, Parser, Reads
-from weft.epp.parsers.table import ParserTable
-from weft.epp.response.tracking import Followed, Listener, ResponsePhase, has_reason_to_follow
+from weft.epp.decision.tickets import Decision, Ending
+from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, path_of
+from weft.epp.request.parsers.table import ParserTable
+from weft.epp.request.values import Drop, InferenceRequest, Refused
+from weft.epp.server import ext_proc
+from weft.epp.server.body_reader import BodyReader
+from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
+from weft.epp.server.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
 from weft.epp.server.limits import Held, Limits
-from weft.epp.server.refusal import to_answer
+from weft.epp.server.response_phase import Followed, Listener, ResponsePhase, has_reason_to_follow
 from weft.epp.server.stream_metrics import WireMetrics
-from weft.epp.wire import ext_proc
-from weft.epp.wire.ext_proc import ProcessingRequest, ProcessingResponse
-from weft.epp.wire.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
 
 log = logging.getLogger("weft.epp")
 
@@ -32,7 +32,7 @@ _MAX_REQUEST_ID = 256
 _MAX_EXPLANATION = 4096  # gateways and clients bound what headers may hold
 
 
-class Director(Listener, Protocol):
+class Chooser(Listener, Protocol):
     """What decides."""
 
     async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
@@ -49,11 +49,12 @@ Explain = Callable[[str], Mapping[str, Any] | None]
 class Services:
     """What every stream of a server shares."""
 
-    director: Director
+    director: Chooser
     parsers: ParserTable
     limits: Limits
     held: Held
     metrics: WireMetrics
+    reader: BodyReader
     explain: Explain | None = None  # a kept decision in a few words, for the client to see
 
 
@@ -125,7 +126,7 @@ class Exchange:
         self._phase = Phase.DONE
         if not self._is_counted:
             self._services.metrics.refused(refused)
-        return to_answer(refused, is_grpc=self._call.is_grpc)
+        return ext_proc.refusal(refused, is_grpc=self._call.is_grpc)
 
     def shut_down(self) -> ProcessingResponse:
         """The answer to a request that the picker can no longer look at."""
@@ -175,7 +176,7 @@ class Exchange:
         self._headers = headers
         self._subset = ext_proc.read_subset(message.metadata_context)
         self._call = Call(
-            path=headers.get(":path", "/").partition("?")[0],
+            path=path_of(headers.get(":path", "/")),
             headers=headers,
             request_id=headers.get(REQUEST_ID, "")[:_MAX_REQUEST_ID] or uuid.uuid4().hex,
             is_grpc=is_grpc(headers.get("content-type", "")),
@@ -197,7 +198,7 @@ class Exchange:
         if self._phase is Phase.PASS:
             if piece.end_of_stream:
                 self._end_request()
-            return ext_proc.request_body(piece.body, is_last=piece.end_of_stream)
+            return ext_proc.request_body((piece.body,), is_last=piece.end_of_stream)
         self._keep(piece.body)
         if not piece.end_of_stream:
             return iter(())
@@ -228,15 +229,15 @@ class Exchange:
     async def _schedule(self, *, is_last: bool) -> Iterator[ProcessingResponse]:
         """The request is whole: read it, pick, send it on."""
         assert self._parser is not None
-        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        call = self._call = replace(self._call, body=self._plain(body))
-        request = self._parser.parse(call)
+        reader = self._services.reader
+        body: Sequence[bytes] = tuple(self._chunks)
+        request = await reader.read(self._parser, self._call, body)
         if not request.is_schedulable:
             decision = self._pick_any()
         else:
             decision = await self._pick(request)
         if decision.rewritten_model is not None and decision.rewritten_model != request.model:
-            body = self._parser.rename(call, decision.rewritten_model)
+            body = await reader.renamed(self._parser, self._call, body, decision.rewritten_model)
             if not self._call.is_grpc:
                 self._dropped.append("content-encoding")  # what was unpacked goes on as it is
             elif (name := self._parser.model_header) is not None:
@@ -245,19 +246,6 @@ class Exchange:
         self._release()
         self._end_request()
         return _in_order(head, body, is_last=is_last)
-
-    def _plain(self, body: bytes) -> bytes:
-        """The body as parsers read it. gRPC compresses each message instead, which is theirs."""
-        encoding = self._headers.get("content-encoding", "identity").strip().lower()
-        if self._call.is_grpc or encoding in {"", "identity"}:
-            return body
-        if not can_inflate(encoding):
-            allowed = ", ".join(ENCODINGS)
-            raise Refused(415, f"content-encoding must be one of {allowed}, not {encoding!r}")
-        plain = inflate(body, encoding, self._services.limits.max_body_bytes)
-        self._services.held.take(len(plain))
-        self._num_bytes += len(plain)
-        return plain
 
     async def _pick(self, request: InferenceRequest) -> Decision:
         limit_s = self._services.limits.max_pick_s
@@ -287,13 +275,14 @@ class Exchange:
     ) -> Iterator[ProcessingResponse]:
         if self._services.explain is not None:
             decision = _explained(decision, self._services.explain(request.request_id))
-        is_followed = self._can_follow and has_reason_to_follow(decision)
-        if is_followed:
-            followed = Followed(request=request, decision=decision, dialect=dialect)
+        is_followed, ticket = False, decision.ticket
+        if ticket is not None and self._can_follow and has_reason_to_follow(request, decision):
+            is_followed = True
+            followed = Followed(request=request, decision=decision, ticket=ticket, dialect=dialect)
             self._response = ResponsePhase(self._services.director, followed)
-        elif decision.tracks_response:
+        elif ticket is not None and decision.tracks_response:
             # The gateway keeps responses to itself: what would be counted until the end is over now.
-            self._services.director.on_end(decision, Ending.NATURAL)
+            self._services.director.on_end(ticket, Ending.NATURAL)
         self._phase = phase
         return iter((self._head(decision, is_followed=is_followed),))
 
@@ -368,7 +357,7 @@ def _announced(headers: Mapping[str, str]) -> int:
 
 
 def _in_order(
-    head: Iterator[ProcessingResponse], body: bytes, *, is_last: bool
+    head: Iterator[ProcessingResponse], body: Sequence[bytes], *, is_last: bool
 ) -> Iterator[ProcessingResponse]:
     """Headers, body, trailers: Envoy insists."""
     yield from head

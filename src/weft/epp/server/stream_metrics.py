@@ -4,8 +4,8 @@ from typing import Final
 
 import grpc
 
-from weft.epp.decision.request import Refused
 from weft.epp.metrics.series import PickerMetrics
+from weft.epp.request.values import Refused
 
 # gRPC's codes as its Go implementation spells them, which is what dashboards filter by.
 _CODES: Final = {

@@ -22,7 +22,7 @@ from weft.model.embedded.parameters import Parameters, parse_parameters
 from weft.model.families import read_config, read_spec
 from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.pooling import PoolingSpec
-from weft.model.spec import DecoderSpec
+from weft.model.spec import ModelSpec
 from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
 
 _KEYS = tuple(
@@ -97,7 +97,7 @@ def _config(parameters: Parameters) -> dict[str, object]:
     }
 
 
-def _draw_all(spec: DecoderSpec, seed: int, drawn: str, served: str) -> Weights:
+def _draw_all(spec: ModelSpec, seed: int, drawn: str, served: str) -> Weights:
     plans = decoder_layout(spec)
     return Weights({plan.name: _draw(plan, seed, drawn).rounded_to(served) for plan in plans})
 

@@ -1,25 +1,11 @@
-"""The client's half of one request: chunks and completes in, `RequestOutput`s with text out."""
+"""What a server answers, from the wire: messages of Generate to the outputs that an engine gives."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from weft.core.errors import GenerationError
-from weft.core.logprobs import new_logprobs
-from weft.core.types import (
-    CompletionOutput,
-    FinishReason,
-    Logprob,
-    OutputKind,
-    PositionLogprobs,
-    RequestOutput,
-    SamplingParams,
-)
+from weft.core.types import FinishReason, LogprobRow, OutputKind, Request, SequenceOutput
 from weft.pb import vllm_engine_pb2 as pb
-from weft.text.detokenizer import Detokenizer
-from weft.text.stops import StopMatcher
-from weft.text.tokenizer import Tokenizer
-
-_REPAIR_TOKENS = 4  # tokens before one whose text may complete a character with it
 
 
 class _Piece(Protocol):
@@ -27,8 +13,6 @@ class _Piece(Protocol):
 
     @property
     def index(self) -> int: ...
-    @property
-    def prompt_tokens(self) -> int: ...
     @property
     def cached_tokens(self) -> int: ...
     @property
@@ -38,241 +22,113 @@ class _Piece(Protocol):
 
 
 class RemoteAnswers:
-    """Follows the answers of one request, and says each time what the caller is to hear."""
+    """Follows the answers of one request, and holds back a token that may be a silent end.
 
-    def __init__(
-        self,
-        request_id: str,
-        params: SamplingParams,
-        prompt: str | None,
-        prompt_token_ids: list[int],
-        tokenizer: Tokenizer | None,
-        eos_token_ids: Sequence[int],
-    ) -> None:
-        self._request_id = request_id
-        self._params = params
-        self._prompt = prompt
-        self._prompt_token_ids = prompt_token_ids
-        self._tokenizer = tokenizer if params.detokenize else None
-        # A grammar ends with the end of the sequence, whether or not that is ignored elsewhere.
-        can_end = params.structured_outputs is not None or not params.ignore_eos
-        hidden = set(params.stop_token_ids or ()) | set(eos_token_ids if can_end else ())
-        hidden_ids = frozenset() if params.include_stop_str_in_output else frozenset(hidden)
-        self._answers = [
-            _Answer(index, params, prompt_token_ids, self._tokenizer, hidden_ids)
-            for index in range(params.n)
-        ]
-        self._prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
-        self._num_cached_tokens = 0
+    A stop token comes in a chunk, and that it was the end of the answer, and so no text, in the
+    complete behind it; an engine says both at once.
+
+    A server with strict tops lists the best alone, best first. Others put the token that came before them
+    and cut the list where it is full, so that its place says nothing where it comes out last.
+    """
+
+    def __init__(self, request: Request, *, has_strict_tops: bool) -> None:
+        self._request = request
+        self._has_strict_tops = has_strict_tops
+        self._stop_ids = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
+        self._open = set(range(request.params.n))
+        self._held: dict[int, SequenceOutput] = {}
 
     @property
     def is_finished(self) -> bool:
         """Whether every answer has ended."""
-        return all(answer.finish_reason is not None for answer in self._answers)
+        return not self._open
 
-    def take(self, response: pb.GenerateResponse) -> RequestOutput | None:
-        """What to tell the caller after this message, if anything."""
+    def take(self, response: pb.GenerateResponse) -> list[SequenceOutput]:
+        """What is new with this message."""
         match response.WhichOneof("response"):
             case "chunk":
-                answer = self._answer(response.chunk)
-                answer.push(response.chunk.token_ids, response.chunk.output_logprobs)
+                return self._chunk(response.chunk)
             case "complete":
-                answer = self._answer(response.complete)
-                self._end(answer, response.complete)
-            case _:
-                raise GenerationError("the server sent an empty answer")
-        return self._output(answer)
+                return self._complete(response.complete)
+        raise GenerationError("the server sent an empty answer")
 
-    def _answer(self, piece: _Piece) -> "_Answer":
-        if piece.index >= len(self._answers):
-            raise GenerationError(f"the server sent answer {piece.index} of {len(self._answers)}")
-        self._num_cached_tokens = piece.cached_tokens
-        self._cut_prompt(piece.prompt_tokens)
-        if self._prompt_logprobs is None and piece.input_logprobs.token_ids:
-            self._prompt_logprobs = self._to_prompt_logprobs(piece.input_logprobs)
-        return self._answers[piece.index]
+    def _chunk(self, chunk: pb.GenerateStreamChunk) -> list[SequenceOutput]:
+        output = self._output(chunk, chunk.token_ids)
+        held = self._held.pop(chunk.index, None)
+        if output.token_ids and output.token_ids[-1] in self._stop_ids:
+            self._held[chunk.index] = output
+            return [] if held is None else [held]
+        return [output] if held is None else [held, output]
 
-    def _cut_prompt(self, num_kept: int) -> None:
-        """Do as the server did when it was asked to truncate."""
-        if num_kept < len(self._prompt_token_ids):
-            keeps_start = self._tokenizer and self._tokenizer.truncation_side == "right"
-            kept = slice(num_kept) if keeps_start else slice(-num_kept, None)
-            self._prompt_token_ids = self._prompt_token_ids[kept]
-
-    def _end(self, answer: "_Answer", complete: pb.GenerateComplete) -> None:
-        if self._params.output_kind is OutputKind.FINAL_ONLY:
-            answer.push(complete.output_ids, complete.output_logprobs)
-        stop_reason: int | str | None = None
-        match complete.WhichOneof("matched_stop"):
-            case "matched_token_id":
-                stop_reason = complete.matched_token_id
-            case "matched_stop_str":
-                stop_reason = complete.matched_stop_str
-        answer.num_draft_tokens = complete.spec_draft_tokens
-        answer.num_accepted_tokens = complete.spec_accepted_tokens
-        answer.finish(_to_finish_reason(complete.finish_reason), stop_reason)
-
-    def _output(self, changed: "_Answer") -> RequestOutput | None:
-        match self._params.output_kind:
-            case OutputKind.DELTA:
-                outputs = [changed.delta()]
-            case OutputKind.CUMULATIVE:
-                outputs = [answer.whole() for answer in self._answers]
-            case _:
-                if not self.is_finished:
-                    return None
-                outputs = [answer.whole() for answer in self._answers]
-        return RequestOutput(
-            request_id=self._request_id,
-            prompt=self._prompt,
-            prompt_token_ids=self._prompt_token_ids,
-            outputs=outputs,
-            is_finished=self.is_finished,
-            prompt_logprobs=self._prompt_logprobs,
-            num_cached_tokens=self._num_cached_tokens,
-        )
-
-    def _to_prompt_logprobs(self, logprobs: pb.InputLogProbs) -> Sequence[PositionLogprobs | None]:
-        token_ids = list(logprobs.token_ids)
-        scored = new_logprobs(is_flat=self._params.flat_logprobs)
-        rows = zip(token_ids, logprobs.token_logprobs, logprobs.top_logprobs, strict=True)
-        for position, (token_id, value, top) in enumerate(rows):
-            before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
-            is_scored = value.HasField("value")
-            scored.append(
-                _to_position(token_id, value.value, top, before, self._tokenizer)
-                if is_scored
-                else None
+    def _complete(self, complete: pb.GenerateComplete) -> list[SequenceOutput]:
+        # A stream's last tokens came in chunks before.
+        is_whole = self._request.params.output_kind is OutputKind.FINAL_ONLY
+        output = self._output(complete, complete.output_ids if is_whole else ())
+        self._open.remove(complete.index)
+        held = self._held.pop(complete.index, output)
+        return [
+            SequenceOutput(
+                engine_id=self._request.engine_id,
+                index=complete.index,
+                token_ids=held.token_ids,
+                logprobs=held.logprobs,
+                prompt_logprobs=held.prompt_logprobs or output.prompt_logprobs,
+                num_cached_tokens=complete.cached_tokens,
+                finish_reason=_to_finish_reason(complete.finish_reason),
+                stop_reason=_to_stop_reason(complete),
+                num_draft_tokens=complete.spec_draft_tokens,
+                num_accepted_tokens=complete.spec_accepted_tokens,
             )
-        return scored
+        ]
 
-
-class _Answer:
-    """One of the n answers: all of it so far, and how much of it has been told."""
-
-    def __init__(
-        self,
-        index: int,
-        params: SamplingParams,
-        prompt_token_ids: list[int],
-        tokenizer: Tokenizer | None,
-        hidden_ids: frozenset[int],
-    ) -> None:
-        self.finish_reason: FinishReason | None = None
-        self.num_draft_tokens = 0  # told at the end
-        self.num_accepted_tokens = 0
-        self._index = index
-        self._params = params
-        self._tokenizer = tokenizer
-        self._hidden_ids = hidden_ids
-        self._detokenizer = _detokenizer(params, prompt_token_ids, tokenizer)
-        self._matcher = StopMatcher(
-            params.stop_strings, is_included=params.include_stop_str_in_output
-        )
-        self._is_cut = False  # a stop string has been found: no more text is shown
-        self._stop_reason: int | str | None = None
-        self._prompt_tail = prompt_token_ids[-_REPAIR_TOKENS:]
-        self._text = ""
-        self._token_ids: list[int] = []
-        self._logprobs = new_logprobs(is_flat=params.flat_logprobs)
-        self._logprob_sum = 0.0
-        self._num_told_chars = 0
-        self._num_told_tokens = 0
-
-    def push(self, token_ids: Sequence[int], logprobs: pb.OutputLogProbs) -> None:
-        """Take new tokens."""
-        if self.finish_reason is not None:
-            raise GenerationError(f"the server sent more of answer {self._index} after its end")
-        if self._params.logprobs is not None:
-            self._take_logprobs(token_ids, logprobs)
-        for token_id in token_ids:
-            self._token_ids.append(token_id)
-            # Nothing follows a token that ends the answer, and its own text is not shown.
-            if self._detokenizer is not None and token_id not in self._hidden_ids:
-                self._read(self._detokenizer.push(token_id))
-
-    def finish(self, reason: FinishReason, stop_reason: int | str | None) -> None:
-        """End the answer; unless a stop string cut it, what was held back is shown."""
-        self.finish_reason = reason
-        self._stop_reason = stop_reason
-        if not self._is_cut and self._detokenizer is not None:
-            self._text += self._matcher.flush() + self._detokenizer.flush()
-
-    def delta(self) -> CompletionOutput:
-        """What is new."""
-        output = self._tell(self._num_told_chars, self._num_told_tokens)
-        self._num_told_chars = len(self._text)
-        self._num_told_tokens = len(self._token_ids)
-        return output
-
-    def whole(self) -> CompletionOutput:
-        """Everything so far."""
-        return self._tell(0, 0)
-
-    def _tell(self, first_char: int, first_token: int) -> CompletionOutput:
-        wants_logprobs = self._params.logprobs is not None
-        return CompletionOutput(
-            index=self._index,
-            text=self._text[first_char:],
-            token_ids=self._token_ids[first_token:],
-            cumulative_logprob=self._logprob_sum if wants_logprobs else None,
-            logprobs=self._logprobs[first_token:] if wants_logprobs else None,
-            finish_reason=self.finish_reason,
-            stop_reason=self._stop_reason,
-            num_draft_tokens=self.num_draft_tokens,
-            num_accepted_tokens=self.num_accepted_tokens,
+    def _output(self, piece: _Piece, token_ids: Sequence[int]) -> SequenceOutput:
+        if piece.index >= self._request.params.n:
+            raise GenerationError(
+                f"the server sent answer {piece.index} of {self._request.params.n}"
+            )
+        if piece.index not in self._open:
+            raise GenerationError(f"the server sent more of answer {piece.index} after its end")
+        has_logprobs = self._request.params.logprobs is not None and token_ids
+        return SequenceOutput(
+            engine_id=self._request.engine_id,
+            index=piece.index,
+            token_ids=list(token_ids),
+            logprobs=self._to_rows(token_ids, piece.output_logprobs) if has_logprobs else None,
+            prompt_logprobs=self._to_prompt_rows(piece.input_logprobs) or None,
+            num_cached_tokens=piece.cached_tokens,
         )
 
-    def _read(self, text: str) -> None:
-        if self._is_cut or not text:
-            return
-        is_searched = len(self._token_ids) > self._params.min_tokens
-        found = self._matcher.push(text, is_searched=is_searched)
-        self._text += found.text
-        self._is_cut = found.stop is not None
-
-    def _take_logprobs(self, token_ids: Sequence[int], logprobs: pb.OutputLogProbs) -> None:
+    def _to_rows(self, token_ids: Sequence[int], logprobs: pb.OutputLogProbs) -> list[LogprobRow]:
         if not len(token_ids) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs):
             raise GenerationError("the server sent logprobs that do not match the tokens")
-        seen = self._prompt_tail + self._token_ids[-_REPAIR_TOKENS:]
         rows = zip(token_ids, logprobs.token_logprobs, logprobs.top_logprobs, strict=True)
-        for token_id, value, top in rows:
-            before = seen[-_REPAIR_TOKENS:]
-            self._logprob_sum += value
-            self._logprobs.append(_to_position(token_id, value, top, before, self._tokenizer))
-            seen.append(token_id)
+        return [self._to_row(*row) for row in rows]
+
+    def _to_prompt_rows(self, logprobs: pb.InputLogProbs) -> list[LogprobRow]:
+        """Without the first token's, which nothing precedes."""
+        rows = zip(logprobs.token_ids, logprobs.token_logprobs, logprobs.top_logprobs, strict=True)
+        return [self._to_row(token_id, value.value, top) for token_id, value, top in rows][1:]
+
+    def _to_row(self, token_id: int, logprob: float, top: pb.TopLogProbs) -> LogprobRow:
+        """The token that came first, then the best, each with its rank if that is known."""
+        listed = zip(top.token_ids, top.values, strict=True)
+        best = sorted(listed, key=lambda pair: -pair[1])
+        ids = [one for one, _ in best]
+        own = ids.index(token_id) + 1 if token_id in ids else None
+        if own == len(ids) and not self._has_strict_tops:
+            own = None
+        row: LogprobRow = [(token_id, logprob, own)]
+        row += [(one, value, rank) for rank, (one, value) in enumerate(best, 1) if one != token_id]
+        return row
 
 
-def _detokenizer(
-    params: SamplingParams, prompt_token_ids: list[int], tokenizer: Tokenizer | None
-) -> Detokenizer | None:
-    if tokenizer is None:
-        return None
-    return tokenizer.detokenizer(
-        skip_special_tokens=params.skip_special_tokens,
-        spaces_between_special_tokens=params.spaces_between_special_tokens,
-        prompt_token_ids=prompt_token_ids,
-    )
-
-
-def _to_position(
-    token_id: int,
-    logprob: float,
-    top: pb.TopLogProbs,
-    before: Sequence[int],
-    tokenizer: Tokenizer | None,
-) -> PositionLogprobs:
-    """The sampled token first, then the best. One that is not among the best is ranked just behind."""
-
-    def entry(one: int, value: float, rank: int) -> Logprob:
-        return Logprob(value, rank, tokenizer.token_to_text(one, before) if tokenizer else None)
-
-    ids = list(top.token_ids)
-    rank = ids.index(token_id) + 1 if token_id in ids else len(ids) + 1
-    position = {token_id: entry(token_id, logprob, rank)}
-    for place, (one, value) in enumerate(zip(ids, top.values, strict=True), start=1):
-        position.setdefault(one, entry(one, value, place))
-    return position
+def _to_stop_reason(complete: pb.GenerateComplete) -> int | str | None:
+    match complete.WhichOneof("matched_stop"):
+        case "matched_token_id":
+            return complete.matched_token_id
+        case "matched_stop_str":
+            return complete.matched_stop_str
+    return None
 
 
 def _to_finish_reason(text: str) -> FinishReason:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from weft.core.config import PoolerConfig
-from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.core.errors import BadRequest, Unsupported
 from weft.core.types import PoolingRequestOutput, Request, TokensPrompt
-from weft.core.validate import Limits, validate_prompt, validate_request_id
+from weft.core.validate import Limits, check_prompt_length
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.outgoing import not_on_this_wire
 
@@ -27,22 +27,13 @@ def to_embedding(
     """Translate and check. Ids of `padding_id` at the end are no part of the text."""
     if pooler is None:
         raise Unsupported("Embed is not supported by this model: it generates text")
-    if request.request_id:
-        validate_request_id(request.request_id)
     if not request.HasField("tokenized"):
         raise BadRequest("tokenized", "tokenized is missing: the input must be token ids")
     given = request.tokenized.input_ids
-    if len(given) > limits.max_sequence_len:  # before millions of ids are copied
-        raise ContextLengthExceeded(
-            "input_ids",
-            f"this model's maximum context length is {limits.max_sequence_len} tokens, and the "
-            f"prompt has {len(given)}",
-            len(given),
-        )
+    check_prompt_length(len(given), limits, num_new=0)
     token_ids = list(given)
     while len(token_ids) > 1 and token_ids[-1] == padding_id:
         token_ids.pop()
-    validate_prompt(token_ids, limits, num_new=0)
     prompt: TokensPrompt = {"prompt_token_ids": token_ids}
     if request.tokenized.original_text:
         prompt["prompt"] = request.tokenized.original_text

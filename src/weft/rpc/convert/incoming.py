@@ -23,7 +23,12 @@ _EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """What a server says of itself; times are Unix time and seconds."""
+    """What a server says of itself; times are Unix time and seconds.
+
+    `constrains_reasoning` says that a constraint begins at the first token, whatever the model writes
+    first; elsewhere behind what ends reasoning by `reasoning_parser`. A server that `is_ours` follows
+    metadata that says where.
+    """
 
     server_type: str
     num_active_requests: int
@@ -35,10 +40,14 @@ class ServerInfo:
     max_num_seqs: int
     kv_cache_dtype: str
     model_dtype: str
+    reasoning_parser: str
+    constrains_reasoning: bool
+    is_ours: bool
 
 
-def to_server_info(info: pb.GetServerInfoResponse) -> ServerInfo:
-    """Translate."""
+def to_server_info(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -> ServerInfo:
+    """Translate. A server of ours says in metadata that it is one."""
+    begins_at_once = info.constrained_decoding_start == "first_token"
     return ServerInfo(
         server_type=info.server_type,
         num_active_requests=info.active_requests,
@@ -50,6 +59,9 @@ def to_server_info(info: pb.GetServerInfoResponse) -> ServerInfo:
         max_num_seqs=info.max_num_seqs,
         kv_cache_dtype=info.kv_cache_dtype,
         model_dtype=info.model_dtype,
+        reasoning_parser=info.engine_reasoning_parser,
+        constrains_reasoning=begins_at_once or not (is_ours or info.engine_reasoning_parser),
+        is_ours=is_ours,
     )
 
 
@@ -93,6 +105,7 @@ def to_engine_config(model: ModelConfig, server: ServerInfo, load: EngineLoad) -
             max_num_queued_tokens=0,
         ),
         data_parallel_size=server.data_parallel_size,
+        structured_outputs_in_reasoning=server.constrains_reasoning,
         pooler_config=None if model.runner_type == "generate" else _EMBEDDER,
     )
 

@@ -161,7 +161,7 @@ def to_top_logprobs(position: PositionLogprobs | None, num_top: int) -> pb.TopLo
 
 def _by_rank(item: tuple[int, Logprob]) -> tuple[float, int, int]:
     token_id, entry = item
-    return -entry.logprob, entry.rank, token_id
+    return -entry.logprob, entry.rank or 0, token_id
 
 
 def _value_of(position: PositionLogprobs | None, token_id: int) -> float:

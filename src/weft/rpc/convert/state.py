@@ -7,7 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from weft.core.config import EngineConfig, ModelConfig
+from weft.core.config import ModelConfig
+from weft.core.engine_info import EngineInfo
 from weft.core.errors import BadRequest
 from weft.core.types import EngineLoad
 from weft.pb import vllm_engine_pb2 as pb
@@ -57,7 +58,7 @@ def to_model_info(model: ModelConfig) -> pb.GetModelInfoResponse:
 
 
 def to_server_info(
-    config: EngineConfig,
+    info: EngineInfo,
     *,
     num_active_requests: int,
     is_paused: bool,
@@ -67,7 +68,7 @@ def to_server_info(
 ) -> pb.GetServerInfoResponse:
     """Facts of the server. What belongs to KV transfer and media stays empty: there is none.
 
-    So does what is said of thoughts where no `reasoning_parser` finds their end.
+    So does what is said of reasoning where no `reasoning_parser` finds its end.
     """
     return pb.GetServerInfoResponse(
         active_requests=num_active_requests,
@@ -75,20 +76,20 @@ def to_server_info(
         last_receive_timestamp=last_receive_time,
         uptime_seconds=uptime_s,
         server_type=SERVER_TYPE,
-        data_parallel_size=config.data_parallel_size,
-        kv_cache_dtype=config.cache_config.kv_cache_dtype,
-        block_size=config.cache_config.block_size,
-        model_dtype=config.model_config.dtype,
-        max_num_seqs=config.scheduler_config.max_num_seqs,
+        data_parallel_size=info.data_parallel_size,
+        kv_cache_dtype=info.kv_cache_dtype,
+        block_size=info.block_size,
+        model_dtype=info.dtype,
+        max_num_seqs=info.max_num_seqs,
         engine_reasoning_parser=reasoning_parser or "",
-        constrained_decoding_start=_constraint_start(config, reasoning_parser),
+        constrained_decoding_start=_constraint_start(info, reasoning_parser),
     )
 
 
-def _constraint_start(config: EngineConfig, reasoning_parser: str | None) -> str:
-    if reasoning_parser is None:
-        return ""
-    return "first_token" if config.structured_outputs_in_reasoning else "after_reasoning"
+def _constraint_start(info: EngineInfo, reasoning_parser: str | None) -> str:
+    if info.structured_outputs_in_reasoning:
+        return "first_token"
+    return "" if reasoning_parser is None else "after_reasoning"
 
 
 def to_loads_response(

@@ -24,13 +24,11 @@ class AnswerParser:
         self._filter = _MarkerFilter(end_markers)
 
     def feed(self, text: str) -> list[Part]:
-        """See `OutputParser.feed`."""
         self._desk.tape.add(self._filter.push(text))
         next(self._reading, None)
         return self._desk.outlet.take()
 
     def finish(self) -> list[Part]:
-        """See `OutputParser.finish`."""
         self._desk.tape.add(self._filter.flush())
         self._desk.tape.end()
         next(self._reading, None)
@@ -77,7 +75,12 @@ def read_answer(
     if reasoning is not None and is_open is not False:
         before, marker = yield from read_reasoning(desk, reasoning, is_open=is_open)
     tags = () if reasoning is None else reasoning.answer_tags
-    yield from _TextAndCalls(desk, tool, tags).read(before, marker)
+    answer = _TextAndCalls(desk, tool, tags)
+    if marker is not None and not answer.knows(marker):
+        # It ends the thoughts of these models also where nobody looks for their calls.
+        desk.outlet.content(marker)
+        marker = None
+    yield from answer.read(before, marker)
 
 
 def read_reasoning(
@@ -114,6 +117,10 @@ class _TextAndCalls:
         self._openers = Markers(() if family is None else (*family.openers, *family.sections))
         self._closers = frozenset(() if family is None else family.closers)
         self._marks = Markers((*self._openers.literals, *self._closers, *self._tags))
+
+    def knows(self, marker: str) -> bool:
+        """Whether a mark means something to this family; any other is text."""
+        return marker in self._marks.literals
 
     def read(self, space: str, marker: str | None) -> Reading[None]:
         """Read to the end. `space` and `marker` were taken from the start of the text already.

@@ -13,11 +13,16 @@ class ToolFamily:
 
     `sections` stand around several calls and mean nothing without one; so do `closers`, after one.
     An answer whose first character is one of `starts` begins with a call, unless it turns out not to.
+
+    `example` is a call as the model's template writes it; a forced call is written after it. `between`
+    is what stands between the arguments of a call and the name of the next; None: what ends a call, a
+    line break, and what begins one.
     """
 
     form: Form | None
     models: str
     example: str
+    between: str | None = None
     openers: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()

@@ -74,6 +74,7 @@ _FAMILIES = {
         models="Kimi K2",
         example="<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
         '<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>',
+        between="<|tool_call_end|><|tool_call_begin|>functions.",
     ),
     "deepseek_v32": ToolFamily(
         form=TaggedCalls(_DSML_TAGS),
@@ -86,6 +87,7 @@ _FAMILIES = {
         example='<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
         '<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n'
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        between='\n</｜DSML｜invoke>\n<｜DSML｜invoke name="',
     ),
     "deepseek_v3": ToolFamily(
         form=NamedCalls(
@@ -100,6 +102,7 @@ _FAMILIES = {
         models="DeepSeek V3, R1",
         example=f"{_CALLS_BEGIN}{_CALL_BEGIN}function{_SEP}get_weather\n```json\n"
         f'{{"city": "Paris"}}\n```{_CALL_END}{_CALLS_END}',
+        between=f"\n```{_CALL_END}\n{_CALL_BEGIN}function{_SEP}",
     ),
     "deepseek_v31": ToolFamily(
         form=NamedCalls(after=Markers((_SEP,))),
@@ -111,6 +114,7 @@ _FAMILIES = {
         models="DeepSeek V3.1",
         example=f'{_CALLS_BEGIN}{_CALL_BEGIN}get_weather{_SEP}{{"city": "Paris"}}'
         f"{_CALL_END}{_CALLS_END}",
+        between=f"{_CALL_END}{_CALL_BEGIN}",
     ),
     "step3": ToolFamily(
         form=TaggedCalls(_STEP_TAGS),
@@ -123,6 +127,8 @@ _FAMILIES = {
         example="<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜>"
         '<steptml:invoke name="get_weather"><steptml:parameter name="city">Paris'
         "</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>",
+        between='</steptml:invoke><｜tool_call_end｜><｜tool_call_begin｜>function<｜tool_sep｜>'
+        '<steptml:invoke name="',
     ),
     "minimax_m2": ToolFamily(
         form=TaggedCalls(_INVOKE_TAGS),
@@ -134,6 +140,7 @@ _FAMILIES = {
         models="MiniMax M2",
         example='<minimax:tool_call>\n<invoke name="get_weather">\n'
         '<parameter name="city">Paris</parameter>\n</invoke>\n</minimax:tool_call>',
+        between='\n</invoke>\n<invoke name="',
     ),
     "seed_oss": ToolFamily(
         form=TaggedCalls(_FUNCTION_TAGS),
@@ -181,6 +188,7 @@ _FAMILIES = {
         template_marks=("[TOOL_CALLS]",),
         models="Mistral, Magistral, Devstral, Ministral",
         example='[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}',
+        between="[TOOL_CALLS]",
     ),
     "internlm": ToolFamily(
         form=JsonCalls(),
@@ -200,6 +208,7 @@ _FAMILIES = {
         template_marks=("<|tool_call|>",),
         models="Granite 3",
         example='<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        between='}, {"name": "',
     ),
     "granite-20b-fc": ToolFamily(
         form=JsonCalls(),
@@ -216,6 +225,7 @@ _FAMILIES = {
         template_marks=("<|tool_call_start|>",),
         models="LFM2",
         example="<|tool_call_start|>[get_weather(city='Paris')]<|tool_call_end|>",
+        between="), ",
     ),
     "olmo3": ToolFamily(
         form=PythonCalls(),
@@ -224,6 +234,7 @@ _FAMILIES = {
         template_marks=("<function_calls>",),
         models="OLMo 3",
         example="<function_calls>\nget_weather(city='Paris')\n</function_calls>",
+        between=")\n",
     ),
     "llama4_pythonic": ToolFamily(
         form=PythonCalls(needs_list=True),
@@ -234,6 +245,7 @@ _FAMILIES = {
         template_marks=("<|header_start|>",),
         models="Llama 4",
         example="<|python_start|>[get_weather(city='Paris')]<|python_end|>",
+        between="), ",
     ),
     "llama3_json": ToolFamily(
         form=JsonCalls(needs_arguments=True),
@@ -243,6 +255,7 @@ _FAMILIES = {
         template_marks=("<|start_header_id|>", '"parameters"'),
         models="Llama 3.1, 3.2, 3.3",
         example='{"name": "get_weather", "parameters": {"city": "Paris"}}',
+        between='}; {"name": "',
     ),
     "llama4_json": ToolFamily(
         form=JsonCalls(needs_arguments=True),
@@ -252,6 +265,7 @@ _FAMILIES = {
         needs_special_tokens=True,
         models="Llama 4 with a JSON template",
         example='{"name": "get_weather", "parameters": {"city": "Paris"}}',
+        between='}; {"name": "',
     ),
     "phi4_mini_json": ToolFamily(
         form=JsonCalls(),
@@ -259,6 +273,7 @@ _FAMILIES = {
         template_marks=("<|/tool|>",),
         models="Phi-4-mini",
         example='functools[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        between='}, {"name": "',
     ),
     "hunyuan_a13b": ToolFamily(
         form=JsonCalls(),
@@ -267,6 +282,7 @@ _FAMILIES = {
         template_marks=("<tool_calls>", "<answer>"),
         models="Hunyuan A13B",
         example='<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris"}}]</tool_calls>',
+        between='}, {"name": "',
     ),
     "minimax": ToolFamily(
         form=JsonCalls(),
@@ -275,6 +291,7 @@ _FAMILIES = {
         template_marks=("<tool_calls>", "<beginning_of_sentence>"),
         models="MiniMax M1",
         example='<tool_calls>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_calls>',
+        between='}\n{"name": "',
     ),
     "jamba": ToolFamily(
         form=JsonCalls(),
@@ -284,6 +301,7 @@ _FAMILIES = {
         template_marks=("<tool_calls>",),
         models="Jamba 1.5, 1.6",
         example='<tool_calls>[\n  {"name": "get_weather", "arguments": {"city": "Paris"}}\n]</tool_calls>',
+        between='},\n  {"name": "',
     ),
     "longcat": ToolFamily(
         form=JsonCalls(),
@@ -309,7 +327,8 @@ _FAMILIES = {
         starts="[",
         template_marks=("[func_name1(",),
         models="Llama 3.2 1B and 3B, ToolACE",
-        example="[get_weather(city='Paris', days=3)]",
+        example="[get_weather(city='Paris')]",
+        between="), ",
     ),
     "xlam": ToolFamily(
         form=JsonCalls(needs_arguments=True, is_fenced=True),
@@ -318,6 +337,7 @@ _FAMILIES = {
         starts="[{",
         models="xLAM 2",
         example='[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        between='}, {"name": "',
     ),
 }  # fmt: skip
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from weft.core.errors import BadRequest, Unsupported
-from weft.web.http.body import decode_body
 from weft.web.http.endpoint import Answer, Call, Endpoint
 
 # The first row whose fields are all there decides; None leaves it to what the model does.
@@ -29,7 +28,7 @@ def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
     by_path = {endpoint.path: endpoint for endpoint in endpoints if endpoint.method == "POST"}
 
     async def invoke(call: Call) -> Answer:
-        pooler = call.served.client.vllm_config.pooler_config
+        pooler = call.served.client.info.pooler
         path = target_of(call.body.keys(), () if pooler is None else pooler.tasks)
         if path is None:
             wanted = "; ".join(" and ".join(names) for names, _ in _TARGETS)
@@ -37,7 +36,8 @@ def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
         endpoint = by_path.get(path)
         if endpoint is None:
             raise Unsupported(f"{path} is not supported by this server")
-        body = decode_body(call.raw_body, endpoint.body, is_strict=endpoint.is_strict)
+        assert call.decode is not None, "the server gives it to every call"
+        body = await call.decode(endpoint)
         return await endpoint.handler(dataclasses.replace(call, body=body))
 
     return Endpoint(

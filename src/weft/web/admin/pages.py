@@ -46,8 +46,8 @@ async def _load(call: Call) -> Answer:
 
 
 async def _server_info(call: Call) -> Answer:
-    config = msgspec.to_builtins(call.served.client.vllm_config)
-    return ServerInfo(version=__version__, config=config)
+    settings = call.served.client.info.settings
+    return ServerInfo(version=__version__, config=dict(settings))
 
 
 def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endpoint, ...]:

@@ -1,11 +1,16 @@
 """`/tokenize` and `/detokenize`: what a request's text is in tokens, and the other way round."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from weft.core.errors import BadRequest, Unsupported
+from weft.core.checks import shown
+from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.text.inputs import check_length
+from weft.text.tokenizer import Tokenizer
+from weft.web.chat.prompt import template_messages
 from weft.web.http.endpoint import Answer, Call, Endpoint
 from weft.web.openai.model_names import resolve_model
 from weft.web.served import Served
@@ -29,7 +34,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`tokens` are ids; `token_strs` what each adds to the text, if that was asked for."""
+    """`tokens` are ids; `token_strs` the tokenizer's own names of them, if they were asked for."""
 
     count: int
     max_model_len: int
@@ -64,27 +69,28 @@ class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
 async def _tokenize(call: Call) -> Answer:
     body: TokenizeBody = call.body
     resolve_model(call.served, body.model)
-    # Off the event loop: long texts take their time, and a template runs in a process of its own.
-    return await asyncio.to_thread(_to_tokens, call.served, body)
-
-
-def _to_tokens(served: Served, body: TokenizeBody) -> TokenizeAnswer:
-    text, adds_special = _text(served, body)
+    served = call.served
+    # A template runs in a process of its own, which is waited for.
+    text, adds_special = await asyncio.to_thread(_text, served, body)
     if body.add_special_tokens is not None:
         adds_special = body.add_special_tokens
-    ids = served.tokenizer.encode(text, add_special_tokens=adds_special)
-    strings = None
-    if body.return_token_strs:
-        strings = [
-            served.tokenizer.token_to_text(token_id, ids[max(position - 4, 0) : position])
-            for position, token_id in enumerate(ids)
-        ]
+    check_length(len(text), served.tokenizer, served.client.info.limits)
+    work = partial(_to_tokens, served.tokenizer, text, adds_special, body.return_token_strs)
+    ids, strings = await served.tokenizer.soon(len(text), work)
     return TokenizeAnswer(
         count=len(ids),
         max_model_len=served.client.model_config.max_model_len,
         tokens=ids,
         token_strs=strings,
     )
+
+
+def _to_tokens(
+    tokenizer: Tokenizer, text: str, adds_special: bool, has_strings: bool
+) -> tuple[list[int], list[str] | None]:
+    ids = tokenizer.encode(text, add_special_tokens=adds_special)
+    strings = [tokenizer.id_to_token(token_id) or "" for token_id in ids] if has_strings else None
+    return ids, strings
 
 
 def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
@@ -110,12 +116,12 @@ def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
             "the model has no chat template; give prompt, or start with --chat-template"
         )
     text = served.chat_template.render(
-        body.messages or [],
+        template_messages(body.messages or [], served.chat_template.source),
         tools=body.tools,
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        **(body.chat_template_kwargs or {}),
+        template_kwargs=body.chat_template_kwargs,
     )
     return text, False
 
@@ -123,16 +129,32 @@ def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
 async def _detokenize(call: Call) -> Answer:
     body: DetokenizeBody = call.body
     resolve_model(call.served, body.model)
-    vocab_size = call.served.client.model_config.vocab_size
-    for position, token_id in enumerate(body.tokens):
+    model = call.served.client.model_config
+    if len(body.tokens) > model.max_model_len:
+        raise ContextLengthExceeded(
+            "tokens",
+            f"this model's maximum context length is {model.max_model_len} tokens, "
+            f"and tokens has {len(body.tokens)}",
+            len(body.tokens),
+        )
+    return DetokenizeAnswer(prompt=await asyncio.to_thread(_to_text, call.served, body.tokens))
+
+
+def _to_text(served: Served, token_ids: list[int]) -> str:
+    vocab_size = served.client.model_config.vocab_size
+    for position, token_id in enumerate(token_ids):
         if not 0 <= token_id < vocab_size:
             raise BadRequest(
                 f"tokens[{position}]",
-                f"tokens[{position}] must be between 0 and {vocab_size - 1}, got {token_id}",
+                f"tokens[{position}] must be between 0 and {vocab_size - 1}, got {shown(token_id)}",
             )
-    tokenizer = call.served.tokenizer
-    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
-    return DetokenizeAnswer(prompt=text)
+    text = served.tokenizer.decode(token_ids, skip_special_tokens=False)
+    most_chars = served.client.info.limits.max_text_chars
+    if len(text) > most_chars:
+        raise BadRequest(
+            "tokens", f"the text has {len(text)} characters; answers have at most {most_chars}"
+        )
+    return text
 
 
 async def _info(call: Call) -> Answer:

@@ -1,8 +1,8 @@
 """/v1/messages: the body to a `Turn`, and a turn's events to the message or its stream."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from weft.core.errors import BadRequest, ContextLengthExceeded
@@ -16,6 +16,7 @@ from weft.schema.anthropic import (
     StreamEvent,
     ThinkingBody,
 )
+from weft.text.inputs import check_length
 from weft.web.anthropic.answer import AnswerFold
 from weft.web.anthropic.conversation import is_prefill, to_messages
 from weft.web.anthropic.tools import is_parallel, to_choice, to_tools
@@ -61,8 +62,10 @@ async def count_tokens(call: Call) -> Answer:
     turn = to_turn(call, body, model=model)
     check_tools(turn.tools, turn.tool_choice)
     text = await render(call.served, turn)
-    token_ids = await asyncio.to_thread(
-        call.served.tokenizer.encode, text, add_special_tokens=turn.add_special_tokens
+    tokenizer = call.served.tokenizer
+    check_length(len(text), tokenizer, call.served.client.info.limits)
+    token_ids = await tokenizer.soon(
+        len(text), partial(tokenizer.encode, text, add_special_tokens=turn.add_special_tokens)
     )
     return CountAnswer(input_tokens=len(token_ids))
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import msgspec
 
 from weft.core.types import CompletionOutput, FinishReason
-from weft.text.parsers.parts import Arguments, OutputParser, Part, Reasoning, ToolCall
+from weft.text.parsers.parts import Arguments, Content, OutputParser, Part, Reasoning, ToolCall
 from weft.web.chat.thoughts import ThoughtCounter
+from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
 
 # An error is raised, not told.
@@ -27,6 +28,8 @@ class Wishes:
     has_reasoning: bool
     is_first_call_only: bool
     is_named_call: bool
+    # An answer that has to be calls holds no other text, unless the end cut one before its name.
+    has_content: bool = True
     call_id_prefix: str = "chatcmpl-tool-"
 
     @classmethod
@@ -36,6 +39,7 @@ class Wishes:
             has_reasoning=turn.include_reasoning,
             is_first_call_only=not turn.parallel_tool_calls,
             is_named_call=isinstance(turn.tool_choice, NamedTool),
+            has_content=not is_forced(turn.tool_choice),
             call_id_prefix=turn.call_id_prefix,
         )
 
@@ -71,6 +75,8 @@ class AnswerReader:
         """The part as the caller is to see it; None where not at all."""
         if isinstance(part, Reasoning):
             return part if self._wishes.has_reasoning else None
+        if isinstance(part, Content):
+            return part if self._wishes.has_content else None
         if isinstance(part, ToolCall | Arguments):
             if self._wishes.is_first_call_only and part.index > 0:
                 return None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.types import SamplingParams
+from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
 from weft.text.parsers.forced import forced_calls_parser, named_call_parser
 from weft.text.parsers.parts import OutputParser
@@ -18,7 +18,7 @@ from weft.text.parsers.table import (
     starts_in_reasoning,
 )
 from weft.web.chat.thoughts import ThoughtCounter
-from weft.web.chat.tools import template_tools
+from weft.web.chat.tools import forced_calls, is_forced, is_own_format, template_tools
 from weft.web.chat.turn import NamedTool, Turn
 from weft.web.served import Served
 
@@ -41,31 +41,30 @@ class AnswerFormat:
 
     def parser(self) -> OutputParser:
         """A parser for one answer."""
-        match self.turn.tool_choice:
-            case NamedTool(name=name):
-                return named_call_parser(
-                    name,
-                    reasoning=self.reasoning,
-                    starts_in_reasoning=self.is_open,
-                    end_markers=self.end_markers,
-                    first_id=self.first_id,
-                )
-            case "required":
-                return forced_calls_parser(
-                    reasoning=self.reasoning,
-                    starts_in_reasoning=self.is_open,
-                    end_markers=self.end_markers,
-                    first_id=self.first_id,
-                )
-            case _:
-                return make_parser(
-                    self.reasoning,
-                    self.tool,
-                    tools=template_tools(self.turn.tools) or (),
-                    starts_in_reasoning=self.is_open,
-                    num_earlier_calls=_num_calls(self.turn),
-                    end_markers=self.end_markers,
-                )
+        choice = self.turn.tool_choice
+        if self.tool is None and isinstance(choice, NamedTool):
+            return named_call_parser(
+                choice.name,
+                reasoning=self.reasoning,
+                starts_in_reasoning=self.is_open,
+                end_markers=self.end_markers,
+                first_id=self.first_id,
+            )
+        if self.tool is None and is_forced(choice):
+            return forced_calls_parser(
+                reasoning=self.reasoning,
+                starts_in_reasoning=self.is_open,
+                end_markers=self.end_markers,
+                first_id=self.first_id,
+            )
+        return make_parser(
+            self.reasoning,
+            self.tool,
+            tools=template_tools(self.turn.tools) or (),
+            starts_in_reasoning=self.is_open,
+            num_earlier_calls=_num_calls(self.turn),
+            end_markers=self.end_markers,
+        )
 
     def counter(self, served: Served, prompt_token_ids: list[int]) -> ThoughtCounter | None:
         """What counts the tokens of one answer's thoughts; None where there can be none."""
@@ -83,7 +82,7 @@ class AnswerFormat:
         if self.reasoning is None:
             return {}
         return {
-            "reasoning_ended": self.is_open is False,
+            "reasoning_ended": self.is_open is not True,
             "reasoning_parser_kwargs": {"end": self.reasoning.reasoning_end},
         }
 
@@ -91,14 +90,16 @@ class AnswerFormat:
 def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParams) -> AnswerFormat:
     """The format of the answers to a rendered prompt; `params` say what rules them."""
     reasoning = _reasoning_family(served)
-    tool = _tool_family(served, turn)
+    tool = _tool_family(served, turn, params)
     is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
     is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
-    if reasoning is not None and is_open is None and is_ruled:
+    # In harmony what rules the calls rules the thoughts before them too.
+    has_ruled_thoughts = tool is not None and tool.is_harmony and is_forced(turn.tool_choice)
+    if reasoning is not None and is_open is None and is_ruled and not has_ruled_thoughts:
         is_open = _is_thinker(served, reasoning)
-    if served.client.vllm_config.structured_outputs_in_reasoning and params.structured_outputs:
+    if served.client.info.structured_outputs_in_reasoning and params.structured_outputs:
         is_open = False
-    has_markers = needs_special_tokens(served, turn) and turn.params.skip_special_tokens
+    has_markers = _needs_special_tokens(reasoning, tool) and turn.params.skip_special_tokens
     return AnswerFormat(
         turn=turn,
         reasoning=reasoning,
@@ -109,16 +110,32 @@ def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParam
     )
 
 
+def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
+    """What a turn that demands calls demands of the text; None for others."""
+    name = served.options.tool_call_parser
+    family = None if name is None else TOOL_PARSERS[name]
+    # The thought is part of the format in harmony: one that is begun already, or counted, is not in it.
+    has_own_thought = turn.continue_final_message or turn.params.thinking_token_budget is not None
+    if family is not None and family.is_harmony and has_own_thought:
+        family = None
+    return forced_calls(
+        turn,
+        family,
+        has_thoughts=served.options.reasoning_parser is not None,
+        num_earlier_calls=_num_calls(turn),
+        end_texts=_end_markers(served),
+    )
+
+
 def with_special_tokens(served: Served, turn: Turn, params: SamplingParams) -> SamplingParams:
     """The parameters with which the engine's texts hold what the parser looks for."""
-    if not needs_special_tokens(served, turn):
+    if not _needs_special_tokens(_reasoning_family(served), _tool_family(served, turn, params)):
         return params
     return msgspec.structs.replace(params, skip_special_tokens=False)
 
 
-def needs_special_tokens(served: Served, turn: Turn) -> bool:
+def _needs_special_tokens(*families: ReasoningFamily | ToolFamily | None) -> bool:
     """Whether the marks of thoughts or calls are special tokens, which texts usually leave out."""
-    families = (_reasoning_family(served), _tool_family(served, turn))
     return any(family is not None and family.needs_special_tokens for family in families)
 
 
@@ -127,18 +144,20 @@ def _reasoning_family(served: Served) -> ReasoningFamily | None:
     return None if name is None else REASONING_PARSERS[name]
 
 
-def _tool_family(served: Served, turn: Turn) -> ToolFamily | None:
-    """The family whose calls are looked for: where the model may make some as it likes."""
+def _tool_family(served: Served, turn: Turn, params: SamplingParams) -> ToolFamily | None:
+    """The family whose calls are looked for: where the model may make some, or must in their format."""
+    name = served.options.tool_call_parser
+    if is_forced(turn.tool_choice):
+        return TOOL_PARSERS[name] if name is not None and is_own_format(params) else None
     if not turn.tools or turn.tool_choice != "auto":
         return None
-    options = served.options
-    if not options.enable_auto_tool_choice or options.tool_call_parser is None:
+    if not served.options.enable_auto_tool_choice or name is None:
         raise BadRequest(
             "tool_choice",
             'tool_choice "auto" needs a server with a tool-call parser (--enable-auto-tool-choice '
             "and --tool-call-parser); a named function, required and none work without",
         )
-    return TOOL_PARSERS[options.tool_call_parser]
+    return TOOL_PARSERS[name]
 
 
 def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import PromptType, SamplingParams, TokensPrompt
-from weft.core.validate import Limits, validate_cache_salt
+from weft.core.types import PromptType, Request, RequestOptions, SamplingParams
+from weft.core.validate import Limits
+from weft.text.chat import ChatTemplate
 from weft.web.chat.tools import template_tools
 from weft.web.chat.turn import Turn
 from weft.web.served import Served
@@ -18,20 +16,7 @@ from weft.web.served import Served
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # What our own answers, sent back, may hold where they have no content.
 _IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "reasoning", "reasoning_content", "refusal")
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What the engine is given: `params` without what has been done already."""
-
-    text: str | None
-    tokens: TokensPrompt
-    params: SamplingParams
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The prompt's tokens."""
-        return self.tokens["prompt_token_ids"]
+_TEXTS = ("tool_call_id", "name", "reasoning", "reasoning_content", "refusal")
 
 
 async def render(served: Served, turn: Turn) -> str:
@@ -40,63 +25,68 @@ async def render(served: Served, turn: Turn) -> str:
         raise BadRequest(
             "messages", "this model has no chat template; use /v1/completions, or a server with one"
         )
-    check_messages(turn.messages)
+    # Messages may be thousands, and the template's process is waited for.
+    return await asyncio.to_thread(_render, served, served.chat_template, turn)
+
+
+def _render(served: Served, template: ChatTemplate, turn: Turn) -> str:
     is_hidden = turn.tool_choice == "none" and served.options.exclude_tools_when_tool_choice_none
-    return await asyncio.to_thread(
-        served.chat_template.render,
-        [_readable(message, served.chat_template.source) for message in turn.messages],
+    return template.render(
+        template_messages(turn.messages, template.source),
         tools=None if is_hidden else template_tools(turn.tools),
         documents=turn.documents,
         add_generation_prompt=turn.add_generation_prompt,
         continue_final_message=turn.continue_final_message,
-        **turn.template_kwargs,
+        template_kwargs=turn.template_kwargs,
     )
 
 
-async def tokenise(  # noqa: PLR0913 - what the tokens depend on
-    client: EngineClient,
-    prompt: PromptType,
-    params: SamplingParams,
-    request_id: str,
-    *,
-    add_special_tokens: bool,
-    truncation_side: str | None = None,
-    cache_salt: str | None = None,
-    priority: int = 0,
-) -> Prompt:
+async def prepare(
+    client: EngineClient, prompt: PromptType, params: SamplingParams, options: RequestOptions
+) -> Request:
     """Everything about a request that can be refused before the engine knows of it.
 
     Unlike the engine, which lets an answer end at the end of the context, an explicit `max_tokens`
     that does not fit is refused: the caller counted on it.
     """
-    check_priority(client, priority)
-    validate_cache_salt(cache_salt)
-    kwargs: dict[str, Any] = {"add_special_tokens": add_special_tokens}
-    if truncation_side is not None:
-        kwargs["truncation_side"] = truncation_side
+    check_priority(client, options.priority)
+    request = await client.prepare(prompt, params, options)
+    _check_room(len(request.prompt_token_ids), params, client.info.limits)
+    return request
 
-    request = await client.input_processor.process_soon(
-        prompt, params, request_id, tokenization_kwargs=kwargs, priority=priority
-    )
-    _check_room(len(request.prompt_token_ids), params, Limits.of(client.vllm_config))
-    text = request.prompt
-    tokens: TokensPrompt = {"prompt_token_ids": request.prompt_token_ids}
-    if text is not None:
-        tokens["prompt"] = text
-    if cache_salt is not None:
-        tokens["cache_salt"] = cache_salt
-    return Prompt(text, tokens, msgspec.structs.replace(params, truncate_prompt_tokens=None))
+
+def with_salt(prompt: str | list[int], cache_salt: str | None) -> PromptType:
+    """The prompt as the engine takes it."""
+    if cache_salt is None:
+        return prompt
+    if isinstance(prompt, str):
+        return {"prompt": prompt, "cache_salt": cache_salt}
+    return {"prompt_token_ids": prompt, "cache_salt": cache_salt}
+
+
+def tokenization_kwargs(*, add_special_tokens: bool, truncation_side: str | None) -> dict[str, Any]:
+    """`tokenization_kwargs` of what a body says."""
+    side = {} if truncation_side is None else {"truncation_side": truncation_side}
+    return {"add_special_tokens": add_special_tokens, **side}
 
 
 def check_priority(client: EngineClient, priority: int) -> None:
     """A priority means something to an engine that goes by priorities."""
-    policy = client.vllm_config.scheduler_config.policy
+    policy = client.info.policy
     if priority != 0 and policy != "priority":
         raise BadRequest(
             "priority",
             f"priority needs a server with --scheduling-policy priority; this one runs {policy}",
             priority,
         )
+
+
+def template_messages(
+    messages: Sequence[Mapping[str, Any]], template: str
+) -> list[Mapping[str, Any]]:
+    """The checked messages, in the words that the template knows."""
+    check_messages(messages)
+    return [_readable(message, template) for message in messages]
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
@@ -111,8 +101,12 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
                 "messages",
                 f"{where}.role must be one of {', '.join(ROLES)}, got {str(role)[:40]!a}",
             )
-        _check_calls(message.get("tool_calls"), where)
-        is_whole = role == "assistant" and any(message.get(name) for name in _IN_PLACE_OF_CONTENT)
+        _check_texts(message, _TEXTS, where)
+        calls = message.get("tool_calls")
+        _check_calls(calls, where)
+        # Clients write that there were no calls where they have no content either.
+        is_told = calls is not None or any(message.get(name) for name in _IN_PLACE_OF_CONTENT)
+        is_whole = role == "assistant" and is_told
         if message.get("content") is None and not is_whole:
             raise BadRequest(
                 "messages",
@@ -131,6 +125,22 @@ def _check_calls(calls: object, where: str) -> None:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise BadRequest(
                 "messages", f"{where}.tool_calls[{position}].function must be an object with a name"
+            )
+        _check_texts(call, ("id", "type"), f"{where}.tool_calls[{position}]")
+        if not isinstance(function.get("arguments"), str | Mapping | None):
+            raise BadRequest(
+                "messages",
+                f"{where}.tool_calls[{position}].function.arguments must be a string or an object",
+            )
+
+
+def _check_texts(holder: Mapping[str, Any], names: Sequence[str], where: str) -> None:
+    """Templates would write a number, or a list, as Python does."""
+    for name in names:
+        value = holder.get(name)
+        if not isinstance(value, str | None):
+            raise BadRequest(
+                "messages", f"{where}.{name} must be a string, got {type(value).__name__}"
             )
 
 

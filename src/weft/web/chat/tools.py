@@ -3,18 +3,21 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from weft.core.errors import BadRequest
-from weft.core.structured import schema_of
-from weft.core.types import StructuredOutputsParams
+from weft.core.structured import schema_of, validate_structured_outputs
+from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.text.parsers.call_tags import call_tag
+from weft.text.parsers.families import ToolFamily
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 
 MAX_TOOLS = 128
 # All tools together, as JSON: they are part of the prompt.
 MAX_TOOL_CHARS = 1024 * 1024
-# Of one answer that has to call something: a weak model does not stop by itself, and would fill its
-# context with calls. Where the model chooses to call, nothing is counted.
+# Of one array of calls: a model that was never shown it does not stop by itself, and would fill its
+# context with calls. In its own format it begins each of them by itself, and nothing is counted.
 MAX_FORCED_CALLS = 32
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -66,20 +69,48 @@ def is_forced(choice: ToolChoice) -> bool:
     return choice == "required" or isinstance(choice, NamedTool)
 
 
-def forced_calls(turn: Turn) -> StructuredOutputsParams | None:
+def forced_calls(
+    turn: Turn,
+    family: ToolFamily | None,
+    *,
+    has_thoughts: bool,
+    num_earlier_calls: int,
+    end_texts: Sequence[str],
+) -> StructuredOutputsParams | None:
     """What the answer has to look like where the caller demands a call; None where it does not.
 
-    A named call is its arguments alone; required calls are an array of `{"name", "parameters"}`.
+    It is what the model was taught where its family has a format that can say these tools. Else a named
+    call is its arguments alone, and required calls are an array of `{"name", "parameters"}`.
     """
-    match turn.tool_choice:
-        case NamedTool(name=name):
-            tool = next(tool for tool in turn.tools if tool.name == name)
-            return StructuredOutputsParams(json=json.dumps(_arguments_schema(tool)))
-        case "required":
-            schema = _calls_schema(turn.tools, is_parallel=turn.parallel_tool_calls)
-            return StructuredOutputsParams(json=json.dumps(schema))
-        case _:
-            return None
+    choice = turn.tool_choice
+    if not is_forced(choice):
+        return None
+    named = choice.name if isinstance(choice, NamedTool) else None
+    tools = [tool for tool in turn.tools if named in (None, tool.name)]
+    is_parallel = turn.parallel_tool_calls and named is None
+    tag = None
+    if family is not None:
+        tag = call_tag(
+            family,
+            {tool.name: _arguments_schema(tool) for tool in tools},
+            is_parallel=is_parallel,
+            has_thoughts=has_thoughts,
+            num_earlier_calls=num_earlier_calls,
+            end_texts=end_texts,
+        )
+    if tag is not None:
+        own = StructuredOutputsParams(structural_tag=json.dumps(tag, ensure_ascii=False))
+        with suppress(BadRequest):  # too large; the array says less
+            validate_structured_outputs(own)
+            return own
+    schema = _arguments_schema(tools[0]) if named else _calls_schema(tools, is_parallel=is_parallel)
+    return StructuredOutputsParams(json=json.dumps(schema))
+
+
+def is_own_format(params: SamplingParams) -> bool:
+    """Whether the forced calls that are asked of the engine are in the format of the model's family."""
+    asked = params.structured_outputs
+    return asked is not None and asked.structural_tag is not None
 
 
 def _check_name(name: str, position: int) -> None:

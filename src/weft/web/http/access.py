@@ -1,9 +1,9 @@
 """Who may call what: default-deny by the raw path, before anything of a request is read."""
 
-import ipaddress
 from collections.abc import Mapping
 
 from weft.core.errors import Unauthenticated
+from weft.core.hosts import HostRule, host_refusal
 from weft.core.keys import KeyRing, bearer_key
 from weft.web.http.endpoint import Access
 from weft.web.http.exchange import Exchange
@@ -21,14 +21,17 @@ class Gate:
         self._api = KeyRing(options.api_keys)
         self._control = KeyRing(options.control_api_keys)
         self._origins = frozenset(options.allowed_origins)
-        self._hosts = frozenset(("localhost", options.host.strip("[]").lower()))
+        self._hosts = HostRule(options.host, options.allowed_hosts)
 
     def let_in(self, exchange: Exchange) -> None:
-        """Refuse a caller without any key, for known and unknown paths alike."""
+        """Refuse a caller without any key or by a strange name, for known and unknown paths alike."""
         keys = _keys(exchange.headers)
         is_known = any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))
         if self._api and not is_known:
             raise Unauthenticated(_ADVICE)
+        host = exchange.headers.get("host")
+        if host is not None and not self._hosts.allows(host):
+            raise HttpError(403, host_refusal(host), code="host_not_allowed")
 
     def check(self, access: Access, exchange: Exchange) -> None:
         """Refuse a caller whose key is for something else."""
@@ -48,23 +51,12 @@ class Gate:
         if "origin" in exchange.headers:
             raise HttpError(403, "control is not for web pages")
         # A page may have its own name point here; keys apart, it gets no further than its name.
-        if not self._is_own(exchange.headers.get("host", "")):
-            raise HttpError(403, "control takes an IP address, localhost or --host as Host")
+        if not self._hosts.is_own(exchange.headers.get("host", "")):
+            raise HttpError(
+                403, "control takes an address, localhost, --host or --allowed-hosts as Host"
+            )
         if not any(map(self._control.is_valid, keys)):
             raise Unauthenticated("a control key is needed: send Authorization: Bearer KEY")
-
-    def _is_own(self, host: str) -> bool:
-        if host.startswith("["):
-            name = host[1:].partition("]")[0]
-        else:
-            name = host.partition(":")[0]
-        if name.lower() in self._hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
 
     def cors_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """What lets the page that asks read the answer; nothing for any other."""
@@ -73,7 +65,7 @@ class Gate:
             return {}
         return {
             "access-control-allow-origin": origin,
-            "access-control-expose-headers": "x-request-id, retry-after",
+            "access-control-expose-headers": "x-request-id, retry-after, warning",
             "vary": "Origin",
         }
 

@@ -6,6 +6,7 @@ Handlers are cancelled when the client leaves, which ends what they asked of the
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
@@ -16,19 +17,22 @@ from starlette.types import Receive, Scope, Send
 from weft.core.errors import BadRequest, WeftError
 from weft.web.http.access import Gate
 from weft.web.http.body import ClientGone, check_content, decode_body, read_body
-from weft.web.http.endpoint import Access, Answer, Call, Dialect, Events
+from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events
 from weft.web.http.exchange import Exchange
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError, to_problem
 from weft.web.http.routing import Found, Router, dialect_of
+from weft.web.http.scan import MAX_VALUES
 from weft.web.http.sse import error_event, write_events
 from weft.web.http.state import ServerState
+from weft.web.http.strictness import Strictness
 from weft.web.http.traffic import Traffic
 from weft.web.served import Served
 
 log = logging.getLogger("weft.web")
 
 _MAX_QUERY_FIELDS = 100
+_LARGE_BODY = 2**16  # looked through in a tenth of a millisecond
 _json = msgspec.json.Encoder()
 
 
@@ -41,6 +45,7 @@ class HttpApp:
         self._probes = probes
         self._router: Router | None = None
         self._gate = Gate(options)
+        self._strictness = Strictness(is_strict=options.strict)
         self._traffic = Traffic(state.registry)
 
     def open(self, router: Router) -> None:
@@ -92,9 +97,13 @@ class HttpApp:
             body = b""
             if endpoint.body is not None:
                 check_content(exchange.headers)
-                body = await read_body(receive, exchange.headers, self._options)
+                body = await read_body(receive, exchange.headers, self._options, self._max_values())
                 exchange.num_bytes_in = len(body)
             await self._answer_while_wanted(exchange, receive, found, body)
+
+    def _max_values(self) -> int:
+        """Two contexts of token ids are always taken."""
+        return max(MAX_VALUES, 2 * self._state.served.client.model_config.max_model_len)
 
     async def _answer_while_wanted(
         self, exchange: Exchange, receive: Receive, found: Found, body: bytes
@@ -117,20 +126,18 @@ class HttpApp:
     async def _answer(self, exchange: Exchange, found: Found, body: bytes) -> None:
         endpoint = found.endpoint
         try:
-            answer = await endpoint.handler(self._to_call(exchange, found, body))
+            answer = await endpoint.handler(await self._to_call(exchange, found, body))
             await self._send(exchange, answer)
         except (ClientGone, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - here the endpoint's own dialect is known
             await _fail(exchange, error, endpoint.dialect)
 
-    def _to_call(self, exchange: Exchange, found: Found, body: bytes) -> Call:
+    async def _to_call(self, exchange: Exchange, found: Found, body: bytes) -> Call:
         endpoint = found.endpoint
         is_open = endpoint.access is Access.OPEN
         return Call(
-            body=decode_body(body, endpoint.body, is_strict=endpoint.is_strict)
-            if endpoint.body is not None
-            else None,
+            body=None if endpoint.body is None else await self._decode(exchange, body, endpoint),
             # Probes answer before there is anything to serve; they know the state, and read no call.
             served=cast(Served, None) if is_open else self._state.served,
             request_id=exchange.request_id,
@@ -139,7 +146,15 @@ class HttpApp:
             path_parameters=found.path_parameters,
             query=_query(exchange.scope),
             raw_body=body,
+            decode=partial(self._decode, exchange, body),
         )
+
+    async def _decode(self, exchange: Exchange, body: bytes, endpoint: Endpoint) -> Any:
+        value = decode_body(body, endpoint.body)
+        if len(body) > _LARGE_BODY:
+            await asyncio.sleep(0)  # a second look takes as long again: others are served between
+        exchange.extra_headers |= self._strictness.judge(endpoint, body, value)
+        return value
 
     async def _send(self, exchange: Exchange, answer: Answer) -> None:
         if isinstance(answer, Events):

@@ -4,7 +4,6 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,15 +12,12 @@ from starlette.types import Receive
 from weft.core.errors import BadRequest
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
+from weft.web.http.scan import MAX_VALUES, SLICE_BYTES, BodyScan
 
-_DISCARD_S = 10.0
 _BOM = b"\xef\xbb\xbf"
+_MAX_MESSAGE_CHARS = 200
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
-# Braces and strings, and the colon that makes a string a key. Possessive: time is linear in the text.
-_TOKENS = re.compile(rb'[{}]|"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+:?', re.DOTALL)
-# Looking at one takes a third of a microsecond, in which nobody else is served.
-_MAX_TOKENS = 2_000_000
 
 
 class ClientGone(Exception):
@@ -40,11 +36,20 @@ def check_content(headers: Mapping[str, str]) -> None:
         raise HttpError(415, "the content-type must be application/json")
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], options: HttpOptions) -> bytes:
-    """The whole body; 413 beyond the limit and 408 when it comes too slowly."""
+async def read_body(
+    receive: Receive,
+    headers: Mapping[str, str],
+    options: HttpOptions,
+    max_values: int = MAX_VALUES,
+) -> bytes:
+    """The whole body; 413 beyond the limits and 408 when it comes too slowly.
+
+    It is looked at on the way (`weft.web.http.scan`), so that it can be decoded in one piece.
+    """
     limit = options.max_body_bytes
     is_too_large = int(headers.get("content-length", "0")) > limit
     body = bytearray()
+    scan = BodyScan(max_values)
     started = time.monotonic()
     more = True
     while more and not is_too_large:
@@ -52,22 +57,27 @@ async def read_body(receive: Receive, headers: Mapping[str, str], options: HttpO
         chunk, more = await _next_chunk(receive, started + budget_s - time.monotonic())
         is_too_large = len(body) + len(chunk) > limit
         body += chunk
+        if not is_too_large:
+            await _look(scan, body, is_whole=not more)
     if is_too_large:
-        body.clear()
-        await _discard(receive, more)
-        raise HttpError(413, f"the body is larger than {limit} bytes")
-    return bytes(body)
+        # At once: what the client still sends is dropped while it reads the answer (`lingering`).
+        raise HttpError(
+            413, f"the body is larger than {limit} bytes", headers={"connection": "close"}
+        )
+    whole = bytes(body)
+    if len(whole) > SLICE_BYTES:
+        await asyncio.sleep(0)  # decoding it takes a turn of its own
+    return whole
 
 
-async def _discard(receive: Receive, more: bool) -> None:
-    """Drop the rest for a while: who still sends when the connection closes never sees the answer."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_DISCARD_S):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                more = message.get("more_body", False)
+async def _look(scan: BodyScan, body: bytearray, *, is_whole: bool) -> None:
+    """Look at what has come, except for less than a slice; others get a turn after each."""
+    while len(body) - scan.num_bytes >= SLICE_BYTES:
+        scan.feed(bytes(body[scan.num_bytes : scan.num_bytes + SLICE_BYTES]))
+        await asyncio.sleep(0)
+    if is_whole:
+        scan.feed(bytes(body[scan.num_bytes :]))
+        scan.end()
 
 
 async def _next_chunk(receive: Receive, within_s: float) -> tuple[bytes, bool]:
@@ -88,8 +98,8 @@ def _too_slow() -> HttpError:
     return HttpError(408, "the body came too slowly", headers={"connection": "close"})
 
 
-def decode_body(body: bytes, kind: Any, *, is_strict: bool = False) -> Any:
-    """`body` as a `kind`; `BadRequest` names the place at fault by its path.
+def decode_body(body: bytes, kind: Any) -> Any:
+    """`body`, which `read_body` has looked at, as a `kind`; `BadRequest` names the place at fault.
 
     Nothing is guessed: no byte order mark, no second value for a key, no text that is not UTF-8.
     """
@@ -97,22 +107,16 @@ def decode_body(body: bytes, kind: Any, *, is_strict: bool = False) -> Any:
         raise BadRequest(None, "the body is empty; a JSON object is needed")
     if body.startswith(_BOM):
         raise BadRequest(None, "the body starts with a byte order mark; send plain UTF-8")
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        raise BadRequest(None, f"the body is not UTF-8 (byte {error.start})") from None
-    value = _decode(body, kind)
-    _refuse_repeated_keys(body)
-    if is_strict:
-        _refuse_unknown(body, kind)
-    return value
+    return _decode(body, kind)
 
 
 def _decode(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:  # ValidationError is one of these
-        text = str(error)
+        text = str(error)  # which may repeat what was sent
+        if len(text) > _MAX_MESSAGE_CHARS:
+            text = f"{text[:_MAX_MESSAGE_CHARS]}... - at `{text.rpartition(' - at `')[2]}"
         raise BadRequest(_parameter(text), f"{_PATH.sub('', text)}{_place(text)}") from None
     except RecursionError:
         raise BadRequest(None, "the body is nested too deeply") from None
@@ -127,33 +131,3 @@ def _parameter(text: str) -> str | None:
 def _place(text: str) -> str:
     path = _PATH.search(text)
     return f", at {path[1]}" if path and path[1] else ""
-
-
-def _refuse_repeated_keys(body: bytes) -> None:
-    """Valid JSON in which a key comes twice means different things to different readers."""
-    objects: list[set[bytes]] = []
-    for number, match in enumerate(_TOKENS.finditer(body)):
-        token = match[0]
-        if token == b"{":
-            objects.append(set())
-        elif token == b"}":
-            objects.pop()
-        elif token.endswith(b":"):
-            key = token[:-1].rstrip()
-            if b"\\" in key:
-                key = msgspec.json.encode(msgspec.json.decode(key))
-            if key in objects[-1]:
-                name = msgspec.json.decode(key)
-                raise BadRequest(str(name)[:100], f"the key {str(name)[:100]!r} is there twice")
-            objects[-1].add(key)
-        if number > _MAX_TOKENS:
-            raise BadRequest(None, f"the body has more than {_MAX_TOKENS} strings and objects")
-
-
-def _refuse_unknown(body: bytes, kind: Any) -> None:
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
-    for name in msgspec.json.decode(body, type=dict[str, msgspec.Raw]):
-        if name not in known:
-            raise BadRequest(
-                name[:100], f"unknown field {name[:100]!r}; there are {', '.join(sorted(known))}"
-            )

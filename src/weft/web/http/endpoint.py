@@ -3,7 +3,7 @@
 The server, the keys, the errors, `/openapi.json` and the tests are all made from these values.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
@@ -45,10 +45,24 @@ Answer: TypeAlias = msgspec.Struct | Events | Response
 """A struct is sent as JSON with status 200, without fields that are `msgspec.UNSET`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """What a body asks for beyond its API: the field, and a sentence about it."""
+
+    parameter: str
+    reason: str
+
+
+def no_departures(_body: Any) -> Iterable[Departure]:
+    """Of an API that has no limits but those that are held to."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One HTTP request, past keys and limits. `body` is an instance of the endpoint's `body`, checked.
 
+    `decode` reads the same body as another endpoint would.
     `request_id` is the server's own, unique for ever: use it with the engine. `label` is the client's
     `X-Request-Id`, or `request_id`: it is shown in answers and logs and is a key to nothing.
     Header names are lower case.
@@ -62,6 +76,7 @@ class Call:
     path_parameters: Mapping[str, str]
     query: Mapping[str, str]
     raw_body: bytes = b""
+    decode: "Callable[[Endpoint], Awaitable[Any]] | None" = None
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
@@ -71,8 +86,9 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
 class Endpoint:
     """`answer` and `event` are what a JSON answer and an event's data consist of, for the description.
 
-    `is_strict` refuses unknown fields of the body; the inference APIs ignore them. One that
-    `is_refused` is there to say so, with 501.
+    `is_strict` refuses unknown fields of the body; the inference APIs ignore them, with a warning, unless the
+    server is strict. `departures` are what else of a body is beyond the API. One that `is_refused` is
+    there to say so, with 501.
     """
 
     method: str
@@ -85,4 +101,5 @@ class Endpoint:
     answer: Any = None
     event: Any = None
     is_strict: bool = False
+    departures: Callable[[Any], Iterable[Departure]] = no_departures
     is_refused: bool = False

@@ -4,7 +4,9 @@ import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from weft.core.declare import Flag
 from weft.core.errors import ConfigError
 
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:_]+")
@@ -14,22 +16,51 @@ _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:_]+")
 class HttpOptions:
     """`port` 0 lets the system choose; no `api_keys` means no check, no `control_api_keys` no control.
 
-    A body may take `body_grace_s` and a second more for every `min_body_rate` bytes of it.
+    What a body asks for beyond its API is ignored, with a warning, or, if `strict`, refused.
+    What a client goes on sending after its answer is dropped for `linger_s`, that it may read it.
+    A body may take `body_grace_s` and a second more for every `min_body_rate` bytes of it. It is decoded
+    in one piece, in which nobody else is served: 20 ms for `max_body_bytes` of nothing but escapes. A
+    prompt of two million tokens fits.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
+    host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
+    port: Annotated[int, Flag("Port of the HTTP server; 0 takes a free one.", "Server")] = 8000
     api_keys: tuple[str, ...] = ()
     control_api_keys: tuple[str, ...] = ()
-    ssl_certfile: Path | None = None
-    ssl_keyfile: Path | None = None
-    allowed_origins: tuple[str, ...] = ()
-    max_body_bytes: int = 64 * 2**20
+    ssl_certfile: Annotated[
+        Path | None, Flag("Certificate chain (PEM); turns TLS on for HTTP.", "Server")
+    ] = None
+    ssl_keyfile: Annotated[Path | None, Flag("Private key of --ssl-certfile (PEM).", "Server")] = (
+        None
+    )
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Flag("Web origin whose pages may use the HTTP APIs, or *; repeatable.", "Server"),
+    ] = ()
+    strict: Annotated[
+        bool,
+        Flag(
+            "Refuse unknown fields of a body, and what is beyond OpenAI's limits (4 stop strings, "
+            "logit_bias of 100), rather than answer with a Warning header.",
+            "API",
+        ),
+    ] = False
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Name that HTTP requests may come by (header Host) beside addresses and localhost, or *; "
+            "repeatable. On other addresses than loopback any name will do unless some are given.",
+            "Server",
+        ),
+    ] = ()
+    max_body_bytes: int = 12 * 2**20
     max_head_bytes: int = 32 * 2**10
     max_connections: int = 8192
+    tls_handshake_timeout_s: float = 10.0
     head_timeout_s: float = 20.0
     body_grace_s: float = 20.0
     min_body_rate: int = 64 * 2**10
+    linger_s: float = 10.0
     keep_alive_s: float = 75.0
     write_timeout_s: float = 60.0
     ping_interval_s: float = 15.0

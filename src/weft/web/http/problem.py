@@ -34,6 +34,7 @@ _ROW_BY_CODE = {
     Code.UNAUTHENTICATED: _Row(
         401, "authentication_error", "invalid_api_key", "authentication_error"
     ),
+    Code.FORBIDDEN: _Row(403, "permission_error", "forbidden", "permission_error"),
     Code.PRECONDITION: _Row(
         409, "invalid_request_error", "failed_precondition", "invalid_request_error", _NO_RETRY
     ),
@@ -52,6 +53,7 @@ _ROW_BY_CODE = {
 _ROW_BY_STATUS = {
     row.status: row
     for row in (
+        *_ROW_BY_CODE.values(),
         _Row(400, "invalid_request_error", None, "invalid_request_error"),
         _Row(403, "permission_error", "forbidden", "permission_error"),
         _Row(404, "invalid_request_error", "unknown_url", "not_found_error"),

@@ -12,6 +12,7 @@ from uvicorn.server import ServerState as UvicornState
 
 from weft.web.http.endpoint import Dialect
 from weft.web.http.exchange import ABORT
+from weft.web.http.lingering import LingeringTransport
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError, to_problem
 
@@ -22,8 +23,12 @@ _REASONS = {
     503: "Service Unavailable",
 }
 _LINE_OVERHEAD = 4  # of a header: ": " and the line's end
-_LINGER_S = 10.0
 _TLS_HELLO = b"\x16\x03"
+_VERSIONS = ("1.0", "1.1")
+# More than any length has; Python reads no numbers of thousands of digits, be they zeros.
+_MAX_LENGTH_DIGITS = 19
+# Of who sends nothing more, or has no place here, nothing is read to the end.
+_HANG_UP = (408, 503)
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -42,13 +47,17 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refusal: HttpError | None = None
         self._is_in_head = True
         self._num_head_bytes = 0
+        self._has_refused = False
         self._timer: asyncio.TimerHandle | None = None  # for what is to come from the client
 
     # -- connection -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuse one connection too many; give the others their time for a first head."""
-        super().connection_made(transport)
+        self._lingering = LingeringTransport(
+            transport, self._has_more_to_come, self._options.linger_s
+        )
+        super().connection_made(self._lingering)
         if len(self.connections) > self._options.max_connections:
             self._refuse(HttpError(503, "too many connections"))
             return
@@ -57,6 +66,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers."""
         self._stop_timer()
+        self._lingering.forget()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
         self._on_lost()
@@ -87,7 +97,7 @@ class LimitedProtocol(HttpToolsProtocol):
             # What is in this packet already is counted when the head is complete.
             self._is_in_head, self._num_head_bytes = True, 1
             self._expect_head()
-        extensions: dict[str, Any] = {ABORT: self.transport.abort}
+        extensions: dict[str, Any] = {ABORT: self._abort}
         self.scope["extensions"] = extensions
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -105,7 +115,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._num_head_bytes = len(self.url) + sum(sizes)
         if self._num_head_bytes > self._options.max_head_bytes:
             self._stop(self._too_large())
-        if problem := _framing_problem(self.headers):
+        problem = _framing_problem(self.parser.get_http_version(), self.headers)
+        if problem is not None:
             self._stop(HttpError(400, problem))
         self._is_in_head = False
         self._stop_timer()
@@ -115,6 +126,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """The next thing to come is another head, for which the connection may idle."""
         self._stop_timer()
         super().on_message_complete()
+        self.cycle.more_body = False  # also where the answer was there before
 
     def on_response_complete(self) -> None:
         """Give a body that nobody reads some time to end: who still sends would not see the answer."""
@@ -122,7 +134,7 @@ class LimitedProtocol(HttpToolsProtocol):
         # Not so where the next request, already under way on this connection, is the one that goes on.
         is_unread = self.cycle.response_complete and self.cycle.more_body
         if is_unread and not self.transport.is_closing():
-            self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
+            self._timer = self.loop.call_later(self._options.linger_s, self._lingering.close_now)
 
     # -- refusals -------------------------------------------------------------------------------
 
@@ -134,7 +146,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._num_head_bytes:
             self._refuse(HttpError(408, "the head came too slowly"))
         else:  # opened in case it is needed, as proxies do: no request, so no answer
-            self.transport.close()
+            self._lingering.close_now()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -148,35 +160,70 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refusal = error
         raise httptools.HttpParserError(str(error))
 
+    def _has_more_to_come(self) -> bool:
+        """Whether the client may be sending still what nobody is going to read."""
+        if self._is_in_head:
+            return self._has_refused
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and cycle.more_body
+
+    def _abort(self) -> None:
+        # Who was told by us why there is no answer is not to lose that.
+        if not self._has_refused:
+            self.transport.abort()
+
     def _refuse(self, error: HttpError) -> None:
         """Answer and close, unless an answer is under way: then just close."""
         self._stop_timer()
         if self.transport.is_closing():
             return
+        if not self._may_answer():
+            self._lingering.close_now()
+            return
+        self._has_refused = True
+        request_id = uuid.uuid4().hex
+        problem = to_problem(error, request_id)
+        body = problem.body(Dialect.OPENAI, request_id)
+        extra = "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
+        head = (
+            f"HTTP/1.1 {error.status} {_REASONS[error.status]}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"x-request-id: {request_id}\r\n{extra}connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        if error.status in _HANG_UP:
+            self._lingering.close_now()
+        else:
+            self.transport.close()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # Whoever waits for the rest of the body need not; the answer is given.
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _may_answer(self) -> bool:
+        """Whether what we write now is read as the answer to what was refused, and to nothing else."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
-            request_id = uuid.uuid4().hex
-            problem = to_problem(error, request_id)
-            body = problem.body(Dialect.OPENAI, request_id)
-            extra = "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
-            head = (
-                f"HTTP/1.1 {error.status} {_REASONS[error.status]}\r\n"
-                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-                f"x-request-id: {request_id}\r\n{extra}connection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + body)
-        self.transport.close()
+            return True
+        # In its own body: a head that is refused behind a whole request has to wait for that answer.
+        return not self._is_in_head and not cycle.response_started and not self.pipeline
 
 
-def _framing_problem(headers: list[tuple[bytes, bytes]]) -> str | None:
+def _framing_problem(version: str, headers: list[tuple[bytes, bytes]]) -> str | None:
+    if version not in _VERSIONS:
+        return "the version must be HTTP/1.0 or HTTP/1.1"
     lengths = [value for name, value in headers if name == b"content-length"]
     codings = [value for name, value in headers if name == b"transfer-encoding"]
     if lengths and codings:
         return "content-length and transfer-encoding exclude each other"
     if len(lengths) > 1 or not all(value.isdigit() for value in lengths):
         return "content-length must be there once, as a number"
+    if any(len(value) > _MAX_LENGTH_DIGITS for value in lengths):
+        return f"content-length has more than {_MAX_LENGTH_DIGITS} digits"
     if len(codings) > 1 or any(value.strip().lower() != b"chunked" for value in codings):
         return "transfer-encoding must be chunked"
-    if sum(name == b"host" for name, _ in headers) > 1:
+    num_hosts = sum(name == b"host" for name, _ in headers)
+    if num_hosts > 1 or (num_hosts == 0 and version != "1.0"):
         return "host must be there once"
     return None

@@ -66,6 +66,8 @@ class HttpServer:
             lambda: LimitedProtocol(config, self._uvicorn, options, self._on_lost),
             sock=listener,
             ssl=self._ssl,
+            # A handshake that nobody ends holds a descriptor, and is not among the connections yet.
+            ssl_handshake_timeout=options.tls_handshake_timeout_s if self._ssl else None,
             backlog=_BACKLOG,
         )
         self._tick()

@@ -5,6 +5,7 @@ from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionC
 from weft.web.http.endpoint import Endpoint
 from weft.web.openai.chat import create_chat_completion
 from weft.web.openai.completions import create_completion
+from weft.web.openai.departures import beyond_openai
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
@@ -13,6 +14,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=create_chat_completion,
         summary="The next message of a conversation, in one piece or streamed",
         body=ChatBody,
+        departures=beyond_openai,
         answer=ChatAnswer,
         event=ChatChunk,
     ),
@@ -22,6 +24,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=create_completion,
         summary="What follows one text or several, in one piece or streamed",
         body=CompletionBody,
+        departures=beyond_openai,
         answer=CompletionAnswer,
         event=CompletionChunk,
     ),

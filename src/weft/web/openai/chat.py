@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.logprobs import write_rows
 from weft.core.types import SamplingParams
 from weft.schema.chat import (
     ChatAnswer,
@@ -48,7 +50,9 @@ async def create_chat_completion(call: Call) -> Answer:
     shape = to_shape(call, body, turn, head)
     if body.stream:
         return Events(chat_events(call.served, turn, shape))
-    return to_answer(await fold(run_turn(call.served, turn)), shape)
+    whole = await fold(run_turn(call.served, turn))
+    num_rows = len(whole.prompt_logprobs or ()) + sum(len(a.logprobs or ()) for a in whole.answers)
+    return await write_rows(num_rows, partial(to_answer, whole, shape))
 
 
 # -- body to turn -------------------------------------------------------------------------------

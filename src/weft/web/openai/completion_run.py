@@ -20,13 +20,13 @@ async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
         return
     news: asyncio.Queue[tuple[int, list[T]]] = asyncio.Queue()  # at most one item and one end each
     slots = [asyncio.Semaphore(1) for _ in streams]
-    tasks = [
-        asyncio.create_task(_pump(position, stream, slots[position], news))
-        for position, stream in enumerate(streams)
-    ]
-    for position, task in enumerate(tasks):
-        task.add_done_callback(lambda _, position=position: news.put_nowait((position, [])))  # type: ignore[misc]
+    tasks: list[asyncio.Task[None]] = []
     try:
+        for position, stream in enumerate(streams):
+            task = asyncio.create_task(_pump(position, stream, slots[position], news))
+            task.add_done_callback(lambda _, position=position: news.put_nowait((position, [])))  # type: ignore[misc]
+            tasks.append(task)
+            await asyncio.sleep(0)  # one begins in each turn of the event loop: others come between
         num_open = len(streams)
         while num_open:
             position, items = await news.get()

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
+from weft.core.logprobs import num_rows_of, write_rows
 from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
 from weft.schema.completion import CompletionChunk, CompletionChunkChoice
 from weft.schema.usage import CompletionLogprobs, Usage
@@ -27,6 +28,7 @@ class CompletionShape:
     num_answers: int
     echoes: list[str] | None
     is_prompt_only: bool
+    is_streamed: bool
     logprobs: LogprobWriter | None
 
 
@@ -115,6 +117,8 @@ class PromptWriter:
         token_ids = [] if is_hidden else answer.token_ids
         self.num_tokens[answer.index] += len(token_ids)
         has_ids = shape.telling.has_token_ids
+        # A stream that begins with the prompt begins with its ids too, asked for or not.
+        has_prompt_ids = has_ids or (shape.is_streamed and self._echo is not None)
         # Who asks for ids gets the prompt as ids, and not as text too.
         before = self._echo or "" if is_first and not has_ids else ""
         ended = None if answer.finish_reason is None else answer.finish_reason.value
@@ -125,7 +129,7 @@ class PromptWriter:
             finish_reason="length" if is_hidden and ended else ended,
             stop_reason=None if is_hidden else answer.stop_reason,
             token_ids=token_ids if has_ids else None,
-            prompt_token_ids=prompt_token_ids if has_ids and is_first else None,
+            prompt_token_ids=prompt_token_ids if has_prompt_ids and is_first else None,
         )
 
     def _logprobs(
@@ -163,8 +167,9 @@ async def completion_events(
             if plain is not None:
                 yield plain
                 continue
-            for choice in writer.choices(output):
-                yield data_event(writer.chunk(choice))
+            write = partial(_events_of, writer, output)
+            for event in await write_rows(num_rows_of(output), write):
+                yield event
     if shape.telling.has_usage:
         yield data_event(
             CompletionChunk(
@@ -176,6 +181,10 @@ async def completion_events(
             )
         )
     yield DONE
+
+
+def _events_of(writer: PromptWriter, output: RequestOutput) -> list[bytes]:
+    return [data_event(writer.chunk(choice)) for choice in writer.choices(output)]
 
 
 def total_usage(writers: list[PromptWriter], shape: CompletionShape) -> Usage:

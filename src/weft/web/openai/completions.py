@@ -1,17 +1,21 @@
 """/v1/completions: the body to prompts and parameters, and the engine's outputs to the answer."""
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.types import OutputKind, RequestOutput, SamplingParams
+from weft.core.logprobs import num_rows_of, write_rows
+from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
 from weft.core.validate import MAX_N
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
-from weft.web.chat.prompt import Prompt, tokenise
+from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.openai.calling import Telling, check_streamable, heading, rank_of, telling, trace_of
 from weft.web.openai.completion_run import merged
@@ -35,13 +39,9 @@ MAX_ANSWERS = MAX_N
 class CompletionJob:
     """A body understood: what the engine is to be given, and how to tell what it says."""
 
-    request_id: str
-    prompts: list[Prompt]
+    requests: list[Request]
     shape: CompletionShape
     has_prompt_rows: bool
-    priority: int
-    data_parallel_rank: int | None
-    trace_headers: Mapping[str, str] | None
 
 
 async def create_completion(call: Call) -> Answer:
@@ -50,7 +50,7 @@ async def create_completion(call: Call) -> Answer:
     job = await to_job(call, body)
     outputs = _outputs(call.served, job)
     if body.stream:
-        return Events(completion_events(outputs, len(job.prompts), job.shape))
+        return Events(completion_events(outputs, len(job.requests), job.shape))
     return await _answer(outputs, job)
 
 
@@ -60,23 +60,23 @@ async def to_job(call: Call, body: CompletionBody) -> CompletionJob:
     head = heading(call, body, prefix="cmpl", created=int(time.time()))
     told = telling(call, body)
     params = completion_params(call.served, body)
-    prompts = await read_prompts(call, body, params)
+    requests = await prepare_all(call, body, params, model=head.model)
     shape = CompletionShape(
         head=head,
         telling=told,
         num_answers=params.n,
-        echoes=[_echo(call.served, prompt, params) for prompt in prompts] if body.echo else None,
+        echoes=[await _echo(call.served, request, params) for request in requests]
+        if body.echo
+        else None,
         is_prompt_only=_is_prompt_only(body),
+        is_streamed=bool(body.stream),
         logprobs=None if body.logprobs is None else _logprob_writer(call.served, body, told),
     )
     return CompletionJob(
-        request_id=call.request_id,
-        prompts=prompts,
+        requests=requests,
         shape=shape,
-        has_prompt_rows=body.prompt_logprobs is not None,
-        priority=body.priority or 0,
-        data_parallel_rank=rank_of(call.headers),
-        trace_headers=await trace_of(call.served, call.headers),
+        # An echo's are asked for with `logprobs`.
+        has_prompt_rows=params.prompt_logprobs is not None,
     )
 
 
@@ -119,47 +119,65 @@ def split_prompts(prompt: str | list[str | int | list[int]] | None) -> list[str 
         return [prompt]
     if not prompt:
         raise BadRequest("prompt", "prompt must be a text, a list of texts, ids, or a list of ids")
-    kinds = {type(item) for item in prompt}
+    kinds = set(map(type, prompt))
     if len(kinds) > 1:
         raise BadRequest(
             "prompt", "prompt must hold texts, or ids, or lists of ids, and no mixture"
         )
     if kinds == {int}:
-        return [[item for item in prompt if isinstance(item, int)]]
-    return [item for item in prompt if not isinstance(item, int)]
+        return [cast(list[int], prompt)]
+    return cast(list[str | list[int]], prompt)
 
 
-async def read_prompts(call: Call, body: CompletionBody, params: SamplingParams) -> list[Prompt]:
+async def prepare_all(
+    call: Call, body: CompletionBody, params: SamplingParams, *, model: str
+) -> list[Request]:
     """All prompts, tokenised and checked before the engine knows of the first."""
     given = split_prompts(body.prompt)
-    if params.n > call.served.options.max_n:
-        raise BadRequest("n", f"n must be at most {call.served.options.max_n}, got {params.n}")
+    served = call.served
+    if params.n > served.options.max_n:
+        raise BadRequest("n", f"n must be at most {served.options.max_n}, got {params.n}")
     if len(given) * max(params.n, 1) > MAX_ANSWERS:
         raise BadRequest(
             "prompt",
             f"at most {MAX_ANSWERS} answers are made at once, "
             f"got {len(given)} prompts with {params.n} each",
         )
-    return [
-        await tokenise(
-            call.served.client,
-            prompt,
-            params,
-            call.request_id,
+    options = RequestOptions(
+        request_id=call.request_id,
+        lora_request=served.lora_request(model),
+        tokenization_kwargs=tokenization_kwargs(
             add_special_tokens=body.add_special_tokens is not False,
             truncation_side=body.truncation_side,
-            cache_salt=body.cache_salt,
-            priority=body.priority or 0,
+        ),
+        trace_headers=await trace_of(served, call.headers),
+        priority=body.priority or 0,
+        data_parallel_rank=rank_of(call.headers),
+    )
+    requests: list[Request] = []
+    for position, prompt in enumerate(given):
+        if position:
+            await asyncio.sleep(0)  # a short one takes no turn of its own
+        requests.append(
+            await prepare(
+                served.client,
+                with_salt(prompt, body.cache_salt),
+                params,
+                msgspec.structs.replace(options, request_id=f"{call.request_id}-{position}"),
+            )
         )
-        for prompt in given
-    ]
+    return requests
 
 
-def _echo(served: Served, prompt: Prompt, params: SamplingParams) -> str:
+async def _echo(served: Served, request: Request, params: SamplingParams) -> str:
     """The prompt's text: as it was given, unless it came as ids or was cut."""
-    if prompt.text is not None and params.truncate_prompt_tokens is None:
-        return prompt.text
-    return served.tokenizer.decode(prompt.token_ids, skip_special_tokens=params.skip_special_tokens)
+    if request.prompt is not None and params.truncate_prompt_tokens is None:
+        return request.prompt
+    return await asyncio.to_thread(
+        served.tokenizer.decode,
+        request.prompt_token_ids,
+        skip_special_tokens=params.skip_special_tokens,
+    )
 
 
 def _logprob_writer(served: Served, body: CompletionBody, told: Telling) -> LogprobWriter:
@@ -176,20 +194,7 @@ def _logprob_writer(served: Served, body: CompletionBody, told: Telling) -> Logp
 
 def _outputs(served: Served, job: CompletionJob) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """The outputs of all prompts; nothing has begun before the first is asked for."""
-    return merged(
-        [
-            served.client.generate(
-                prompt.tokens,
-                prompt.params,
-                f"{job.request_id}-{position}",
-                lora_request=served.lora_request(job.shape.head.model),
-                trace_headers=job.trace_headers,
-                priority=job.priority,
-                data_parallel_rank=job.data_parallel_rank,
-            )
-            for position, prompt in enumerate(job.prompts)
-        ]
-    )
+    return merged([served.client.run(request) for request in job.requests])
 
 
 async def _answer(
@@ -197,15 +202,14 @@ async def _answer(
 ) -> CompletionAnswer:
     """Everything in one piece: each prompt's one output, written as a stream would."""
     shape = job.shape
-    writers = [PromptWriter(position, shape) for position in range(len(job.prompts))]
+    writers = [PromptWriter(position, shape) for position in range(len(job.requests))]
     choices: list[CompletionChoice] = []
     async with aclosing(outputs):
         async for position, output in outputs:
             writer = writers[position]
-            for news in writer.choices(output):
-                rows = to_prompt_logprobs(writer.prompt_logprobs) if job.has_prompt_rows else None
-                whole = msgspec.structs.asdict(news)
-                choices.append(CompletionChoice(**whole, prompt_logprobs=rows))
+            choices += await write_rows(
+                num_rows_of(output), partial(_whole_choices, writer, output, job)
+            )
     return CompletionAnswer(
         id=shape.head.id,
         created=shape.head.created,
@@ -213,3 +217,11 @@ async def _answer(
         choices=sorted(choices, key=lambda choice: choice.index),
         usage=total_usage(writers, shape),
     )
+
+
+def _whole_choices(
+    writer: PromptWriter, output: RequestOutput, job: CompletionJob
+) -> list[CompletionChoice]:
+    news = list(writer.choices(output))
+    rows = to_prompt_logprobs(writer.prompt_logprobs) if job.has_prompt_rows else None
+    return [CompletionChoice(**msgspec.structs.asdict(one), prompt_logprobs=rows) for one in news]

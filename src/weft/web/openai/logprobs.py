@@ -1,8 +1,13 @@
 """Log-probabilities in the three forms of OpenAI's APIs: chat, completions, prompts."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
+import msgspec
+
+from weft.core.logprobs import MANY_ROWS
 from weft.core.types import Logprob, PositionLogprobs
 from weft.schema.usage import (
     ChatLogprobs,
@@ -14,7 +19,9 @@ from weft.schema.usage import (
 )
 from weft.text.tokenizer import Tokenizer
 
+_T = TypeVar("_T")
 FLOOR = -9999.0  # JSON has no infinity
+_LAST = sys.maxsize  # a token whose rank is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,11 @@ class LogprobWriter:
 
     def chat(self, rows: Sequence[PositionLogprobs]) -> ChatLogprobs:
         """The form of chat: one object a token."""
-        return ChatLogprobs(content=[self._token(row) for row in rows])
+        return ChatLogprobs(content=in_pieces(self.tokens(rows)))
+
+    def tokens(self, rows: Sequence[PositionLogprobs]) -> list[TokenLogprob]:
+        """One object a token."""
+        return [self._token(row) for row in rows]
 
     def completion(
         self,
@@ -44,7 +55,14 @@ class LogprobWriter:
 
         Offsets count the characters of the tokens' own texts.
         """
-        written = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
+        tops: list[dict[str, float] | None] = []
+        written = CompletionLogprobs(
+            text_offset=[],
+            token_logprobs=[],
+            tokens=[],
+            # Who asks for no other tokens gets no lists of them, as from OpenAI.
+            top_logprobs=None if self.num_top == 0 and self.chosen_ids is None else tops,
+        )
         offset = first_offset
         for token_id, row in zip(token_ids, rows, strict=True):
             entry = None if row is None else row.get(token_id)
@@ -52,8 +70,10 @@ class LogprobWriter:
             written.text_offset.append(offset)
             written.tokens.append(self._name(token_id, text))
             written.token_logprobs.append(None if entry is None else _floored(entry))
-            written.top_logprobs.append(None if row is None else self._tops_by_name(row))
+            tops.append(None if row is None else self._tops_by_name(row))
             offset += len(text)
+        if written.top_logprobs is not None:
+            written = msgspec.structs.replace(written, top_logprobs=in_pieces(tops))
         return written, offset
 
     def _token(self, row: PositionLogprobs) -> TokenLogprob:
@@ -75,7 +95,7 @@ class LogprobWriter:
     def _tops(self, row: PositionLogprobs) -> list[tuple[int, Logprob]]:
         if self.chosen_ids is not None:
             return [(token_id, row[token_id]) for token_id in self.chosen_ids if token_id in row]
-        ordered = sorted(row.items(), key=lambda item: item[1].rank)
+        ordered = sorted(row.items(), key=lambda item: item[1].rank or _LAST)
         return ordered if self.num_top == -1 else ordered[: self.num_top]
 
     def _tops_by_name(self, row: PositionLogprobs) -> dict[str, float]:
@@ -104,7 +124,16 @@ def to_prompt_logprobs(
     """Of every token of the prompt but the first, which nothing precedes."""
     if rows is None:
         return None
-    return [None if row is None else _prompt_row(row) for row in rows]
+    return in_pieces([None if row is None else _prompt_row(row) for row in rows])
+
+
+def in_pieces(items: list[_T]) -> list[_T]:
+    """For an answer: of many, their JSON, made a few at a time, because encoding holds the interpreter's lock."""
+    if len(items) <= MANY_ROWS:
+        return items
+    slices = (items[start : start + MANY_ROWS] for start in range(0, len(items), MANY_ROWS))
+    pieces = [msgspec.json.encode(piece)[1:-1] for piece in slices]
+    return cast("list[_T]", msgspec.Raw(b"[" + b",".join(pieces) + b"]"))
 
 
 def _prompt_row(row: PositionLogprobs) -> dict[int, PromptLogprob]:

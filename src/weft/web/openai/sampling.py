@@ -6,37 +6,12 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.params import IN_BODIES
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.schema.sampling import ResponseFormat, SamplingFields
 
-# Both sides call these by the same name and mean the same by every value.
-_SAME = (
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "min_tokens",
-    "prompt_logprobs",
-    "logprob_token_ids",
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "repetition_detection",
-    "thinking_token_budget",
-    "truncate_prompt_tokens",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-)
+_SAME = tuple(parameter.name for parameter in IN_BODIES)
 _GUIDED = ("json", "json_object", "regex", "choice", "grammar")
 
 

@@ -5,8 +5,9 @@ import time
 from weft.core.errors import BadRequest
 from weft.core.types import PoolingParams
 from weft.schema.pooling import Embedding, EmbeddingAnswer, EmbeddingBody
+from weft.web.chat.prompt import with_salt
 from weft.web.http.endpoint import Answer, Call
-from weft.web.pooling.inputs import Prompts, pooler_of, pooling_heading, read_inputs, with_salt
+from weft.web.pooling.inputs import Prompts, pooler_of, pooling_heading, read_inputs
 from weft.web.pooling.long_texts import embed_long, is_cutting
 from weft.web.pooling.numbers import number_format, raw_answer
 from weft.web.pooling.run import Job, run_jobs, usage_of

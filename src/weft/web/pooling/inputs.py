@@ -1,14 +1,13 @@
 """From a pooling body to prompts: what every pooling API reads alike."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from weft.core.config import PoolerConfig
 from weft.core.errors import BadRequest
-from weft.core.types import PromptType, SamplingParams
-from weft.core.validate import validate_cache_salt
+from weft.core.types import SamplingParams
 from weft.schema.pooling import InputFields, PoolingFields
-from weft.web.chat.prompt import check_priority, render
+from weft.web.chat.prompt import check_priority, render, tokenization_kwargs
 from weft.web.chat.turn import Turn
 from weft.web.http.endpoint import Call
 from weft.web.openai.calling import Heading, label_of
@@ -37,7 +36,7 @@ def pooling_heading(call: Call, fields: PoolingFields, *, prefix: str, created: 
 
 def pooler_of(served: Served, *tasks: str) -> PoolerConfig:
     """What the model can be asked for; `BadRequest` unless one of `tasks` (none: any) is among it."""
-    pooler = served.client.vllm_config.pooler_config
+    pooler = served.client.info.pooler
     wanted = " or ".join(tasks) or "pooling"
     if pooler is None:
         raise BadRequest("model", f"the model does not support {wanted}: it generates text")
@@ -52,7 +51,6 @@ def check_fields(served: Served, body: PoolingFields) -> None:
     """Refuse what is not offered, before anything is tokenised."""
     refuse_unsupported(body)
     check_priority(served.client, body.priority or 0)
-    validate_cache_salt(body.cache_salt)
 
 
 async def read_inputs(call: Call, body: InputFields) -> Prompts:
@@ -71,33 +69,24 @@ async def read_inputs(call: Call, body: InputFields) -> Prompts:
 def tokenization(body: PoolingFields, *, add_special_tokens: bool) -> dict[str, Any]:
     """`tokenization_kwargs`, with what the body leaves open."""
     given = body.add_special_tokens
-    kwargs: dict[str, Any] = {"add_special_tokens": add_special_tokens if given is None else given}
-    if body.truncation_side is not None:
-        kwargs["truncation_side"] = body.truncation_side
-    return kwargs
+    return tokenization_kwargs(
+        add_special_tokens=add_special_tokens if given is None else given,
+        truncation_side=body.truncation_side,
+    )
 
 
 def split_input(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
     """The inputs, each a text or ids; `BadRequest` for a mixture."""
     if isinstance(given, str):
         return [given]
-    kinds = {type(item) for item in given}
+    kinds = set(map(type, given))
     if len(kinds) > 1:
         raise BadRequest("input", "input must hold texts, or ids, or lists of ids, and no mixture")
     if kinds == {int}:
-        return [[item for item in given if isinstance(item, int)]]
+        return [cast(list[int], given)]
     if len(given) > MAX_INPUTS:
         raise BadRequest("input", f"at most {MAX_INPUTS} inputs are taken, got {len(given)}")
-    return [item for item in given if not isinstance(item, int)]
-
-
-def with_salt(prompt: str | list[int], cache_salt: str | None) -> PromptType:
-    """The prompt as the engine takes it."""
-    if cache_salt is None:
-        return prompt
-    if isinstance(prompt, str):
-        return {"prompt": prompt, "cache_salt": cache_salt}
-    return {"prompt_token_ids": prompt, "cache_salt": cache_salt}
+    return cast(list[str | list[int]], given)
 
 
 def _turn(call: Call, body: InputFields, messages: list[dict[str, Any]]) -> Turn:

@@ -1,7 +1,8 @@
 """Texts beyond the context: cut into pieces, embedded piece by piece, and averaged."""
 
-import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -10,11 +11,13 @@ from weft.core.config import PoolerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import PoolingParams, PoolingRequestOutput
 from weft.schema.pooling import EmbeddingBody
+from weft.web.chat.prompt import with_salt
 from weft.web.http.endpoint import Call
-from weft.web.pooling.inputs import Prompts, with_salt
+from weft.web.pooling.inputs import Prompts
 from weft.web.pooling.run import Job, run_jobs
 
 _MAX_PIECES = 2048  # of one HTTP request
+_MAX_CHARS = 2**21  # of one text, unless the server says how many of its tokens are embedded
 
 
 def is_cutting(pooler: PoolerConfig, params: PoolingParams) -> bool:
@@ -53,14 +56,15 @@ async def _token_ids(
         ids = prompt
     else:
         text = pooler.prompt + prompt
-        encoded = await asyncio.to_thread(
+        _check_length(call, text, pooler)
+        work = partial(
             call.served.tokenizer.encode_framed,
             [text.lower() if pooler.lowercases else text],
             add_special_tokens=prompts.kwargs["add_special_tokens"],
             max_tokens=None,
             side="right",
         )
-        ids = encoded.ids
+        ids = (await call.served.tokenizer.soon(len(text), work)).ids
     if pooler.max_embed_len is not None and len(ids) > pooler.max_embed_len:
         raise ContextLengthExceeded(
             "input",
@@ -69,6 +73,21 @@ async def _token_ids(
             len(ids),
         )
     return ids
+
+
+def _check_length(call: Call, text: str, pooler: PoolerConfig) -> None:
+    """Before time and memory are spent on tokens."""
+    limits = call.served.client.info.limits
+    if pooler.max_embed_len is not None:
+        limits = replace(limits, max_model_len=pooler.max_embed_len)
+    most_chars = max(limits.max_text_chars, 0 if pooler.max_embed_len else _MAX_CHARS)
+    if len(text) > most_chars:
+        raise ContextLengthExceeded(
+            "input",
+            f"this server embeds texts of at most {most_chars} characters, and this one has "
+            f"{len(text)}",
+            len(text),
+        )
 
 
 def average(

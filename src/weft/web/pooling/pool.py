@@ -12,8 +12,9 @@ from weft.schema.pooling import (
     PoolingAnswer,
     PoolingBody,
 )
+from weft.web.chat.prompt import with_salt
 from weft.web.http.endpoint import Answer, Call
-from weft.web.pooling.inputs import pooler_of, pooling_heading, read_inputs, with_salt
+from weft.web.pooling.inputs import pooler_of, pooling_heading, read_inputs
 from weft.web.pooling.numbers import number_format, raw_answer, to_json
 from weft.web.pooling.run import Job, run_jobs, usage_of
 
@@ -22,7 +23,7 @@ async def create_pooling(call: Call) -> Answer:
     """The handler of /pooling."""
     body: PoolingBody = call.body
     head = pooling_heading(call, body, prefix="pool", created=int(time.time()))
-    pooler_of(call.served)
+    tasks = pooler_of(call.served).tasks
     if body.dimensions is not None:
         raise BadRequest("dimensions", "dimensions is currently not supported; use /v1/embeddings")
     if body.add_generation_prompt:
@@ -30,7 +31,8 @@ async def create_pooling(call: Call) -> Answer:
     form = number_format(body)
     prompts = await read_inputs(call, body)
     params = PoolingParams(
-        task=body.task,
+        # What an embedder is for, to those who do not say: one vector of each input.
+        task="embed" if body.task is None and "embed" in tasks else body.task,
         normalize=body.normalize,
         use_activation=body.use_activation,
         truncate_prompt_tokens=body.truncate_prompt_tokens,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.errors import GenerationError
-from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType
+from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType, RequestOptions
 from weft.schema.pooling import PoolingFields, PoolingUsage
 from weft.web.http.endpoint import Call
 from weft.web.openai.calling import trace_of
@@ -30,19 +30,22 @@ async def run_jobs(
 ) -> list[PoolingRequestOutput]:
     """The output of each job. The first that fails ends the others."""
     trace = await trace_of(call.served, call.headers)
+    client = call.served.client
     gate = asyncio.Semaphore(_MAX_OPEN)
+    turn = asyncio.Lock()
 
     async def run(position: int, job: Job) -> PoolingRequestOutput:
         async with gate:
-            outputs = call.served.client.encode(
-                job.prompt,
-                job.params,
-                f"{call.request_id}-{position}",
+            async with turn:  # one begins in each turn of the event loop: others come between
+                await asyncio.sleep(0)
+            options = RequestOptions(
+                request_id=f"{call.request_id}-{position}",
                 trace_headers=trace,
                 priority=body.priority or 0,
                 tokenization_kwargs=job.kwargs,
             )
-            async with aclosing(outputs):
+            request = await client.prepare(job.prompt, job.params, options)
+            async with aclosing(client.run_pooling(request)) as outputs:
                 async for output in outputs:
                     if not output.data:
                         raise GenerationError("the request was aborted")

@@ -53,6 +53,7 @@ async def create_ranking(call: Call) -> Answer:
         raise BadRequest("top_n", f"top_n must be 0 or more, got {body.top_n}")
     if body.max_tokens_per_doc is not None:
         raise BadRequest("max_tokens_per_doc", "max_tokens_per_doc is not supported yet")
+    _check_number(len(body.documents))
     texts = [one if isinstance(one, str) else one.text for one in body.documents]
     if not texts:
         raise BadRequest("documents", "documents must hold at least one text")
@@ -82,8 +83,16 @@ def _pairs(body: ScoreBody) -> list[Pair]:
     given = [form for form in forms if any(getattr(body, name) is not None for name in form)]
     if len(given) != 1:
         raise BadRequest("text_1", "give either text_1 and text_2, or queries and documents")
-    first, second = (getattr(body, name) for name in given[0])
-    return pair_up(_texts(first), _texts(second), given[0])
+    first, second = (_texts(getattr(body, name)) for name in given[0])
+    _check_number(max(len(first), len(second)))  # of which pairs are made
+    return pair_up(first, second, given[0])
+
+
+def _check_number(number: int) -> None:
+    if number > MAX_INPUTS:
+        raise BadRequest(
+            "documents", f"at most {MAX_INPUTS} texts are scored at once, got {number}"
+        )
 
 
 def _texts(given: str | list[str] | None) -> list[str]:
@@ -93,10 +102,6 @@ def _texts(given: str | list[str] | None) -> list[str]:
 async def _scores(
     call: Call, body: PoolingFields, pairs: list[Pair], *, is_scaled: bool | None
 ) -> tuple[list[float], PoolingUsage]:
-    if len(pairs) > MAX_INPUTS:
-        raise BadRequest(
-            "documents", f"at most {MAX_INPUTS} texts are scored at once, got {len(pairs)}"
-        )
     pooler = pooler_of(call.served)
     check_fields(call.served, body)
     if is_cross_encoder(pooler):

@@ -56,7 +56,7 @@ class Creation:
         served = call.served
         model = resolve_model(served, body.model)
         before = self._before(body)
-        conversation = read_input(
+        conversation = await read_input(
             body.input, before=before, find_item=self._runs.store.item_finder()
         )
         if not (before or conversation.messages):
@@ -69,12 +69,12 @@ class Creation:
             trace_headers=await trace_of(served, call.headers),
         )
         with _own_words(body):
-            prompt = await prepare_turn(served, turn)
+            prepared = await prepare_turn(served, turn)
         if served.client.errored:
             raise served.client.dead_error
         return Asked(
             turn=turn,
-            prompt=prompt,
+            prepared=prepared,
             response=to_response(
                 body,
                 turn.params,

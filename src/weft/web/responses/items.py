@@ -1,5 +1,6 @@
 """Items of the Responses API to chat messages, and to the form in which they are listed."""
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")
 # A reference is short and its item may be long: no template takes more than this anyway.
 _MAX_REFERRED_BYTES = 16 * 1024 * 1024
+# Items in one turn of the event loop: 2 ms.
+_AT_ONCE = 1000
 _Input = TypeVar("_Input", bound=msgspec.Struct)
 
 
@@ -39,7 +42,7 @@ class Conversation:
     messages: list[Message]
 
 
-def read_input(
+async def read_input(
     given: str | Sequence[Item],
     *,
     before: Sequence[Mapping[str, Any]] = (),
@@ -53,6 +56,8 @@ def read_input(
         given = [{"role": "user", "content": given}]
     reader = _Reader(before, find_item)
     for position, item in enumerate(given):
+        if position % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
         reader.add(item, f"input[{position}]")
     return Conversation(reader.items, reader.messages)
 

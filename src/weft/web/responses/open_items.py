@@ -59,7 +59,6 @@ class OpenMessage:
         self._tokens: list[TokenLogprob] = []
 
     def begin(self) -> Iterator[StreamEvent]:
-        """See `OpenItem`."""
         item = OutputMessage(id=self._id, status="in_progress", content=[])
         yield ItemAdded(sequence_number=next(self._numbers), output_index=self._index, item=item)
         yield PartAdded(
@@ -84,7 +83,6 @@ class OpenMessage:
         )
 
     def end(self, status: str) -> Iterator[StreamEvent]:
-        """See `OpenItem`."""
         yield TextDone(
             sequence_number=next(self._numbers),
             item_id=self._id,
@@ -105,7 +103,6 @@ class OpenMessage:
         )
 
     def item(self, status: str) -> OutputItem:
-        """See `OpenItem`."""
         return OutputMessage(id=self._id, status=status, content=[self._part()])
 
     def _part(self) -> OutputText:
@@ -122,7 +119,6 @@ class OpenReasoning:
         self._texts: list[str] = []
 
     def begin(self) -> Iterator[StreamEvent]:
-        """See `OpenItem`."""
         item = ReasoningItem(id=self._id, status="in_progress", content=[])
         yield ItemAdded(sequence_number=next(self._numbers), output_index=self._index, item=item)
         yield PartAdded(
@@ -145,7 +141,6 @@ class OpenReasoning:
         )
 
     def end(self, status: str) -> Iterator[StreamEvent]:
-        """See `OpenItem`."""
         text = "".join(self._texts)
         yield ReasoningDone(
             sequence_number=next(self._numbers),
@@ -166,7 +161,6 @@ class OpenReasoning:
         )
 
     def item(self, status: str) -> OutputItem:
-        """See `OpenItem`."""
         content = [ReasoningText(text="".join(self._texts))]
         return ReasoningItem(id=self._id, status=status, content=content)
 
@@ -183,7 +177,6 @@ class OpenCall:
         self._texts: list[str] = []
 
     def begin(self) -> Iterator[StreamEvent]:
-        """See `OpenItem`."""
         yield ItemAdded(
             sequence_number=next(self._numbers),
             output_index=self._index,
@@ -201,7 +194,6 @@ class OpenCall:
         )
 
     def end(self, status: str) -> Iterator[StreamEvent]:
-        """See `OpenItem`."""
         yield ArgumentsDone(
             sequence_number=next(self._numbers),
             item_id=self._id,
@@ -213,7 +205,6 @@ class OpenCall:
         )
 
     def item(self, status: str) -> OutputItem:
-        """See `OpenItem`."""
         return FunctionCallItem(
             id=self._id,
             call_id=self._call_id,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from weft.core.errors import Overloaded, WeftError
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import ResponseObject
-from weft.web.chat.prompt import Prompt
-from weft.web.chat.run import run_turn
+from weft.web.chat.run import PreparedTurn, run_turn
 from weft.web.chat.turn import Turn
 from weft.web.http.sse import named_event
 from weft.web.http.state import ServerState
@@ -34,7 +33,7 @@ class Asked:
     """
 
     turn: Turn
-    prompt: Prompt
+    prepared: PreparedTurn
     response: ResponseObject
     conversation: Conversation
     before: list[Message]
@@ -85,7 +84,7 @@ class Run:
         """
         served, asked, writer = self._served, self.asked, self._writer
         try:
-            async with aclosing(run_turn(served, asked.turn, asked.prompt)) as events:
+            async with aclosing(run_turn(served, asked.turn, asked.prepared)) as events:
                 async for event in events:
                     for told in writer.add(event):
                         yield told

@@ -111,7 +111,7 @@ class ResponseWriter:
         self._num_tokens += event.num_tokens
         self._num_reasoning_tokens += event.num_reasoning_tokens
         if self._logprobs is not None and event.logprobs is not None:
-            self._tokens += self._logprobs.chat(event.logprobs).content
+            self._tokens += self._logprobs.tokens(event.logprobs)
             # Thoughts come first, and are counted when it is certain that they are some.
             self._num_thoughts += event.num_reasoning_tokens
             num_gone = min(self._num_thoughts, len(self._tokens))

@@ -2,6 +2,7 @@
 
 from weft.schema.tokens import SimpleAnswer, SimpleBody, TokensAnswer, TokensBody, TokensChunk
 from weft.web.http.endpoint import Endpoint
+from weft.web.openai.departures import beyond_openai
 from weft.web.tokens.generate import generate
 from weft.web.tokens.simple import simple_generate
 
@@ -12,6 +13,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=generate,
         summary="Token ids in, token ids out: what the gRPC method Generate does",
         body=TokensBody,
+        departures=lambda body: beyond_openai(body.sampling_params),
         answer=TokensAnswer,
         event=TokensChunk,
     ),
@@ -21,6 +23,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=simple_generate,
         summary="A text and what follows it, in one piece or as lines of JSON",
         body=SimpleBody,
+        departures=beyond_openai,
         answer=SimpleAnswer,
     ),
 )

@@ -3,15 +3,16 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.types import CompletionOutput, OutputKind, RequestOutput
-from weft.core.validate import validate_cache_salt
+from weft.core.logprobs import num_rows_of, write_rows
+from weft.core.types import CompletionOutput, OutputKind, RequestOptions, RequestOutput
 from weft.schema.tokens import TokensAnswer, TokensBody, TokensChoice, TokensChunk
 from weft.schema.usage import PromptTokensDetails, Usage
-from weft.web.chat.prompt import check_priority
+from weft.web.chat.prompt import check_priority, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.sse import DONE, data_event
 from weft.web.openai.calling import label_of, rank_of, trace_of
@@ -29,6 +30,7 @@ async def generate(call: Call) -> Answer:
         model=resolve_model(call.served, body.model),
         logprobs=_logprob_writer(call, body),
         has_usage=bool(body.stream_options and body.stream_options.include_usage),
+        has_cached_tokens=call.served.options.enable_prompt_tokens_details,
     )
     outputs = await _outputs(call, body, shape.model)
     if body.stream:
@@ -36,7 +38,7 @@ async def generate(call: Call) -> Answer:
     async with aclosing(outputs):
         async for output in outputs:
             if output.is_finished:
-                return shape.answer(output)
+                return await write_rows(num_rows_of(output), partial(shape.answer, output))
     raise AssertionError("an engine's stream ends with a finished output")
 
 
@@ -58,23 +60,22 @@ def check_body(call: Call, body: TokensBody) -> None:
     if body.sampling_params.n > call.served.options.max_n:
         raise BadRequest("sampling_params.n", f"n must be at most {call.served.options.max_n}")
     check_priority(call.served.client, body.priority or 0)
-    validate_cache_salt(body.cache_salt)
 
 
 async def _outputs(call: Call, body: TokensBody, model: str) -> AsyncGenerator[RequestOutput, None]:
     kind = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
-    prompt = {"prompt_token_ids": body.token_ids}
-    if body.cache_salt is not None:
-        prompt |= {"cache_salt": body.cache_salt}  # type: ignore[dict-item]  # a TokensPrompt
-    return call.served.client.generate(
-        prompt,  # type: ignore[arg-type]
+    request = await call.served.client.prepare(
+        with_salt(body.token_ids, body.cache_salt),
         msgspec.structs.replace(body.sampling_params, output_kind=kind),
-        call.request_id,
-        lora_request=call.served.lora_request(model),
-        trace_headers=await trace_of(call.served, call.headers),
-        priority=body.priority or 0,
-        data_parallel_rank=rank_of(call.headers),
+        RequestOptions(
+            request_id=call.request_id,
+            lora_request=call.served.lora_request(model),
+            trace_headers=await trace_of(call.served, call.headers),
+            priority=body.priority or 0,
+            data_parallel_rank=rank_of(call.headers),
+        ),
     )
+    return call.served.client.run(request)
 
 
 def _logprob_writer(call: Call, body: TokensBody) -> LogprobWriter:
@@ -94,13 +95,14 @@ class _Shape:
     model: str
     logprobs: LogprobWriter
     has_usage: bool
+    has_cached_tokens: bool
 
     def answer(self, output: RequestOutput) -> TokensAnswer:
         return TokensAnswer(
             request_id=self.label,
             model=self.model,
             choices=[self.choice(answer) for answer in output.outputs],
-            usage=_usage(output, sum(len(answer.token_ids) for answer in output.outputs)),
+            usage=self.usage(output, sum(len(answer.token_ids) for answer in output.outputs)),
             prompt_logprobs=to_prompt_logprobs(output.prompt_logprobs),
         )
 
@@ -111,6 +113,16 @@ class _Shape:
             logprobs=None if answer.logprobs is None else self.logprobs.chat(answer.logprobs),
             finish_reason=answer.finish_reason,
             stop_reason=answer.stop_reason,
+        )
+
+    def usage(self, output: RequestOutput, num_tokens: int) -> Usage:
+        num_prompt_tokens = len(output.prompt_token_ids)
+        cached = PromptTokensDetails(cached_tokens=output.num_cached_tokens)
+        return Usage(
+            prompt_tokens=num_prompt_tokens,
+            completion_tokens=num_tokens,
+            total_tokens=num_prompt_tokens + num_tokens,
+            prompt_tokens_details=cached if self.has_cached_tokens else msgspec.UNSET,
         )
 
 
@@ -130,18 +142,8 @@ async def _events(
                 )
                 yield data_event(chunk)
     if shape.has_usage and last is not None:
-        usage = _usage(last, num_tokens)
+        usage = shape.usage(last, num_tokens)
         yield data_event(
             TokensChunk(request_id=shape.label, model=shape.model, choices=[], usage=usage)
         )
     yield DONE
-
-
-def _usage(output: RequestOutput, num_tokens: int) -> Usage:
-    num_prompt_tokens = len(output.prompt_token_ids)
-    return Usage(
-        prompt_tokens=num_prompt_tokens,
-        completion_tokens=num_tokens,
-        total_tokens=num_prompt_tokens + num_tokens,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=output.num_cached_tokens),
-    )

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from weft.core.errors import BadRequest
-from weft.core.types import OutputKind, RequestOutput, SamplingParams
+from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import SimpleAnswer, SimpleBody
 from weft.web.http.endpoint import Answer, Call
 from weft.web.openai.sampling import to_params
@@ -30,7 +30,10 @@ async def simple_generate(call: Call) -> Answer:
     check_params(call, params)
     kind = OutputKind.CUMULATIVE if body.stream else OutputKind.FINAL_ONLY
     params = msgspec.structs.replace(params, output_kind=kind)
-    outputs = call.served.client.generate(body.prompt, params, call.request_id)
+    client = call.served.client
+    outputs = client.run(
+        await client.prepare(body.prompt, params, RequestOptions(request_id=call.request_id))
+    )
     first = await anext(outputs)
     if body.stream:
         return _Lines(body.prompt, first, outputs)

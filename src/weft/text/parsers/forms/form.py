@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from weft.text.parsers.forms.arguments import JSON_SAMPLE, Format, json_value
 from weft.text.parsers.json_scan import read_json
 from weft.text.parsers.outlet import Outlet
 from weft.text.parsers.tape import Malformed, Markers, Reading, Tape
@@ -43,6 +44,28 @@ class Form(Protocol):
     def read(self, desk: Desk) -> Reading[None]:
         """Read to the end of the call or calls."""
         ...
+
+    def sample_of(self, example: str) -> str:
+        """Where a family's example has its call's arguments, of which the only one is the city of Paris."""
+        ...
+
+    def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
+        """How arguments of that schema are written, as `sample` is; None where it could not be kept to."""
+        ...
+
+
+class JsonArguments:
+    """The half of a form that writes, where arguments are a JSON object."""
+
+    __slots__ = ()
+
+    def sample_of(self, example: str) -> str:
+        return JSON_SAMPLE if JSON_SAMPLE in example else ""
+
+    def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
+        """See `Form.write`: JSON keeps to every schema."""
+        del sample
+        return json_value(schema)
 
 
 def read_arguments(desk: Desk, name: str, call_id: str | None = None) -> Reading[None]:

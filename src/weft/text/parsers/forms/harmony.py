@@ -2,6 +2,7 @@
 
 import re
 
+from weft.text.parsers.forms.arguments import Format
 from weft.text.parsers.forms.form import Desk
 from weft.text.parsers.tape import Markers, Reading, Sink
 
@@ -10,6 +11,15 @@ _BODY_ENDS = Markers((_START, _CHANNEL, "<|end|>", "<|call|>", "<|return|>"))
 _HEADER_MARKS = Markers((*_BODY_ENDS.literals, _MESSAGE, "<|constrain|>"))
 # The prompt ends inside a header, behind the role; an answer that goes on otherwise has no headers.
 _HEADER_STARTS = Markers((*_HEADER_MARKS.literals, "to=functions."))
+
+# How a model thinks before a call, and how its next message begins: for the tag that forces one.
+THOUGHT_TAG: Format = {
+    "type": "tag",
+    "begin": f"{_CHANNEL}analysis{_MESSAGE}",
+    "content": {"type": "any_text"},
+    "end": "<|end|>",
+}
+TURN_START = f"{_START}assistant"
 
 _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 _NAMED_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")

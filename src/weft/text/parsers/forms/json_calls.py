@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from weft.text.parsers.forms.form import (
     Desk,
+    JsonArguments,
     decode_string,
     give_arguments,
     read_arguments,
@@ -25,7 +26,7 @@ _SPARE = re.compile(r"[\s\]}]*")
 
 
 @dataclass(frozen=True, slots=True)
-class JsonCalls:
+class JsonCalls(JsonArguments):
     """`{"name": ..., "arguments": {...}}`, the keys in any order, `parameters` as good as `arguments`.
 
     With `needs_arguments`, an object that has not just a call's keys is none: answers may be JSON too.
@@ -38,7 +39,6 @@ class JsonCalls:
     argument_keys: frozenset[str] = frozenset({"arguments", "parameters"})
 
     def read(self, desk: Desk) -> Reading[None]:
-        """See `Form.read`."""
         tape = desk.tape
         yield from tape.skip_space()
         if self.is_fenced:

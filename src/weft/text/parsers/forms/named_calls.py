@@ -3,7 +3,13 @@
 import re
 from dataclasses import dataclass, field
 
-from weft.text.parsers.forms.form import NAME, Desk, read_arguments, skip_fence
+from weft.text.parsers.forms.form import (
+    NAME,
+    Desk,
+    JsonArguments,
+    read_arguments,
+    skip_fence,
+)
 from weft.text.parsers.forms.json_calls import JsonCalls
 from weft.text.parsers.tape import Markers, Reading
 
@@ -11,7 +17,7 @@ _ID = re.compile(r"[\w-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class NamedCalls:
+class NamedCalls(JsonArguments):
     """NAME {...}, with the marks between that a family has.
 
     `before` must come before the name and one of `after` behind it, if they are given. `id_mark` and an
@@ -27,7 +33,6 @@ class NamedCalls:
     is_fenced: bool = False
 
     def read(self, desk: Desk) -> Reading[None]:
-        """See `Form.read`."""
         tape = desk.tape
         yield from tape.skip_space()
         if self.before.literals:
@@ -52,14 +57,13 @@ class NamedCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedOrJsonCalls:
+class NamedOrJsonCalls(JsonArguments):
     """Either form, told by the first character: a name, or the bracket that opens JSON."""
 
     named: NamedCalls
     json: JsonCalls
 
     def read(self, desk: Desk) -> Reading[None]:
-        """See `Form.read`."""
         yield from desk.tape.skip_space()
         is_json = (yield from desk.tape.peek()) in ("[", "{")
         yield from (self.json if is_json else self.named).read(desk)

@@ -1,8 +1,22 @@
 """Calls as Python writes them: `[name(key=value, ...), ...]`, with literals only."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from weft.text.parsers.forms.arguments import (
+    Format,
+    Member,
+    const,
+    is_plain,
+    json_value,
+    listed,
+    members_of,
+    one_of,
+    sequence,
+    values_of,
+)
 from weft.text.parsers.forms.form import NAME, Desk
 from weft.text.parsers.forms.literals import json_string, read_literal, to_json
 from weft.text.parsers.tape import CutOff, Malformed, Markers, Reading, Tape
@@ -15,7 +29,12 @@ _CLOSE = Markers(")")
 _EQUALS = Markers("=")
 _NEXT = Markers(",)")
 _BETWEEN = re.compile(r"[\s,;]*")
-_STARTS_NAME = re.compile(r"[^\W\d]")
+_STARTS_NAME = re.compile(r"[\w.-]")
+
+_SAMPLE = "city='Paris'"
+# Beside JSON's own strings: models write both quotes.
+_SINGLE_QUOTED = {"type": "regex", "pattern": r"""'([^'\\\n]|\\['"\\nrt])*'"""}
+_WORDS = {"boolean": ("True", "False", "true", "false"), "null": ("None", "null")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +44,6 @@ class PythonCalls:
     needs_list: bool = False
 
     def read(self, desk: Desk) -> Reading[None]:
-        """See `Form.read`."""
         tape = desk.tape
         yield from tape.skip_space()
         take = tape.expect if self.needs_list else tape.take_any
@@ -39,6 +57,17 @@ class PythonCalls:
             tape.keep()
         if is_list:
             yield from tape.take_any(_LIST_END)
+
+    def sample_of(self, example: str) -> str:
+        return _SAMPLE if _SAMPLE in example else ""
+
+    def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
+        """See `Form.write`: values are JSON, or Python's words and quotes where they are simple."""
+        del sample
+        members = members_of(schema)
+        if members is None or not all(_KEY.fullmatch(member.key) for member in members):
+            return None
+        return listed(members, list(map(_write_member, members)), ", ")
 
     def _read_call(self, desk: Desk) -> Reading[None]:
         tape = desk.tape
@@ -83,3 +112,39 @@ def _read_key(tape: Tape) -> Reading[str | None]:
     if not key:
         raise Malformed
     return key
+
+
+def _write_member(member: Member) -> Format | None:
+    ways = _ways(member.schema)
+    return sequence(const(f"{member.key}="), one_of(ways)) if member.key else None
+
+
+def _ways(schema: Mapping[str, Any]) -> list[Format]:
+    """The ways to write a value."""
+    choices = schema.get("anyOf")
+    if isinstance(choices, list) and is_plain(schema, "anyOf"):
+        rest = {key: value for key, value in schema.items() if key != "anyOf"}
+        return [way for one in choices if isinstance(one, dict) for way in _ways(one | rest)]
+    match schema.get("type"):
+        case [*kinds] if is_plain(schema):
+            return [way for kind in kinds for way in _ways({"type": kind})]
+        case "boolean" | "null" as kind if is_plain(schema):
+            return [const(word) for word in _WORDS[kind]]
+        case "string" if is_plain(schema):
+            return [json_value(schema), _SINGLE_QUOTED]
+        case "string" if is_plain(schema, "enum"):
+            return [json_value(schema), *map(const, _quoted(values_of(schema)))]
+        case "array" if is_plain(schema, "items") and isinstance(schema.get("items"), Mapping):
+            return [json_value(schema), _list_of(schema["items"])]
+        case _:
+            return [json_value(schema)]
+
+
+def _list_of(items: Mapping[str, Any]) -> Format:
+    tags = [{"type": "tag", "begin": "", "content": way, "end": ""} for way in _ways(items)]
+    values = {"type": "tags_with_separator", "tags": tags, "separator": ", "}
+    return sequence(const("["), values, const("]"))
+
+
+def _quoted(values: list[Any]) -> list[str]:
+    return [repr(value) for value in values if isinstance(value, str)]

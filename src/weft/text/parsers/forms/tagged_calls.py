@@ -1,16 +1,31 @@
 """Calls whose parameters stand between tags, each as plain text: JSON is made of them."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from weft.text.parsers.forms.arguments import (
+    Format,
+    Member,
+    const,
+    either,
+    is_plain,
+    json_value,
+    listed,
+    members_of,
+    one_of,
+    sequence,
+    values_of,
+)
 from weft.text.parsers.forms.form import NAME, Desk
 from weft.text.parsers.forms.literals import json_string
-from weft.text.parsers.forms.values import is_text, kinds_of, typed_json
+from weft.text.parsers.forms.values import ANY_KIND, TEXT_KIND, is_text, kinds_of, typed_json
 from weft.text.parsers.tape import CutOff, Malformed, Markers, Reading, Sink
 
 _KEY = re.compile(r"[^<>\"\s]*")
+_SAMPLE_KEY, _SAMPLE_VALUE = "city", "Paris"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +59,6 @@ class TaggedCalls:
         self._value_ends = Markers((tags.value_end, tags.call_end))
 
     def read(self, desk: Desk) -> Reading[None]:
-        """See `Form.read`."""
         tape = desk.tape
         yield from tape.skip_space()
         name = yield from tape.take_while(NAME)
@@ -62,6 +76,79 @@ class TaggedCalls:
             desk.outlet.arguments("}")
             raise
         desk.outlet.arguments("}")
+
+    def sample_of(self, example: str) -> str:
+        """See `Form.sample_of`: with the white space in front, which every parameter has."""
+        before, _, rest = example.partition(self.tags.key_start)
+        value, end, _ = rest.partition(self.tags.value_end)
+        space = before[len(before.rstrip()) :]
+        return f"{space}{self.tags.key_start}{value}{end}" if end else ""
+
+    def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
+        """See `Form.write`: texts as they are, other values as JSON."""
+        members = members_of(schema)
+        if members is None or not all(_KEY.fullmatch(member.key or "<") for member in members):
+            return None
+        written = [self._write_member(member, sample) for member in members]
+        return listed(members, written, "")
+
+    def _write_member(self, member: Member, sample: str) -> Format | None:
+        """One parameter as the sample has it; None where it could not be read back as what was meant."""
+        before, _, rest = sample.partition(_SAMPLE_KEY)
+        between, _, after = rest.partition(_SAMPLE_VALUE)
+        schema, ends = member.schema, self.tags.kinds_by_key_end
+        if ends is None:
+            frame = _Frame(f"{before}{member.key}{between}", after)
+            return either(self._ways(frame, schema, kinds_of(schema)))
+        frames = {kinds: _Frame(f"{before}{member.key}{end}", after) for end, kinds in ends.items()}
+        text, is_text_only = frames[TEXT_KIND], is_text(kinds_of(schema))
+        whole = self._text(text, schema) if is_text_only or _takes_all_texts(schema) else None
+        return (
+            whole
+            if whole and is_text_only
+            else one_of([*([whole] if whole else []), frames[ANY_KIND].json(schema)])
+        )
+
+    def _ways(
+        self, frame: "_Frame", schema: Mapping[str, Any], kinds: frozenset[str]
+    ) -> list[Format | None]:
+        """The ways to write a value that is read as one of `kinds`; None is one that there is not."""
+        choices = schema.get("anyOf")
+        if isinstance(choices, list) and choices and is_plain(schema, "anyOf"):
+            rest = {key: value for key, value in schema.items() if key != "anyOf"}
+            documents = [one | rest for one in choices if isinstance(one, dict)]
+            return [way for one in documents for way in self._ways(frame, one, kinds)]
+        own = kinds_of(schema)
+        if is_text(kinds) or values_of(schema):
+            return [self._text(frame, schema, kinds)]
+        is_bare = is_plain(schema, "format")
+        if "string" not in own or (kinds == ANY_KIND and not is_bare):
+            # A quoted text is read as JSON where no type is said.
+            return [frame.json(schema)]
+        return [frame.around({"type": "any_text"}) if is_bare else None]
+
+    def _text(
+        self, frame: "_Frame", schema: Mapping[str, Any], kinds: frozenset[str] = TEXT_KIND
+    ) -> Format | None:
+        """A value that is written as it is; None where it would not be read back, or its schema not kept."""
+        values = values_of(schema)
+        if values and is_plain(schema, "enum", "const"):
+            texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+            is_same = all(
+                _reads_as(value, text, kinds) and not self._has_mark(text)
+                for value, text in zip(values, texts, strict=True)
+            )
+            whole = [const(f"{frame.start}{text}{frame.end}") for text in texts]
+            return either(whole) if is_same else None
+        if _takes_all_texts(schema):
+            return frame.around({"type": "any_text"})
+        if is_plain(schema, "format", "minLength", "maxLength"):
+            counts = f"{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}"
+            return frame.around({"type": "regex", "pattern": f"[^<]{counts}"})
+        return None
+
+    def _has_mark(self, text: str) -> bool:
+        return any(mark in text for mark in self._value_ends.literals)
 
     def _read_members(self, desk: Desk, mark: str, properties: Mapping[str, Any]) -> Reading[None]:
         separator = ""
@@ -129,6 +216,33 @@ class _Padding:
 
 def _escaped(sink: Sink) -> Sink:
     return lambda text: sink(json_string(text)[1:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """The texts before and behind a value that is written."""
+
+    start: str
+    end: str
+
+    def around(self, content: Format) -> Format:
+        return {"type": "tag", "begin": self.start, "content": content, "end": self.end}
+
+    def json(self, schema: Mapping[str, Any]) -> Format:
+        return sequence(const(self.start), json_value(schema), const(self.end))
+
+
+def _takes_all_texts(schema: Mapping[str, Any]) -> bool:
+    """Whether every text fits a schema."""
+    choices = schema.get("anyOf")
+    if isinstance(choices, list) and is_plain(schema, "anyOf"):
+        return any(isinstance(one, Mapping) and _takes_all_texts(one) for one in choices)
+    return is_plain(schema, "format") and "string" in kinds_of(schema)
+
+
+def _reads_as(value: object, text: str, kinds: frozenset[str]) -> bool:
+    read: object = json.loads(json_string(text) if is_text(kinds) else typed_json(text, kinds))
+    return read == value and type(read) is type(value)
 
 
 def _properties(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -1,0 +1,47 @@
+"""`Backend`: one way to compute models, as the rest of the program sees it; `backends` lists them."""
+
+from typing import Protocol
+
+from weft.compute.runner import Runner
+from weft.compute.sampler import Sampler
+from weft.core.config import ComputeConfig, EngineOptions
+from weft.model.card import ModelCard
+from weft.model.checkpoint import Checkpoint
+
+
+class Backend(Protocol):
+    """What it supports, the memory it has and takes, its runners, and its sampler of their logits."""
+
+    sampler: Sampler
+
+    def suits(self, card: ModelCard) -> bool:
+        """Whether it is to be taken for such a model, here, when nobody names a backend."""
+        ...
+
+    def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
+        """Decide how it computes; a `ConfigError` names the flag that it cannot follow."""
+        ...
+
+    def shared_threads(self, card: ModelCard) -> int | None:
+        """Threads to ask for in a process that does other work too; None: what it takes anyway."""
+        ...
+
+    def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
+        """The checkpoint with the memory on its card that weights, KV and adapters take here."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory for weights and KV that is free now."""
+        ...
+
+    def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
+        """Read the weights and build the runner.
+
+        `max_model_len` is the longest sequence that will be served; models with a second set of rotary
+        frequencies for long contexts choose by it.
+        """
+        ...
+
+    def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
+        """What computes, and on what, as the start banner says it."""
+        ...

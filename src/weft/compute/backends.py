@@ -1,0 +1,48 @@
+"""All backends by name: a new one is a package beside this file, and one row here."""
+
+from collections.abc import Mapping
+
+from weft.compute.backend import Backend
+from weft.compute.cpu import unknown
+from weft.compute.echo import EchoBackend
+from weft.compute.native_backend import NativeBackend
+from weft.compute.pooler import Pooler, load_pooler
+from weft.compute.reference_backend import ReferenceBackend
+from weft.compute.runner import Runner
+from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
+from weft.core.errors import ConfigError
+from weft.model.card import ModelCard
+from weft.model.checkpoint import Checkpoint
+
+# "auto" takes the first that suits.
+BACKENDS: Mapping[str, Backend] = {
+    "native": NativeBackend("native"),
+    "reference": ReferenceBackend("reference"),
+    "echo": EchoBackend(),
+}
+
+
+def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
+    """Decide what computes, and how; a `ConfigError` names the flag that cannot be followed."""
+    name = options.compute
+    if name == "auto":
+        name = next(name for name, backend in BACKENDS.items() if backend.suits(card))
+    if name not in BACKENDS:
+        raise ConfigError(unknown("compute", name, ("auto", *BACKENDS)))
+    return BACKENDS[name].configure(options, card)
+
+
+def backend_of(config: EngineConfig) -> Backend:
+    """What an engine of this machine computes with."""
+    assert config.compute_config is not None, "it computes elsewhere"
+    return BACKENDS[config.compute_config.compute]
+
+
+def load_model(checkpoint: Checkpoint, config: EngineConfig) -> tuple[Runner, Pooler | None]:
+    """What computes the model, loaded as the configuration says, and what follows its hidden states."""
+    assert config.compute_config is not None, "it computes elsewhere"
+    pooler = load_pooler(checkpoint, config.pooler_config)
+    runner = backend_of(config).load(
+        checkpoint, config.compute_config, max_model_len=config.model_config.max_model_len
+    )
+    return runner, pooler

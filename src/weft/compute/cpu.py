@@ -1,0 +1,77 @@
+"""`CpuBackend`: what the two backends on the CPU share, in C++ and in numpy."""
+
+from weft.compute.memory import free_memory_bytes
+from weft.compute.native import MAX_THREADS, available_cpus, sampling
+from weft.compute.sampler import Sampler
+from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.errors import ConfigError
+from weft.model.card import ModelCard
+
+_QUANTIZATIONS = ("int8",)
+_CACHE_TYPES = ("auto", "int8")
+
+
+class CpuBackend:
+    """A backend by that name, but for its runners and their sizes."""
+
+    sampler: Sampler = sampling
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
+        if options.quantization not in (None, *_QUANTIZATIONS):
+            raise ConfigError(unknown("quantization", options.quantization, _QUANTIZATIONS))
+        if options.kv_cache_dtype not in _CACHE_TYPES:
+            raise ConfigError(unknown("kv-cache-dtype", options.kv_cache_dtype, _CACHE_TYPES))
+        threads = options.num_threads
+        if threads is not None and not 1 <= threads <= MAX_THREADS:
+            raise ConfigError(f"--num-threads must be between 1 and {MAX_THREADS}, not {threads}")
+        if not card.num_parameters:
+            raise ConfigError(no_effect("compute", card))
+        if options.enable_lora and (not card.is_causal or card.pooling is not None):
+            raise ConfigError(f"--enable-lora: {card.name} is served without LoRA adapters")
+        if not card.is_causal:
+            _check_encoder(options, card)
+        return ComputeConfig(
+            compute=self._name,
+            num_threads=threads or available_cpus(),
+            quantization=options.quantization,
+            kv_cache_dtype=options.kv_cache_dtype,
+        )
+
+    def free_bytes(self) -> int:
+        return free_memory_bytes()
+
+
+def unknown(flag: str, value: str | None, allowed: tuple[str, ...]) -> str:
+    """What to say of a value that a flag cannot have."""
+    return f'--{flag} "{value}" is unknown; choose from {", ".join(allowed)}'
+
+
+def no_effect(flag: str, card: ModelCard) -> str:
+    """What to say of a flag for a model without weights."""
+    return f"--{flag} has no effect on {card.name}, which computes nothing"
+
+
+def describe_threads(compute: ComputeConfig) -> str:
+    """How many there are, in words."""
+    return "1 thread" if compute.num_threads == 1 else f"{compute.num_threads} threads"
+
+
+def describe_rounding(compute: ComputeConfig) -> str:
+    """What is rounded, as the end of a sentence; nothing, mostly."""
+    weights = f", {compute.quantization} weights" if compute.quantization else ""
+    cache = f", {compute.kv_cache_dtype} KV cache" if compute.kv_cache_dtype != "auto" else ""
+    return weights + cache
+
+
+def _check_encoder(options: EngineOptions, card: ModelCard) -> None:
+    if options.quantization is not None:
+        raise ConfigError(
+            f"--quantization {options.quantization}: {card.name} is an encoder, computed as it is stored"
+        )
+    if options.kv_cache_dtype != "auto":
+        raise ConfigError(
+            f"--kv-cache-dtype {options.kv_cache_dtype}: {card.name} is an encoder, which keeps no keys and values"
+        )

@@ -1,0 +1,65 @@
+"""`NativeBackend`: models in C++, on the CPU's vector instructions."""
+
+from dataclasses import replace
+
+from weft.compute.cpu import CpuBackend, describe_rounding, describe_threads
+from weft.compute.native import (
+    Machine,
+    NativeEncoder,
+    NativeRunner,
+    Rounding,
+    cpu,
+    resident_bytes,
+    usable_paths,
+)
+from weft.compute.runner import Runner
+from weft.core.config import ComputeConfig
+from weft.model.card import ModelCard
+from weft.model.checkpoint import Checkpoint
+from weft.model.spec import ModelSpec
+
+
+class NativeBackend(CpuBackend):
+    """Suits every model with weights wherever the CPU has vector instructions for it."""
+
+    def suits(self, card: ModelCard) -> bool:
+        return card.num_parameters > 0 and usable_paths()[0] != "portable"
+
+    def shared_threads(self, card: ModelCard) -> int | None:
+        return None
+
+    def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
+        spec, card = _spec(checkpoint), checkpoint.card
+        sizes = resident_bytes(spec, card.dtype, compute.quantization, compute.kv_cache_dtype)
+        card = replace(card, weight_bytes=sizes.weights)
+        if spec.is_causal:  # others have no keys and values, and no adapters
+            card = replace(
+                card,
+                kv_bytes_per_token=sizes.kv_per_token,
+                kv_dtype=sizes.kv_dtype,
+                adapter=sizes.adapter,
+            )
+        return replace(checkpoint, card=card)
+
+    def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
+        spec, dtype = _spec(checkpoint), checkpoint.card.dtype
+        machine = Machine(num_threads=compute.num_threads)
+        if not spec.is_causal:
+            return NativeEncoder(spec, checkpoint.map(), dtype=dtype, machine=machine)
+        return NativeRunner(
+            spec,
+            checkpoint.map(),
+            dtype=dtype,
+            max_model_len=max_model_len,
+            rounding=Rounding(compute.quantization, compute.kv_cache_dtype),
+            machine=machine,
+        )
+
+    def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
+        computed = f"computed in C++ ({usable_paths()[0]}, {describe_threads(compute)})"
+        return f"{cpu().describe()}; {computed}{describe_rounding(compute)}"
+
+
+def _spec(checkpoint: Checkpoint) -> ModelSpec:
+    assert isinstance(checkpoint.spec, ModelSpec), "refused by `configure`"
+    return checkpoint.spec

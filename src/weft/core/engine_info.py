@@ -1,0 +1,57 @@
+"""`EngineInfo`: what an engine tells the servers before it, whatever it is made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from weft.core.config import EngineConfig, PoolerConfig
+from weft.core.validate import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """Facts of the engine; those of the model are in `ModelConfig`.
+
+    `pooler` is None for a model that generates text. Priorities mean something where `policy` is
+    "priority". With `structured_outputs_in_reasoning` every grammar rules from the first token.
+    `settings` is all that the engine runs with, as JSON has it, for people to read.
+    """
+
+    limits: Limits
+    pooler: PoolerConfig | None
+    policy: str
+    chunks_prompts: bool
+    structured_outputs_in_reasoning: bool
+    has_kv_events: bool
+    data_parallel_size: int
+    max_num_seqs: int
+    block_size: int
+    dtype: str
+    kv_cache_dtype: str
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Self:
+        """What an engine with this configuration tells."""
+        cache, scheduler = config.cache_config, config.scheduler_config
+        return cls(
+            limits=Limits.of(config),
+            pooler=config.pooler_config,
+            policy=scheduler.policy,
+            chunks_prompts=scheduler.chunks_prompts,
+            structured_outputs_in_reasoning=config.structured_outputs_in_reasoning,
+            has_kv_events=cache.enable_prefix_caching,
+            data_parallel_size=config.data_parallel_size,
+            max_num_seqs=scheduler.max_num_seqs,
+            block_size=cache.block_size,
+            dtype=config.model_config.dtype,
+            kv_cache_dtype=cache.kv_cache_dtype,
+            settings=msgspec.to_builtins(config),
+        )
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What the model can be asked for."""
+        return ("generate",) if self.pooler is None else self.pooler.tasks

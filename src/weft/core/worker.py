@@ -1,0 +1,93 @@
+"""A child process for work that must be stoppable: lines of JSON in, a line of JSON out for each.
+
+Neither a thread nor a sandbox can stop code that loops for ever or eats memory; the end of a process
+does. `Worker` is the parent's half, `serve_lines` the child's.
+"""
+
+import json
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TextIO
+
+from weft.core.errors import Unavailable
+
+Answerer = Callable[[str], dict[str, str]]
+
+
+class Worker:
+    """A running `python -m module`; asked one thing at a time. `setup` is its first line.
+
+    `Unavailable` if the system has no process or no descriptors for it; then nothing is left behind.
+    """
+
+    def __init__(self, module: str, setup: str) -> None:
+        try:
+            # One pair of sockets, not pipes made by Popen: of those that it made it loses some when the
+            # descriptors run out.
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                process = subprocess.Popen(  # noqa: S603 - modules of ours, named in the code
+                    [sys.executable, "-X", "utf8", "-m", module],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                )
+                channel = ours.makefile("rw", encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise Unavailable(
+                f"the server cannot start a process that this request needs ({error.strerror})"
+            ) from error
+        self._channel = channel
+        self._setup: str | None = setup
+        self.stop = weakref.finalize(self, _stop, process, channel)
+
+    def ask(self, line: str) -> dict[str, str] | None:
+        """The answer, or None when the child died over it."""
+        try:
+            if self._setup is not None:
+                self._channel.write(self._setup)
+                self._setup = None
+            self._channel.write(line)
+            self._channel.flush()
+            reply = self._channel.readline()
+        except ConnectionError:
+            return None
+        if not reply.endswith("\n"):
+            return None
+        answer: dict[str, str] = json.loads(reply)
+        return answer
+
+
+def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
+    """Answer until standard input closes, which it also does when the parent dies.
+
+    The setup names `max_memory_bytes` and `time_limit_s`. An answer that takes too long ends the
+    process, whatever it is doing, and one that takes too much memory fails or does.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be draining
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default is to die: also in the midst of C
+    setup = json.loads(sys.stdin.readline())
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = setup["max_memory_bytes"]
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)  # it may be no higher
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    answer = prepare(setup)
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_REAL, setup["time_limit_s"])
+        reply = answer(line)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.flush()
+
+
+def _stop(process: subprocess.Popen[bytes], channel: TextIO) -> None:
+    process.kill()
+    process.wait()
+    with suppress(ConnectionError):  # what was buffered for a child that is gone
+        channel.close()

@@ -1,0 +1,50 @@
+"""`fit`: a model that was found, and all that its engine must know of it and of this machine."""
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from weft.compute.backends import BACKENDS, choose
+from weft.core.config import EngineConfig, EngineOptions
+from weft.engine.configure import resolve
+from weft.model.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A model that was checked and fits the memory; its weights are not read yet.
+
+    Before `with_tokenizer` the configuration lacks special tokens: an engine hears of them with requests.
+    """
+
+    checkpoint: Checkpoint
+    config: EngineConfig
+    free_bytes: int
+
+    def with_tokenizer(self) -> "Fitted":
+        """With what the tokenizer says; `ConfigError` says why it does not go with the model."""
+        checkpoint = self.checkpoint.with_tokenizer()
+        card = checkpoint.card
+        model = msgspec.structs.replace(
+            self.config.model_config,
+            eos_token_ids=card.eos_token_ids,
+            bos_token_id=card.bos_token_id,
+            pad_token_id=card.pad_token_id,
+        )
+        config = msgspec.structs.replace(self.config, model_config=model)
+        return replace(self, checkpoint=checkpoint, config=config)
+
+
+def fit(checkpoint: Checkpoint, options: EngineOptions, *, is_shared: bool = False) -> Fitted:
+    """Decide all that is left open; a `ConfigError` says what cannot be followed, or does not fit.
+
+    `is_shared` tells that the engine will not have a process of its own.
+    """
+    compute = choose(options, checkpoint.card)
+    backend = BACKENDS[compute.compute]
+    if is_shared and options.num_threads is None:
+        threads = backend.shared_threads(checkpoint.card)
+        options = msgspec.structs.replace(options, num_threads=threads)
+    checkpoint = backend.sized(checkpoint, compute)
+    free_bytes = backend.free_bytes()
+    return Fitted(checkpoint, resolve(options, checkpoint.card, free_bytes), free_bytes)

@@ -1,0 +1,179 @@
+"""Turns what happened to a request into the picker's series."""
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from prometheus_client import Counter, Gauge
+
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.tickets import Ending, Ticket
+from weft.epp.metrics.series import MAX_REQUEST_SERIES, OTHER, PickerMetrics
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.values import Refused
+
+_Labels = tuple[str, str, str, str]
+_MAX_KEPT_SERIES = MAX_REQUEST_SERIES
+
+
+class _Series:
+    """The series of one set of labels: finding them again costs more than observing."""
+
+    __slots__ = ("input_tokens", "requests", "size")
+
+    def __init__(self, metrics: PickerMetrics, labels: _Labels) -> None:
+        self.requests = metrics.request.labels(*labels)
+        self.size = metrics.request_size.labels(*labels)
+        self.input_tokens = metrics.input_tokens.labels(*labels)
+
+
+class _ResponseSeries:
+    """The same of followed responses, which without following would all read zero."""
+
+    __slots__ = ("cached", "duration", "itl", "ntpot", "output", "running", "size", "tpot", "ttft")
+
+    def __init__(self, metrics: PickerMetrics, labels: _Labels) -> None:
+        self.running = metrics.running.labels(*labels)
+        self.duration = metrics.request_duration.labels(*labels)
+        self.size = metrics.response_size.labels(*labels)
+        self.cached = metrics.cached_tokens.labels(*labels)
+        self.output = metrics.output_tokens.labels(*labels)
+        self.ntpot = metrics.ntpot.labels(*labels)
+        self.tpot = metrics.streaming_tpot.labels(*labels)
+        self.itl = metrics.streaming_itl.labels(*labels)
+        self.ttft = {
+            is_streaming: metrics.ttft.labels(*labels, str(is_streaming).lower())
+            for is_streaming in (False, True)
+        }
+
+
+class RequestMetrics:
+    """Observes requests; labels are capped here. `follows` says whether all ends will be told."""
+
+    def __init__(self, metrics: PickerMetrics, *, follows: bool) -> None:
+        self._metrics = metrics
+        self._follows = follows
+        self._series: dict[_Labels, _Series] = {}
+        self._responses: dict[_Labels, _ResponseSeries] = {}
+        self._attempts: dict[tuple[str, Endpoint], Counter] = {}
+        self._known_labels: set[_Labels] = set()
+
+    def _of(self, labels: _Labels) -> _Series:
+        found = self._series.get(labels)
+        if found is None:
+            if len(self._series) >= _MAX_KEPT_SERIES:
+                self._series.clear()
+            found = self._series[labels] = _Series(self._metrics, labels)
+        return found
+
+    def _response(self, labels: _Labels) -> _ResponseSeries:
+        found = self._responses.get(labels)
+        if found is None:
+            if len(self._responses) >= _MAX_KEPT_SERIES:
+                self._responses.clear()
+            found = self._responses[labels] = _ResponseSeries(self._metrics, labels)
+        return found
+
+    def labels(self, cycle: Cycle) -> _Labels:
+        """The labels every request series has."""
+        names = self._metrics.model_names
+        priority = str(cycle.priority)
+        labels = (
+            names(cycle.request.model),
+            names(cycle.model),
+            self._metrics.fairness_ids(cycle.fairness_id),
+            priority,
+        )
+        if labels not in self._known_labels:
+            # A thousand values of one label and a thousand of another would be a million series.
+            if len(self._known_labels) >= MAX_REQUEST_SERIES:
+                return (OTHER, OTHER, OTHER, priority)
+            self._known_labels.add(labels)
+        return labels
+
+    def rewritten(self, rewrite: str, model: str, target: str) -> None:
+        """A model rewrite applied."""
+        names = self._metrics.model_names
+        self._metrics.rewrites.labels(rewrite, names(model), names(target)).inc()
+
+    def decided(self, cycle: Cycle, outcome: Schedule | Refused, duration_s: float) -> None:
+        """A decision was made, or refused."""
+        metrics, labels = self._metrics, self.labels(cycle)
+        series = self._of(labels)
+        series.requests.inc()
+        series.size.observe(cycle.request.num_body_bytes)
+        metrics.scheduler_duration.observe(duration_s)
+        if isinstance(outcome, Refused):
+            metrics.request_error.labels(*labels, outcome.word).inc()
+            metrics.scheduler_attempts.labels("failure", labels[1], "", "", "").inc()
+            return
+        if cycle.num_prompt_tokens and not self._follows:
+            series.input_tokens.observe(cycle.num_prompt_tokens)
+        self._attempt(labels[1], outcome.target).inc()
+
+    def _attempt(self, model: str, target: Endpoint) -> Counter:
+        found = self._attempts.get((model, target))
+        if found is None:
+            if len(self._attempts) >= _MAX_KEPT_SERIES:
+                self._attempts.clear()
+            spec = target.spec
+            found = self._metrics.scheduler_attempts.labels(
+                "success", model, spec.name, spec.namespace, str(spec.port)
+            )
+            self._attempts[model, target] = found
+        return found
+
+    def opened(self, ticket: Ticket) -> None:
+        """A followed request was sent on."""
+        self._response(ticket.labels).running.inc()
+
+    def next_piece(self, ticket: Ticket, gap_s: float) -> None:
+        """A streamed response went on."""
+        self._response(ticket.labels).itl.observe(gap_s)
+
+    def ended(self, ticket: Ticket, ending: Ending, now: float) -> None:
+        """A followed request is over."""
+        series, usage = self._response(ticket.labels), ticket.usage
+        series.running.dec()
+        duration_s = now - ticket.started
+        if num_input := usage.num_prompt_tokens or ticket.num_prompt_tokens:
+            self._of(ticket.labels).input_tokens.observe(num_input)
+        if ending is not Ending.NATURAL or ticket.status != 200:
+            code = "ModelServerError" if ticket.status != 200 else str(ending)
+            self._metrics.request_error.labels(*ticket.labels, code).inc()
+            return
+        series.duration.observe(duration_s)
+        series.size.observe(ticket.num_body_bytes)
+        if usage.num_cached_tokens is not None:
+            series.cached.observe(usage.num_cached_tokens)
+        num_output = usage.num_completion_tokens or 0
+        if num_output:
+            series.output.observe(num_output)
+            series.ntpot.observe(duration_s / num_output)
+        if ticket.first_token_at is None:
+            return
+        series.ttft[ticket.is_streaming].observe(ticket.first_token_at - ticket.started)
+        if ticket.is_streaming and num_output > 1:
+            series.tpot.observe((now - ticket.first_token_at) / (num_output - 1))
+
+    def pool(
+        self, name: str, endpoints: Sequence[Endpoint], *, num_stale: int, detector: str
+    ) -> None:
+        """What the pool looks like now."""
+        metrics = self._metrics
+        num_ready = sum(not endpoint.is_refusing for endpoint in endpoints)
+        metrics.ready_endpoints.labels(name).set(num_ready)
+        metrics.stale_endpoints.labels(detector).set(num_stale)
+        loads = [endpoint.load for endpoint in endpoints]
+        spreads: list[tuple[tuple[Gauge, Gauge], list[float]]] = [
+            (metrics.kv_usage, [load.kv_usage for load in loads]),
+            (metrics.queue_size, [load.num_waiting for load in loads]),
+            (metrics.running_requests, [load.num_running for load in loads]),
+        ]
+        for (average, deviation), values in spreads:
+            average.labels(name).set(fmean(values) if values else 0.0)
+            deviation.labels(name).set(pstdev(values) if values else 0.0)
+        metrics.per_endpoint_queue_size.clear()
+        for endpoint in endpoints:
+            metrics.per_endpoint_queue_size.labels(name, endpoint.spec.name).set(
+                endpoint.load.num_waiting
+            )

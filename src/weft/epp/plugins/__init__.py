@@ -1,0 +1,1 @@
+"""Plugins by kind, each in a file with its rows of the registry."""

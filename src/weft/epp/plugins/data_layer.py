@@ -1,0 +1,18 @@
+"""What keeps the pool known: the metrics source, the extractor of load, the endpoints file.
+
+They are started by whoever builds the picker; here are only their rows.
+"""
+
+from typing import Final
+
+from weft.epp.config.parameters import Kind
+from weft.epp.decision.plugin import METRICS_EXTRACTOR, METRICS_SOURCE, plugin_type
+from weft.epp.pool.endpoints_file import FileDiscoveryParameters
+from weft.epp.pool.engines import ExtractorParameters
+from weft.epp.pool.poller import MetricsSourceParameters
+
+ROWS: Final = (
+    plugin_type(METRICS_SOURCE, Kind.SOURCE, parameters=MetricsSourceParameters),
+    plugin_type(METRICS_EXTRACTOR, Kind.EXTRACTOR, parameters=ExtractorParameters),
+    plugin_type("file-discovery", Kind.DISCOVERY, parameters=FileDiscoveryParameters),
+)

@@ -1,0 +1,68 @@
+"""`concurrency-detector`: what is under way against what is allowed."""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.plugins.producers.inflight_load import InflightLoad
+from weft.epp.pool.endpoint import Endpoint
+
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ConcurrencyParameters(Parameters, frozen=True, kw_only=True):
+    """An endpoint is full at this many requests, or tokens, under way."""
+
+    concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
+    max_concurrency: _AtLeastOne = 100
+    max_token_concurrency: _AtLeastOne = 1_000_000
+    headroom: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+    def references(self) -> Iterable[Reference]:
+        """What counts."""
+        return (inflight_reference(INFLIGHT),)
+
+
+class ConcurrencyDetector:
+    """What is under way against what is allowed; needs no telemetry."""
+
+    def __init__(self, parameters: ConcurrencyParameters, surroundings: Surroundings) -> None:
+        self._parameters = parameters
+        self._inflight: InflightLoad = surroundings.plugin(INFLIGHT)
+
+    def saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
+        """1.0 and above: no room."""
+        if not endpoints:
+            return 1.0
+        # All have the same capacity, so the mean of ratios is the ratio of sums.
+        return sum(map(self._ratio, endpoints)) / len(endpoints)
+
+    def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Those that have room; all if none has."""
+        limit = 1.0 + self._parameters.headroom
+        return [each for each in candidates if self._ratio(each) <= limit] or candidates
+
+    def _ratio(self, endpoint: Endpoint) -> float:
+        requests = self._inflight.num_requests(endpoint) / self._parameters.max_concurrency
+        tokens = self._inflight.num_tokens(endpoint) / self._parameters.max_token_concurrency
+        match self._parameters.concurrency_mode:
+            case "requests":
+                return requests
+            case "tokens":
+                return tokens
+            case "hybrid":
+                return max(requests, tokens)
+
+
+ROWS: Final = (
+    plugin_type(
+        "concurrency-detector",
+        (Kind.DETECTOR, Kind.FILTER),
+        ConcurrencyDetector,
+        ConcurrencyParameters,
+    ),
+)

@@ -1,0 +1,76 @@
+"""`utilization-detector`: queues and KV use against thresholds."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.quantity import parse_duration_s
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class UtilizationParameters(Parameters, frozen=True, kw_only=True):
+    """An endpoint is full at this queue or this KV use."""
+
+    queue_depth_threshold: _AtLeastOne = 5
+    kv_cache_util_threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
+    metrics_staleness_threshold: str | None = None  # None: the picker's
+    headroom: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+    def __post_init__(self) -> None:
+        text = self.metrics_staleness_threshold
+        if text is not None and parse_duration_s(text) <= 0:
+            raise ValueError(f"must be more than 0, got {text!r}")
+
+
+class UtilizationDetector:
+    """Mean over the endpoints of the worse of queue and KV use, each against its threshold.
+
+    Endpoints that tell nothing are left out, and a pool that tells nothing counts as free: a
+    picker whose polls fail must not shed the load of servers that are well.
+    """
+
+    def __init__(self, parameters: UtilizationParameters, surroundings: Surroundings) -> None:
+        self._parameters = parameters
+        text = parameters.metrics_staleness_threshold
+        own = 0.0 if text is None else parse_duration_s(text)
+        # Never less than the polls can keep: a tighter one would call every endpoint stale.
+        self._max_age_s = max(own, surroundings.max_load_age_s)
+
+    def saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
+        """1.0 and above: no room."""
+        if not endpoints:
+            return 1.0
+        known = [self._ratio(each) for each in endpoints if not each.is_stale(now, self._max_age_s)]
+        return sum(known) / len(known) if known else 0.0
+
+    def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Those that are known to have room; all if none is."""
+        limit = 1.0 + self._parameters.headroom
+        kept = [
+            each
+            for each in candidates
+            if not each.is_stale(cycle.now, self._max_age_s) and self._ratio(each) <= limit
+        ]
+        return kept or candidates
+
+    def _ratio(self, endpoint: Endpoint) -> float:
+        return max(
+            endpoint.load.num_waiting / self._parameters.queue_depth_threshold,
+            endpoint.load.kv_usage / self._parameters.kv_cache_util_threshold,
+        )
+
+
+ROWS: Final = (
+    plugin_type(
+        "utilization-detector",
+        (Kind.DETECTOR, Kind.FILTER),
+        UtilizationDetector,
+        UtilizationParameters,
+    ),
+)

@@ -1,0 +1,85 @@
+"""`endpoint-attribute-filter`: a custom metric, and what it must be."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import (
+    METRICS_EXTRACTOR,
+    Surroundings,
+    plugin_type,
+)
+from weft.epp.pool.endpoint import Endpoint
+
+_COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
+}
+
+
+class Threshold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A comparison."""
+
+    operator: Literal[
+        "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"
+    ]
+    value: float
+
+
+class ThresholdAlgorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The one way to decide there is."""
+
+    threshold: Threshold
+    type: Literal["threshold"] = "threshold"
+
+
+class AttributeFilterParameters(Parameters, frozen=True, kw_only=True):
+    """A custom metric, and what it must be."""
+
+    attribute: str
+    algorithm: ThresholdAlgorithm
+    producer: str = METRICS_EXTRACTOR
+    on_missing: Literal["Pass", "Fail"] = "Pass"
+    fallback_on_empty: bool = False
+
+    def references(self) -> Iterable[Reference]:
+        """What reads the attribute."""
+        yield Reference("producer", self.producer, Kind.EXTRACTOR, METRICS_EXTRACTOR)
+
+
+class AttributeFilter:
+    """Keeps the endpoints whose custom metric compares as wanted."""
+
+    def __init__(self, parameters: AttributeFilterParameters, _: Surroundings) -> None:
+        self._key = parameters.attribute
+        self._compare = _COMPARE[parameters.algorithm.threshold.operator]
+        self._value = parameters.algorithm.threshold.value
+        self._passes_missing = parameters.on_missing == "Pass"
+        self._falls_back = parameters.fallback_on_empty
+
+    def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Those that compare; all if that leaves none and falling back is on."""
+        kept = [each for each in candidates if self._accepts(each.load.attributes.get(self._key))]
+        return candidates if not kept and self._falls_back else kept
+
+    def _accepts(self, value: float | None) -> bool:
+        return self._passes_missing if value is None else self._compare(value, self._value)
+
+
+ROWS: Final = (
+    plugin_type(
+        "endpoint-attribute-filter",
+        Kind.FILTER,
+        AttributeFilter,
+        AttributeFilterParameters,
+        is_alpha=True,
+    ),
+)

@@ -1,0 +1,34 @@
+"""`header-based-testing-filter`: lets a test say which endpoint it wants."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from weft.epp.config.parameters import Kind, NoParameters
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint, split_host_port
+
+HEADER = "test-epp-endpoint-selection"
+
+
+class HeaderTestingFilter:
+    """Keeps the endpoints a header names, in its order; all of them if there is no header."""
+
+    def __init__(self, _: NoParameters, __: Surroundings) -> None:
+        pass
+
+    def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Those named as "IP" or "IP:port"."""
+        value = cycle.request.headers.get(HEADER, "")
+        if not value:
+            return candidates
+        kept: dict[Endpoint, None] = {}
+        for entry in value.split(","):
+            host, port = split_host_port(entry.strip())
+            for each in candidates:
+                if each.host == host and port in {None, each.spec.port}:
+                    kept[each] = None
+        return list(kept)
+
+
+ROWS: Final = (plugin_type("header-based-testing-filter", Kind.FILTER, HeaderTestingFilter),)

@@ -1,0 +1,76 @@
+"""`label-selector-filter`: endpoints by their labels, as Kubernetes selects."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+
+class Expression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One requirement on a label."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] = []
+
+    def __post_init__(self) -> None:
+        needs_values = self.operator in {"In", "NotIn"}
+        if needs_values != bool(self.values):
+            wanted = "needs values" if needs_values else "takes no values"
+            raise ValueError(f"operator {self.operator} {wanted}")
+
+    def accepts(self, labels: Mapping[str, str]) -> bool:
+        """Whether the labels meet it."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+
+
+class SelectorParameters(Parameters, frozen=True, kw_only=True):
+    """A label selector; all of it must hold."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[Expression] = []
+
+    def __post_init__(self) -> None:
+        if not self.match_labels and not self.match_expressions:
+            raise ValueError("needs matchLabels or matchExpressions")
+
+
+class LabelSelectorFilter:
+    """Keeps the endpoints that a selector selects."""
+
+    def __init__(self, parameters: SelectorParameters, _: Surroundings) -> None:
+        self._labels = tuple(parameters.match_labels.items())
+        self._expressions = tuple(parameters.match_expressions)
+
+    def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Those whose labels meet every requirement."""
+        return [endpoint for endpoint in candidates if self._accepts(endpoint.labels)]
+
+    def _accepts(self, labels: Mapping[str, str]) -> bool:
+        return all(labels.get(key) == value for key, value in self._labels) and all(
+            expression.accepts(labels) for expression in self._expressions
+        )
+
+
+ROWS: Final = (
+    plugin_type(
+        "label-selector-filter",
+        Kind.FILTER,
+        LabelSelectorFilter,
+        SelectorParameters,
+        aliases=("by-label-selector",),
+    ),
+)

@@ -1,0 +1,70 @@
+"""`utilization-filter`: caps on an endpoint's numbers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Part, Reference
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.plugins.producers.inflight_load import InflightLoad
+from weft.epp.pool.endpoint import Endpoint
+
+
+class Condition(Part, frozen=True, kw_only=True):
+    """A cap on one number."""
+
+    metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
+    max_value: Annotated[float, msgspec.Meta(ge=0)]
+
+    def __post_init__(self) -> None:
+        if self.metric == "kv-cache-utilization" and self.max_value > 1:
+            raise ValueError(f"maxValue: {self.metric} is a share, 0 to 1, not {self.max_value:g}")
+
+
+class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
+    """Caps that must all hold."""
+
+    conditions: list[Condition]
+    fallback_on_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.conditions:
+            raise ValueError("needs at least one condition")
+
+    def references(self) -> Iterable[Reference]:
+        """What counts active requests, if that is asked for."""
+        if any(condition.metric == "active-requests" for condition in self.conditions):
+            yield inflight_reference(INFLIGHT)
+
+
+class UtilizationFilter:
+    """Keeps the endpoints below every cap."""
+
+    def __init__(self, parameters: UtilizationFilterParameters, around: Surroundings) -> None:
+        inflight: InflightLoad | None = around.built.get(INFLIGHT)
+        readers: Mapping[str, Callable[[Endpoint], float]] = {
+            "active-requests": lambda each: inflight.num_requests(each) if inflight else 0,
+            "running-requests": lambda each: each.load.num_running,
+            "waiting-queue": lambda each: each.load.num_waiting,
+            "kv-cache-utilization": lambda each: each.load.kv_usage,
+        }
+        self._caps = [(readers[each.metric], each.max_value) for each in parameters.conditions]
+        self._falls_back = parameters.fallback_on_empty
+
+    def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Those below the caps; all if that leaves none and falling back is on."""
+        kept = [each for each in candidates if all(read(each) <= cap for read, cap in self._caps)]
+        return candidates if not kept and self._falls_back else kept
+
+
+ROWS: Final = (
+    plugin_type(
+        "utilization-filter",
+        Kind.FILTER,
+        UtilizationFilter,
+        UtilizationFilterParameters,
+        is_alpha=True,
+    ),
+)

@@ -1,0 +1,176 @@
+"""Disaggregated serving: decode here, and encode or prefill elsewhere when that pays."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Part, Reference
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import (
+    Decider,
+    Profile,
+    Surroundings,
+    plugin_type,
+)
+from weft.epp.plugins.handlers.deciders import PREFIX_DECIDER
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.values import Refused
+
+PREFILL_HEADER = "x-prefiller-host-port"
+ENCODE_HEADER = "x-encoder-hosts-ports"
+STAGES = ("decode", "encode", "prefill")
+
+
+class StageProfiles(Part, frozen=True, kw_only=True):
+    """The scheduling profile of each stage; a stage without a profile of its name is off."""
+
+    decode: str = "decode"
+    prefill: str | None = None
+    encode: str | None = None
+
+
+class StageDeciders(Part, frozen=True, kw_only=True):
+    """What says, per request, whether a stage runs apart; None: it never does."""
+
+    prefill: str | None = None
+    encode: str | None = None
+
+
+class DisaggParameters(Parameters, frozen=True, kw_only=True):
+    """Profiles and deciders by stage."""
+
+    profiles_: StageProfiles = msgspec.field(default=StageProfiles(), name="profiles")
+    deciders: StageDeciders = StageDeciders()
+    stage_order: tuple[str, ...] = STAGES
+
+    def __post_init__(self) -> None:
+        unknown = [stage for stage in self.stage_order if stage not in STAGES]
+        if unknown or len(set(self.stage_order)) != len(self.stage_order):
+            raise ValueError(f"stageOrder: must list each of {', '.join(STAGES)} at most once")
+        if self.stage_order[:1] != ("decode",):
+            raise ValueError("stageOrder: must begin with decode: the others depend on its pick")
+
+    def references(self) -> Iterable[Reference]:
+        """The deciders."""
+        for stage in ("prefill", "encode"):
+            if name := getattr(self.deciders, stage):
+                yield Reference(f"deciders.{stage}", name, Kind.DECIDER)
+
+    def profiles(self) -> Iterable[tuple[str, str]]:
+        """The profiles that were named, and decode's in any case."""
+        for stage in STAGES:
+            if name := getattr(self.profiles_, stage):
+                yield f"profiles.{stage}", name
+
+
+class PdParameters(Parameters, frozen=True, kw_only=True):
+    """The older spelling, for decode and prefill only."""
+
+    decode_profile: str = "decode"
+    prefill_profile: str = "prefill"
+    decider_plugin_name: str = PREFIX_DECIDER
+
+    def references(self) -> Iterable[Reference]:
+        """The decider."""
+        name = self.decider_plugin_name
+        yield Reference("deciderPluginName", name, Kind.DECIDER, PREFIX_DECIDER)
+
+    def profiles(self) -> Iterable[tuple[str, str]]:
+        """Both profiles."""
+        return (("decodeProfile", self.decode_profile), ("prefillProfile", self.prefill_profile))
+
+
+class DisaggHandler:
+    """Runs decode, then the stages that are wanted. The destination is decode's pick."""
+
+    def __init__(self, parameters: DisaggParameters, around: Surroundings) -> None:
+        named = parameters.profiles_
+        self._profiles = {
+            "decode": named.decode,
+            "prefill": named.prefill or "prefill",
+            "encode": named.encode or "encode",
+        }
+        self._deciders: dict[str, Decider] = {
+            stage: around.plugin(name)
+            for stage in ("prefill", "encode")
+            if (name := getattr(parameters.deciders, stage))
+        }
+        self._later = [stage for stage in parameters.stage_order if stage != "decode"]
+        self._decisions = around.metrics.disagg_decisions
+        self._name, self._type = around.name, "disagg-profile-handler"
+        self._model_names = around.metrics.model_names
+
+    def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
+        """The picks of every stage that ran, and the headers that tell the decoder of them."""
+        decode = self._profiles["decode"]
+        picks = {decode: profiles[decode].run(cycle, cycle.candidates).picked}
+        headers: dict[str, str] = {}
+        ran = []
+        for stage in self._later:
+            found = self._run(stage, cycle, profiles, picks[decode][0])
+            if found:
+                picks[self._profiles[stage]] = found
+                headers |= _header(stage, found, is_grpc=cycle.request.is_grpc)
+                ran.append(stage)
+        kind = "-".join([stage for stage in ("encode", "prefill") if stage in ran] + ["decode"])
+        model = self._model_names(cycle.model) or "unknown"
+        self._decisions.labels(self._name, self._type, model, kind if ran else "decode-only").inc()
+        return Schedule(decode, picks, headers)
+
+    def _run(
+        self, stage: str, cycle: Cycle, profiles: Mapping[str, Profile], decode: Endpoint
+    ) -> Sequence[Endpoint]:
+        profile = profiles.get(self._profiles[stage])
+        if profile is None or not self._wants(stage, cycle, decode):
+            return ()
+        try:
+            return profile.run(cycle, cycle.candidates).picked
+        except Refused:
+            # Nobody to do it apart: the decoder does all of it.
+            return ()
+
+    def _wants(self, stage: str, cycle: Cycle, decode: Endpoint) -> bool:
+        decider = self._deciders.get(stage)
+        return decider is not None and decider.wants(cycle, decode)
+
+
+def pd_handler(parameters: PdParameters, around: Surroundings) -> DisaggHandler:
+    """The older plugin, in terms of the newer one."""
+    profiles = StageProfiles(decode=parameters.decode_profile, prefill=parameters.prefill_profile)
+    deciders = StageDeciders(prefill=parameters.decider_plugin_name)
+    return DisaggHandler(DisaggParameters(profiles_=profiles, deciders=deciders), around)
+
+
+class HeadersParameters(Parameters, frozen=True, kw_only=True):
+    """The profiles whose picks become headers."""
+
+    prefill_profile: str = "prefill"
+    encode_profile: str = "encode"
+
+
+def _header(stage: str, picked: Sequence[Endpoint], *, is_grpc: bool) -> dict[str, str]:
+    """The decoder speaks to the others as the client speaks to it."""
+    addresses = [endpoint.address(is_grpc=is_grpc) for endpoint in picked]
+    if stage == "prefill":
+        return {PREFILL_HEADER: addresses[0]}
+    return {ENCODE_HEADER: ",".join(addresses)}
+
+
+ROWS: Final = (
+    plugin_type("disagg-profile-handler", Kind.HANDLER, DisaggHandler, DisaggParameters),
+    plugin_type(
+        "pd-profile-handler",
+        Kind.HANDLER,
+        pd_handler,
+        PdParameters,
+        replacement="disagg-profile-handler",
+    ),
+    plugin_type(
+        "disagg-headers-handler",
+        (),
+        parameters=HeadersParameters,
+        aliases=("prefill-header-handler",),
+        replacement="nothing: the profile handler sets the headers itself",
+    ),
+)

@@ -1,0 +1,49 @@
+"""`header-profile-handler`: the profile that a header names."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import Profile, Surroundings, plugin_type
+from weft.epp.request.values import Refused
+
+
+class HeaderHandlerParameters(Parameters, frozen=True, kw_only=True):
+    """The header, and the profile of requests without it."""
+
+    header_name: Annotated[str, msgspec.Meta(min_length=1)] = "EPP-Profile"
+    default_profile: str = "decode"
+
+    def profiles(self) -> Iterable[tuple[str, str]]:
+        """The default."""
+        return (("defaultProfile", self.default_profile),)
+
+
+class HeaderHandler:
+    """Runs the profile that a header names."""
+
+    def __init__(self, parameters: HeaderHandlerParameters, _: Surroundings) -> None:
+        self._header = parameters.header_name.lower()
+        self._default = parameters.default_profile
+
+    def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
+        """That profile's pick; raises `Refused` if there is no such profile."""
+        name = cycle.request.headers.get(self._header) or self._default
+        profile = profiles.get(name)
+        if profile is None:
+            raise Refused(429, f"header {self._header}: no scheduling profile has this name")
+        return Schedule(name, {name: profile.run(cycle, cycle.candidates).picked})
+
+
+ROWS: Final = (
+    plugin_type(
+        "header-profile-handler",
+        Kind.HANDLER,
+        HeaderHandler,
+        HeaderHandlerParameters,
+        is_alpha=True,
+    ),
+)

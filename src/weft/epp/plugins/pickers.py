@@ -1,0 +1,74 @@
+"""Pickers: from total scores to the chosen endpoints."""
+
+import random
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+
+class PickerParameters(Parameters, frozen=True, kw_only=True):
+    """More than one endpoint only for gateways that read a fallback list."""
+
+    max_num_of_endpoints: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
+
+
+class MaxScorePicker:
+    """The highest totals. Ties go to who has least under way, then to who was picked longest ago."""
+
+    def __init__(self, parameters: PickerParameters, _: Surroundings) -> None:
+        self._max = parameters.max_num_of_endpoints
+
+    def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
+        """The best ones. Equal scores are spread, so that a burst finds no favourite."""
+        if self._max == 1:
+            best = max(totals)
+            tied = [candidates[i] for i, total in enumerate(totals) if total == best]
+            return [min(tied, key=_freshness)] if len(tied) > 1 else tied
+        order = sorted(
+            range(len(candidates)), key=lambda i: (-totals[i], *_freshness(candidates[i]))
+        )
+        return [candidates[i] for i in order[: self._max]]
+
+
+class RandomPicker:
+    """Any, with equal chance."""
+
+    def __init__(self, parameters: PickerParameters, _: Surroundings) -> None:
+        self._max = parameters.max_num_of_endpoints
+
+    def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
+        """A random sample."""
+        return random.sample(list(candidates), min(self._max, len(candidates)))
+
+
+class WeightedRandomPicker:
+    """Chance in proportion to the total (A-Res sampling); all totals 0 or less: any."""
+
+    def __init__(self, parameters: PickerParameters, _: Surroundings) -> None:
+        self._max = parameters.max_num_of_endpoints
+
+    def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
+        """A weighted sample; those without weight come last, and only to fill up."""
+        # U^(1/w) underflows for small w; log(U)/w orders the same and does not.
+        keys = [
+            (1, -random.expovariate(1.0) / total) if total > 0 else (0, random.random())
+            for total in totals
+        ]
+        order = sorted(range(len(candidates)), key=keys.__getitem__, reverse=True)
+        return [candidates[i] for i in order[: self._max]]
+
+
+def _freshness(endpoint: Endpoint) -> tuple[int, int]:
+    return len(endpoint.unseen), endpoint.last_pick
+
+
+ROWS: Final = (
+    plugin_type("max-score-picker", Kind.PICKER, MaxScorePicker, PickerParameters),
+    plugin_type("random-picker", Kind.PICKER, RandomPicker, PickerParameters),
+    plugin_type("weighted-random-picker", Kind.PICKER, WeightedRandomPicker, PickerParameters),
+)

@@ -1,0 +1,110 @@
+"""`approx-prefix-cache-producer`: guesses what endpoints hold from what they were sent."""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
+from weft.epp.decision.plugin import APPROXIMATE, TOKENS, Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.prefix.approximate import ApproximateIndex, held_by
+from weft.epp.prefix.keys import chain_hashes
+from weft.epp.request.values import MAX_KEPT_TOKENS
+
+MIN_BLOCK_SIZE = 64  # smaller blocks cost memory and time and tell little more
+PREFILL_PROFILE = "prefill"
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ApproximateParameters(Parameters, frozen=True, kw_only=True):
+    """Bounds of the index; `auto_tune` prefers what the servers tell of their caches."""
+
+    auto_tune: bool = True
+    block_size_tokens: _AtLeastOne = 16
+    block_size: _Count = 0  # deprecated: in characters
+    max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_KEPT_TOKENS)] = 131072
+    max_prefix_blocks_to_match: _Count = 2048  # only if the former is 0
+    lru_capacity_per_server: _AtLeastOne = 31250
+
+    def references(self) -> list[Reference]:
+        """Tokens come first."""
+        return [Reference("", TOKENS, Kind.PRODUCER, TOKENS)]
+
+
+class ApproximatePrefixProducer:
+    """Hashes the prompt, looks up who was sent its blocks, and notes who is sent them now."""
+
+    def __init__(self, parameters: ApproximateParameters, surroundings: Surroundings) -> None:
+        self._parameters = parameters
+        self._name = surroundings.name
+        self._index = ApproximateIndex()
+        self._size = surroundings.metrics.prefix_size.labels(self._name, APPROXIMATE)
+        self._hit_ratio = surroundings.metrics.prefix_hit_ratio.labels(self._name, APPROXIMATE)
+        self._hit_bytes = surroundings.metrics.prefix_hit_bytes.labels(self._name, APPROXIMATE)
+        surroundings.pool.on_left(self._index.remove)
+        surroundings.metrics.before_text(lambda: self._size.set(len(self._index)))
+
+    def produce(self, cycle: Cycle) -> None:
+        """Fill in the match."""
+        block_size = self._block_size(cycle.candidates[0])
+        limit = self._parameters.max_prefix_tokens_to_match // block_size
+        if not self._parameters.max_prefix_tokens_to_match:
+            limit = self._parameters.max_prefix_blocks_to_match
+        chains = [
+            chain_hashes(
+                prompt,
+                block_size=block_size,
+                max_blocks=limit,
+                model=cycle.model,
+                cache_salt=cycle.request.cache_salt,
+            )
+            for prompt in cycle.prompts
+        ]
+        cycle.chains[self._name] = chains
+        cycle.prefixes[self._name] = self._match(cycle, chains, block_size)
+
+    def picked(self, cycle: Cycle, schedule: Schedule) -> None:
+        """Note where the blocks will be: at the destination, and where the prefill runs."""
+        match = cycle.prefixes[self._name]
+        target = schedule.target
+        targets = {target, *schedule.picks.get(PREFILL_PROFILE, ())[:1]}
+        for endpoint in targets:
+            for chain in cycle.chains[self._name]:
+                self._index.add(endpoint, chain, capacity=self._capacity(endpoint))
+        if match.num_blocks:
+            held = match.held.get(target, 0)
+            self._hit_ratio.observe(held / match.num_blocks)
+            self._hit_bytes.observe(4 * match.num_tokens(target, cycle.num_prompt_tokens))
+
+    def _match(self, cycle: Cycle, chains: list[list[int]], block_size: int) -> PrefixMatch:
+        held: dict[Endpoint, int] = {}
+        for chain in chains:
+            counts = self._index.match(chain)
+            if not counts:
+                continue
+            for endpoint in cycle.candidates:
+                if count := held_by(endpoint, counts):
+                    held[endpoint] = held.get(endpoint, 0) + count
+        num_blocks = sum(map(len, chains))
+        return PrefixMatch(num_blocks, block_size, held, held)
+
+    def _block_size(self, first: Endpoint) -> int:
+        size = self._parameters.block_size_tokens
+        if self._parameters.block_size:
+            size = max(1, self._parameters.block_size // 4)
+        if self._parameters.auto_tune and first.load.block_size:
+            size = first.load.block_size
+        return max(size, MIN_BLOCK_SIZE)
+
+    def _capacity(self, endpoint: Endpoint) -> int:
+        if self._parameters.auto_tune and endpoint.load.num_blocks:
+            return endpoint.load.num_blocks
+        return self._parameters.lru_capacity_per_server
+
+
+ROWS: Final = (
+    plugin_type(APPROXIMATE, Kind.PRODUCER, ApproximatePrefixProducer, ApproximateParameters),
+)

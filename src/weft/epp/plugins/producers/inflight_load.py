@@ -1,0 +1,111 @@
+"""`inflight-load-producer`: requests and prompt tokens under way at each endpoint."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import APPROXIMATE, INFLIGHT, TOKENS, Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+
+class InflightParameters(Parameters, frozen=True, kw_only=True):
+    """Whether tokens yet to be generated count, and whose cached prefixes do not."""
+
+    add_estimated_output_tokens: bool = False
+    output_ratio: Annotated[float, msgspec.Meta(ge=0)] = 1.5  # generated per prompt token
+    max_estimated_output_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    prefix_match_info_producer_name: str | None = None
+
+    def references(self) -> Iterable[Reference]:
+        """Tokens, and the prefixes if they were asked for."""
+        yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
+        if name := self.prefix_match_info_producer_name:
+            yield Reference("prefixMatchInfoProducerName", name, Kind.PRODUCER, APPROXIMATE)
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one request adds to one endpoint."""
+
+    endpoint: Endpoint
+    num_tokens: int
+    labels: tuple[str, str]
+
+
+class InflightLoad:
+    """Adds at the decision; takes tokens off at the first token, the request at its end."""
+
+    def __init__(self, parameters: InflightParameters, surroundings: Surroundings) -> None:
+        self._parameters = parameters
+        self._name = surroundings.name
+        self._metrics = surroundings.metrics
+        self._num_requests: dict[Endpoint, int] = {}
+        self._num_tokens: dict[Endpoint, int] = {}
+        self._shares: dict[int, list[_Share]] = {}  # by ticket id
+        surroundings.pool.on_left(self._forget)
+
+    def num_requests(self, endpoint: Endpoint) -> int:
+        """Requests under way there."""
+        return self._num_requests.get(endpoint, 0)
+
+    def num_tokens(self, endpoint: Endpoint) -> int:
+        """Uncached prompt tokens under way there."""
+        return self._num_tokens.get(endpoint, 0)
+
+    def produce(self, cycle: Cycle) -> None:
+        """Nothing per request: the counts are always there."""
+
+    def picked(self, cycle: Cycle, schedule: Schedule) -> None:
+        """Count the request at once, before the next decision."""
+        shares = []
+        for endpoint in {picks[0]: None for picks in schedule.picks.values() if picks}:
+            num_tokens = self._cost(cycle, endpoint)
+            labels = (self._metrics.fairness_ids(cycle.fairness_id), str(cycle.priority))
+            shares.append(_Share(endpoint, num_tokens, labels))
+            self._change(shares[-1], num_requests=1, num_tokens=num_tokens)
+        self._shares[cycle.ticket_id] = shares
+
+    def first_token(self, ticket_id: int) -> None:
+        """The prompt is computed."""
+        for share in self._shares.get(ticket_id, ()):
+            self._change(share, num_requests=0, num_tokens=-share.num_tokens)
+            share.num_tokens = 0
+
+    def ended(self, ticket_id: int) -> None:
+        """The request is over."""
+        for share in self._shares.pop(ticket_id, ()):
+            self._change(share, num_requests=-1, num_tokens=-share.num_tokens)
+
+    def _cost(self, cycle: Cycle, endpoint: Endpoint) -> int:
+        parameters = self._parameters
+        producer = parameters.prefix_match_info_producer_name
+        if producer is None:
+            # Whoever matched prefixes for a scorer did it for this count too.
+            producer = next(iter(cycle.prefixes), "")
+        num_tokens = cycle.num_uncached_tokens(endpoint, producer)
+        if not parameters.add_estimated_output_tokens:
+            return num_tokens
+        estimate = int(cycle.num_prompt_tokens * parameters.output_ratio)
+        caps = (parameters.max_estimated_output_tokens, cycle.request.max_tokens)
+        return num_tokens + min([estimate, *(cap for cap in caps if cap is not None)])
+
+    def _change(self, share: _Share, *, num_requests: int, num_tokens: int) -> None:
+        endpoint = share.endpoint
+        labels = (endpoint.spec.name, endpoint.spec.namespace, self._name, *share.labels)
+        self._metrics.inflight_requests.labels(*labels).inc(num_requests)
+        self._metrics.inflight_tokens.labels(*labels).inc(num_tokens)
+        if endpoint in self._num_requests or num_requests > 0:
+            requests = self._num_requests.get(endpoint, 0) + num_requests
+            self._num_requests[endpoint] = max(0, requests)
+            self._num_tokens[endpoint] = max(0, self._num_tokens.get(endpoint, 0) + num_tokens)
+
+    def _forget(self, endpoint: Endpoint) -> None:
+        self._num_requests.pop(endpoint, None)
+        self._num_tokens.pop(endpoint, None)
+
+
+ROWS: Final = (plugin_type(INFLIGHT, Kind.PRODUCER, InflightLoad, InflightParameters),)

@@ -1,0 +1,221 @@
+"""`precise-prefix-cache-producer`: what endpoints hold, as their engines tell; needs real tokens."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from time import perf_counter
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Part, Reference
+from weft.epp.config.quantity import parse_duration_s
+from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
+from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.prefix.keys import iter_keys, make_keys
+from weft.epp.prefix.kv_subscriptions import KvEventsConfig
+from weft.epp.prefix.precise import PreciseIndex
+
+_log = logging.getLogger(__name__)
+
+TYPE = "precise-prefix-cache-producer"
+# Prompts are compared by as many of their first tokens: more would hold up other requests.
+MAX_KEYED_TOKENS: Final = 2**18
+_KEYS_AT_ONCE: Final = 2048
+
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class TokenProcessorConfig(Part, frozen=True, kw_only=True):
+    """How tokens become keys. Keys never leave the picker, so the cheap hash is the default."""
+
+    block_size_tokens: _AtLeastOne = 16
+    hash_seed: str = ""
+    hash_algorithm: Literal["cbor-fnv", "xxh64"] = "xxh64"
+
+
+class InMemoryConfig(Part, frozen=True, kw_only=True):
+    """The largest number of keys per tier."""
+
+    size: _AtLeastOne = 100_000_000
+
+
+class BlockIndexConfig(Part, frozen=True, kw_only=True):
+    """Where keys are kept."""
+
+    in_memory_config: InMemoryConfig = InMemoryConfig()
+    redis_config: dict[str, object] | None = None
+    cost_aware_memory_config: dict[str, object] | None = None
+    enable_metrics: bool = False
+
+    def __post_init__(self) -> None:
+        if self.redis_config is not None or self.cost_aware_memory_config is not None:
+            raise ValueError("only inMemoryConfig is offered: keys are kept in the picker's memory")
+
+
+class TierConfig(Part, frozen=True, kw_only=True):
+    """What a block in this tier is worth."""
+
+    name: str
+    weight: Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class IndexerConfig(Part, frozen=True, kw_only=True):
+    """The index."""
+
+    kv_block_index_config: BlockIndexConfig = BlockIndexConfig()
+    kv_cache_backend_configs: tuple[TierConfig, ...] = (
+        TierConfig(name="gpu", weight=1.0),
+        TierConfig(name="cpu", weight=0.8),
+    )
+
+
+class PreciseParameters(Parameters, frozen=True, kw_only=True):
+    """Keys, index, events, and guesses until events arrive."""
+
+    token_processor_config: TokenProcessorConfig = TokenProcessorConfig()
+    indexer_config: IndexerConfig = IndexerConfig()
+    kv_events_config: KvEventsConfig = KvEventsConfig()
+    speculative_indexing: bool = False
+    speculative_ttl: str = msgspec.field(default="2s", name="speculativeTTL")
+
+    def __post_init__(self) -> None:
+        if parse_duration_s(self.speculative_ttl) <= 0:
+            raise ValueError(f"speculativeTTL must be more than 0, got {self.speculative_ttl!r}")
+
+    def references(self) -> Iterable[Reference]:
+        """Tokens come first."""
+        yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
+
+
+class PrecisePrefixProducer:
+    """Keys the prompt's full blocks and looks up who holds an unbroken run of them."""
+
+    def __init__(self, parameters: PreciseParameters, around: Surroundings) -> None:
+        self.events = parameters.kv_events_config
+        self._name = around.name
+        self._pool = around.pool
+        processor, indexer = parameters.token_processor_config, parameters.indexer_config
+        self.index = PreciseIndex(
+            make_keys(processor.hash_algorithm, processor.hash_seed),
+            block_size=processor.block_size_tokens,
+            weights={tier.name.lower(): tier.weight for tier in indexer.kv_cache_backend_configs},
+            max_keys=indexer.kv_block_index_config.in_memory_config.size,
+        )
+        self._ttl_s = parse_duration_s(parameters.speculative_ttl)
+        self._is_speculative = parameters.speculative_indexing
+        self._guesses: deque[tuple[float, Endpoint, Sequence[int]]] = deque()
+        self._series = (
+            around.metrics.make_index_series()
+            if indexer.kv_block_index_config.enable_metrics
+            else None
+        )
+        self._told = (0, 0, 0, 0)  # what the series have of the index's counts
+        self._size = around.metrics.prefix_size.labels(self._name, TYPE)
+        around.metrics.before_text(self._publish)
+        self._hit_ratio = around.metrics.prefix_hit_ratio.labels(self._name, TYPE)
+        around.pool.on_left(self._forget)
+
+    async def prepare(self, cycle: Cycle) -> None:
+        """Key the prompts; of long ones a part at a time, since others wait."""
+        if not cycle.has_real_tokens:
+            return
+        keys, salt = self.index.keys, cycle.request.cache_salt
+        root = keys.root(self._model(cycle))
+        room = 4 * MAX_KEYED_TOKENS
+        chains = []
+        for prompt in cycle.prompts:
+            chain: list[int] = []
+            made = iter_keys(
+                keys, prompt[:room], block_size=self.index.block_size, parent=root,
+                first_extra=(salt,) if salt else None,
+            )  # fmt: skip
+            while part := list(islice(made, _KEYS_AT_ONCE)):
+                chain += part
+                if len(part) == _KEYS_AT_ONCE:
+                    await asyncio.sleep(0)
+            chains.append(chain)
+            room = max(0, room - len(prompt))
+        cycle.chains[self._name] = chains
+
+    def produce(self, cycle: Cycle) -> None:
+        """Fill in the match; without real tokens there is none."""
+        self._drop_old_guesses(cycle.now)
+        chains = cycle.chains.get(self._name)
+        if chains is None:
+            return
+        started = perf_counter()
+        cycle.prefixes[self._name] = match = self._match(cycle, chains)
+        if self._series is not None:
+            best = max(match.held.values(), default=0)
+            self._series.latency.observe(perf_counter() - started)
+            self._series.lookups.inc()
+            self._series.hits.inc(best)
+            self._series.best_runs.inc(best)
+
+    def picked(self, cycle: Cycle, schedule: Schedule) -> None:
+        """Measure the hit, and hold the blocks there until events confirm them, if wanted."""
+        match = cycle.prefixes.get(self._name)
+        if match is None or not match.num_blocks:
+            return
+        self._hit_ratio.observe(match.held.get(schedule.target, 0) / match.num_blocks)
+        if self._is_speculative:
+            for picks in schedule.picks.values():
+                for chain in cycle.chains[self._name]:
+                    self.index.add_speculative(picks[0], chain)
+                    self._guesses.append((cycle.now + self._ttl_s, picks[0], chain))
+
+    def _match(self, cycle: Cycle, chains: list[list[int]]) -> PrefixMatch:
+        held: dict[Endpoint, int] = {}
+        weight: dict[Endpoint, float] = {}
+        for chain in chains:
+            for holders, (count, total) in self.index.match(chain).items():
+                for endpoint in cycle.candidates:
+                    if holders >> endpoint.slot & 1:
+                        held[endpoint] = held.get(endpoint, 0) + count
+                        weight[endpoint] = weight.get(endpoint, 0.0) + total
+        return PrefixMatch(sum(map(len, chains)), self.index.block_size, held, weight)
+
+    def _publish(self) -> None:
+        self._size.set(len(self.index))
+        if self._series is None:
+            return
+        index, series, told = self.index, self._series, self._told
+        self._told = (index.num_stored, index.num_dropped, index.num_kept, index.num_removed)
+        counters = (series.admissions, series.evictions, series.suppressed, series.forwarded)
+        for counter, now, before in zip(counters, self._told, told, strict=True):
+            counter.inc(now - before)
+
+    def _model(self, cycle: Cycle) -> str:
+        """The name in the keys: an adapter's or a base model's, as events name it.
+
+        A gRPC request names no model, and clients may use an alias that no event knows: with one
+        base model in the pool, it is meant. An adapter's blocks are never the base model's.
+        """
+        model, bases = cycle.model, set(self.index.base_models.values())
+        if (
+            cycle.request.has_adapter
+            or model in bases
+            or model in self.index.adapters
+            or len(bases) != 1
+        ):
+            return model
+        return bases.pop()
+
+    def _drop_old_guesses(self, now: float) -> None:
+        """Those that are due, but after a burst not all at once."""
+        num_dropped = 0
+        while self._guesses and self._guesses[0][0] <= now and num_dropped < _KEYS_AT_ONCE:
+            _, endpoint, chain = self._guesses.popleft()
+            self.index.remove_speculative(endpoint, chain)
+            num_dropped += len(chain)
+
+    def _forget(self, endpoint: Endpoint) -> None:
+        self.index.clear(endpoint)
+        self.index.base_models.pop(endpoint, None)
+
+
+ROWS: Final = (plugin_type(TYPE, Kind.PRODUCER, PrecisePrefixProducer, PreciseParameters),)

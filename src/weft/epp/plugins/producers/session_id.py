@@ -1,0 +1,52 @@
+"""`session-id-producer`: makes a session's id known to the plugins that go by it."""
+
+from http.cookies import CookieError, SimpleCookie
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Surroundings, plugin_type
+
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class SessionIdParameters(Parameters, frozen=True, kw_only=True):
+    """Exactly one place to find the id in."""
+
+    header_name: _Name | None = None
+    cookie_name: _Name | None = None
+
+    def __post_init__(self) -> None:
+        if (self.header_name is None) == (self.cookie_name is None):
+            raise ValueError("needs exactly one of headerName and cookieName")
+
+
+class SessionIdProducer:
+    """Makes a session's id known to the plugins that go by it."""
+
+    def __init__(self, parameters: SessionIdParameters, around: Surroundings) -> None:
+        self._name = around.name
+        self._header = parameters.header_name.lower() if parameters.header_name else None
+        self._cookie = parameters.cookie_name
+
+    def produce(self, cycle: Cycle) -> None:
+        """Fill in the id, if the request has one."""
+        if value := self._read(cycle):
+            cycle.session_ids[self._name] = value
+
+    def _read(self, cycle: Cycle) -> str:
+        if self._header is not None:
+            return cycle.request.headers.get(self._header, "")
+        try:
+            cookies = SimpleCookie(cycle.request.headers.get("cookie", ""))
+        except CookieError:
+            return ""
+        found = cookies.get(self._cookie or "")
+        return found.value if found else ""
+
+
+ROWS: Final = (
+    plugin_type("session-id-producer", Kind.PRODUCER, SessionIdProducer, SessionIdParameters),
+)

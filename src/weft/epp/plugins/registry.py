@@ -1,0 +1,81 @@
+"""The table of plugin types: what a configuration may name, and what is refused with a reason.
+
+Every module of this package has its rows in `ROWS`; a new one is found without being named here.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pkgutil import walk_packages
+from types import MappingProxyType, ModuleType
+from typing import Final
+
+from weft.epp import plugins
+from weft.epp.config.parameters import Kind
+from weft.epp.decision.plugin import PluginType, plugin_type
+from weft.epp.request.parsers.table import PARSERS
+
+
+def find_rows(package: ModuleType) -> Iterator[PluginType]:
+    """The rows of every module below a package but this one."""
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.ispkg and module.name != __name__:
+            yield from import_module(module.name).ROWS
+
+
+ROWS: Final = (*find_rows(plugins), *(plugin_type(name, Kind.PARSER) for name in PARSERS))
+PLUGIN_TYPES: Final[Mapping[str, PluginType]] = MappingProxyType(
+    {name: row for row in ROWS for name in (row.type_name, *row.aliases)}
+)
+
+_LATENCY = "latency prediction and SLO routing are not offered yet"
+_FLOW = "flow control is not offered yet"
+_KUBERNETES = "Kubernetes discovery is not offered yet; use file-discovery or static endpoints"
+_MEDIA = "media caches are not followed yet"
+_CLUSTERS = "routing over several clusters is not offered yet"
+_TOPOLOGY = "topology-aware routing is not offered yet"
+
+REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "predicted-latency-producer": _LATENCY,
+        "latency-scorer": _LATENCY,
+        "latency-slo-admitter": _LATENCY,
+        "slo-headroom-tier-filter": _LATENCY,
+        "slo-deadline-ordering-policy": _FLOW,
+        "fcfs-ordering-policy": _FLOW,
+        "edf-ordering-policy": _FLOW,
+        "global-strict-fairness-policy": _FLOW,
+        "round-robin-fairness-policy": _FLOW,
+        "program-aware-fairness": _FLOW,
+        "static-usage-limit-policy": _FLOW,
+        "priority-holdback-policy": _FLOW,
+        "soft-reflective-ceiling-policy": _FLOW,
+        "sheddable-eviction-filter": _FLOW,
+        "priority-then-time-eviction-order-policy": _FLOW,
+        "probabilistic-admitter": _FLOW,
+        "k8s-notification-source": _KUBERNETES,
+        "endpoint-notification-source": _KUBERNETES,
+        "multicluster-metrics-data-source": _CLUSTERS,
+        "multicluster-metrics-extractor": _CLUSTERS,
+        "multicluster-file-discovery": _CLUSTERS,
+        "multicluster-queue-scorer": _CLUSTERS,
+        "multicluster-kv-cache-utilization-scorer": _CLUSTERS,
+        "multicluster-prefix-cache-scorer": _CLUSTERS,
+        "multicluster-approx-prefix-cache-producer": _CLUSTERS,
+        "multicluster-session-affinity-filter": _CLUSTERS,
+        "destination-endpoint-served-verifier": "it is for conformance tests of gateways only",
+        "disaggregatedset-rollout-screener": _KUBERNETES,
+        "topology-affinity-scorer": _TOPOLOGY,
+        "topology-affinity-filter": _TOPOLOGY,
+        "topology-extractor": _TOPOLOGY,
+        "mm-embeddings-cache-producer": _MEDIA,
+        "mm-embeddings-cache-scorer": _MEDIA,
+        "burst-prefix-cache-producer": "holding requests back for a window is not offered",
+        "p2p-source-producer": "transfers of cached blocks between endpoints are not offered yet",
+        "agent-identity": "fairness between flows belongs to flow control, which is not offered yet",
+        "request-attribute-reporter": "reporting expressions are not offered yet",
+        "models-data-source": "lists of served models are not read yet",
+        "models-data-extractor": "lists of served models are not read yet",
+        "dcgm-data-source": "GPU telemetry is not read yet",
+        "dcgm-extractor": "GPU telemetry is not read yet",
+    }
+)

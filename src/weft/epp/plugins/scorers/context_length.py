@@ -1,0 +1,91 @@
+"""`context-length-aware`: endpoints made for prompts of this length; a scorer, and a filter if wanted."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+_RANGE = re.compile(r"\s*(\d{1,12})\s*-\s*(\d{1,12})\s*", re.ASCII)
+_SCALE = 10_000  # tokens: the width at which a range is half as specific as a point
+_FLOOR = 0.3  # what lies in a range scores above this, what lies out of it below
+
+
+class ContextLengthParameters(Parameters, frozen=True, kw_only=True):
+    """The label with the range, such as "0-2048" or "0-2048,8192-16384"."""
+
+    label: Annotated[str, msgspec.Meta(min_length=1)] = "llm-d.ai/context-length-range"
+    enable_filtering: bool = False
+
+    def references(self) -> Iterable[Reference]:
+        """Tokens to count."""
+        yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
+
+
+class ContextLengthAware:
+    """Prefers the tightest range that holds the prompt, with room to spare."""
+
+    def __init__(self, parameters: ContextLengthParameters, _: Surroundings) -> None:
+        self._label = parameters.label
+        self._filters = parameters.enable_filtering
+
+    def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Those whose range holds the prompt, and those without one; all unless filtering is on."""
+        if not self._filters:
+            return candidates
+        return [each for each in candidates if self._takes(each, cycle.num_prompt_tokens)]
+
+    def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """Above 0.3 in range, below out of it, 0.5 without a label, 0.0 for a label that is wrong."""
+        length = cycle.num_prompt_tokens
+        return [self._score(endpoint, length) for endpoint in candidates]
+
+    def _takes(self, endpoint: Endpoint, length: int) -> bool:
+        text = endpoint.labels.get(self._label)
+        if text is None:
+            return True
+        return any(low <= length <= high for low, high in parse_ranges(text))
+
+    def _score(self, endpoint: Endpoint, length: int) -> float:
+        text = endpoint.labels.get(self._label)
+        if text is None:
+            return 0.5
+        return max((_fit(length, low, high) for low, high in parse_ranges(text)), default=0.0)
+
+
+def parse_ranges(text: str) -> list[tuple[int, int]]:
+    """The ranges of a label; none if any part of it is wrong."""
+    ranges = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None or int(match[1]) > int(match[2]):
+            return []
+        ranges.append((int(match[1]), int(match[2])))
+    return ranges
+
+
+def _fit(length: int, low: int, high: int) -> float:
+    if length < low or length > high:
+        distance = low - length if length < low else length - high
+        return _FLOOR / (1 + distance / _SCALE)
+    width = high - low
+    if not width:
+        return 1.0
+    tightness, room = 1 / (1 + width / _SCALE), (high - length) / width
+    # Never 0.3 itself, which would tie with the nearest range that does not hold the prompt.
+    return max(_FLOOR + 1e-9, _FLOOR + (1 - _FLOOR) * (0.7 * tightness + 0.3 * room))
+
+
+ROWS: Final = (
+    plugin_type(
+        "context-length-aware",
+        (Kind.SCORER, Kind.FILTER),
+        ContextLengthAware,
+        ContextLengthParameters,
+    ),
+)

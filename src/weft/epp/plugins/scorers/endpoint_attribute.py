@@ -1,0 +1,91 @@
+"""`endpoint-attribute-scorer`: a custom metric as a score."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Part, Reference
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import METRICS_EXTRACTOR, Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+
+class FixedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A scale that does not depend on the candidates."""
+
+    min: float
+    max: float
+
+    def __post_init__(self) -> None:
+        if self.min >= self.max:
+            raise ValueError(f"min must be less than max, got {self.min} and {self.max}")
+
+
+class AdaptiveRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From the lowest to the highest among the candidates."""
+
+
+class Normalization(Part, frozen=True, kw_only=True):
+    """Which values are 0 and 1; adaptive unless fixed."""
+
+    adaptive_range: AdaptiveRange | None = None
+    fixed_range: FixedRange | None = None
+
+    def __post_init__(self) -> None:
+        if self.adaptive_range is not None and self.fixed_range is not None:
+            raise ValueError("adaptiveRange and fixedRange exclude each other")
+
+
+class LinearAlgorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A straight line between two values."""
+
+    type: Literal["linear_lower_is_better", "linear_higher_is_better"]
+    normalization: Normalization = Normalization()
+
+
+class AttributeScorerParameters(Parameters, frozen=True, kw_only=True):
+    """A custom metric and how it rates."""
+
+    attribute_key: str
+    algorithm: LinearAlgorithm
+    producer: str = METRICS_EXTRACTOR
+
+    def references(self) -> Iterable[Reference]:
+        """What reads the attribute."""
+        yield Reference("producer", self.producer, Kind.EXTRACTOR, METRICS_EXTRACTOR)
+
+
+class AttributeScorer:
+    """Linear in one custom metric; endpoints without it score 0.0."""
+
+    def __init__(self, parameters: AttributeScorerParameters, _: Surroundings) -> None:
+        self._key = parameters.attribute_key
+        self._is_lower_better = parameters.algorithm.type == "linear_lower_is_better"
+        self._fixed = parameters.algorithm.normalization.fixed_range
+
+    def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """0.0 at the bad end, 1.0 at the good one."""
+        values = [endpoint.load.attributes.get(self._key) for endpoint in candidates]
+        known = [value for value in values if value is not None]
+        if not known:
+            return [0.0] * len(candidates)
+        low, high = (self._fixed.min, self._fixed.max) if self._fixed else (min(known), max(known))
+        return [0.0 if value is None else self._rate(value, low, high) for value in values]
+
+    def _rate(self, value: float, low: float, high: float) -> float:
+        if low == high:
+            return 1.0
+        share = (value - low) / (high - low)
+        return 1.0 - share if self._is_lower_better else share
+
+
+ROWS: Final = (
+    plugin_type(
+        "endpoint-attribute-scorer",
+        Kind.SCORER,
+        AttributeScorer,
+        AttributeScorerParameters,
+        is_alpha=True,
+    ),
+)

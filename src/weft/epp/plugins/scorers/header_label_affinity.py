@@ -1,0 +1,44 @@
+"""`header-label-affinity-scorer`: a label that the request's header names."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+
+class HeaderLabelParameters(Parameters, frozen=True, kw_only=True):
+    """A request header and the label it should equal."""
+
+    header_name: Annotated[str, msgspec.Meta(min_length=1)]
+    label_key: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class HeaderLabelScorer:
+    """Endpoints labelled as the request's header says are better."""
+
+    def __init__(self, parameters: HeaderLabelParameters, _: Surroundings) -> None:
+        self._header = parameters.header_name.lower()
+        self._label = parameters.label_key
+
+    def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """1.0 if they are equal; all 0.0 without the header."""
+        wanted = cycle.request.headers.get(self._header)
+        if not wanted:
+            return [0.0] * len(candidates)
+        return [float(endpoint.labels.get(self._label) == wanted) for endpoint in candidates]
+
+
+ROWS: Final = (
+    plugin_type(
+        "header-label-affinity-scorer",
+        Kind.SCORER,
+        HeaderLabelScorer,
+        HeaderLabelParameters,
+        is_alpha=True,
+    ),
+)

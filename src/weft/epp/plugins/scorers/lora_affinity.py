@@ -1,0 +1,32 @@
+"""`lora-affinity-scorer`: where the request's adapter is, or fits."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from weft.epp.config.parameters import Kind, NoParameters
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+
+class LoraAffinityScorer:
+    """Where the adapter is, or fits, is better."""
+
+    def __init__(self, _: NoParameters, __: Surroundings) -> None:
+        pass
+
+    def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """1.0 active, 0.8 room for it, 0.6 waiting to be loaded, else 0.0."""
+        return [_adapter_score(endpoint, cycle.model) for endpoint in candidates]
+
+
+def _adapter_score(endpoint: Endpoint, model: str) -> float:
+    adapters = endpoint.load.adapters
+    if model in adapters.active:
+        return 1.0
+    if len(adapters.active) + len(adapters.waiting) < adapters.max_active:
+        return 0.8
+    return 0.6 if model in adapters.waiting else 0.0
+
+
+ROWS: Final = (plugin_type("lora-affinity-scorer", Kind.SCORER, LoraAffinityScorer),)

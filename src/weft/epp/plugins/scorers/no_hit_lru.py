@@ -1,0 +1,72 @@
+"""`no-hit-lru-scorer`: spreads requests that hit no cache."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.plugins.scorers.prefix_cache import PREFIX_SCORER, PrefixScorer
+from weft.epp.pool.endpoint import Endpoint
+
+
+class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
+    """Whose prefix matches to go by, and how many endpoints to remember."""
+
+    prefix_plugin_type: str = PREFIX_SCORER
+    prefix_plugin_name: str | None = None
+    lru_size: Annotated[int, msgspec.Meta(ge=1)] = 1024
+
+    @property
+    def scorer(self) -> str:
+        """Name of the prefix scorer."""
+        return self.prefix_plugin_name or self.prefix_plugin_type
+
+    def references(self) -> Iterable[Reference]:
+        """The prefix scorer."""
+        key = "prefixPluginName" if self.prefix_plugin_name else "prefixPluginType"
+        yield Reference(key, self.scorer, Kind.SCORER, PREFIX_SCORER)
+
+
+class NoHitLruScorer:
+    """Spreads requests that hit no cache: whoever served one longest ago comes first."""
+
+    def __init__(self, parameters: NoHitLruParameters, around: Surroundings) -> None:
+        scorer: PrefixScorer = around.plugin(parameters.scorer)
+        self._producer = scorer.producer
+        self._size = parameters.lru_size
+        self._used: OrderedDict[Endpoint, None] = OrderedDict()  # longest ago first
+        around.pool.on_left(lambda endpoint: self._used.pop(endpoint, None))
+
+    def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """0.5 for all on any hit; else 1.0 for the never used, falling to 0.0 for the last used."""
+        if not self._is_cold(cycle):
+            return [0.5] * len(candidates)
+        among = set(candidates)
+        used = [endpoint for endpoint in self._used if endpoint in among]
+        if len(candidates) == 1 or not used:
+            return [1.0] * len(candidates)
+        num_unused, last = len(candidates) - len(used), len(candidates) - 1
+        rank = {endpoint: num_unused + i for i, endpoint in enumerate(used)}
+        return [1.0 - rank.get(endpoint, 0) / last for endpoint in candidates]
+
+    def picked(self, cycle: Cycle, schedule: Schedule) -> None:
+        """A cold request makes its endpoints the last used."""
+        if not self._is_cold(cycle):
+            return
+        for picks in schedule.picks.values():
+            for endpoint in picks[:1]:
+                self._used[endpoint] = None
+                self._used.move_to_end(endpoint)
+        while len(self._used) > self._size:
+            self._used.popitem(last=False)
+
+    def _is_cold(self, cycle: Cycle) -> bool:
+        match = cycle.prefixes.get(self._producer)
+        return match is None or not match.held
+
+
+ROWS: Final = (plugin_type("no-hit-lru-scorer", Kind.SCORER, NoHitLruScorer, NoHitLruParameters),)

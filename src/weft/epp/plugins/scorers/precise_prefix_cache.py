@@ -1,0 +1,33 @@
+"""`precise-prefix-cache-scorer`: the deprecated plugin that is producer and scorer in one."""
+
+from typing import Final
+
+from weft.epp.config.parameters import Kind
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.plugins.producers.precise_prefix import PreciseParameters, PrecisePrefixProducer
+from weft.epp.plugins.scorers.prefix_cache import PrefixScorer, PrefixScorerParameters
+
+
+class PrecisePrefixScorer:
+    """The deprecated plugin that is producer and scorer in one."""
+
+    def __init__(self, parameters: PreciseParameters, around: Surroundings) -> None:
+        self.inner = PrecisePrefixProducer(parameters, around)
+        self.producer = around.name
+        own = PrefixScorerParameters(prefix_match_info_producer_name=around.name)
+        self._scorer = PrefixScorer(own, around)
+        self.prepare = self.inner.prepare
+        self.produce = self.inner.produce
+        self.picked = self.inner.picked
+        self.score = self._scorer.score
+
+
+ROWS: Final = (
+    plugin_type(
+        "precise-prefix-cache-scorer",
+        (Kind.SCORER, Kind.PRODUCER),
+        PrecisePrefixScorer,
+        PreciseParameters,
+        replacement="precise-prefix-cache-producer with prefix-cache-scorer",
+    ),
+)

@@ -1,0 +1,53 @@
+"""`prefix-cache-scorer`: how much of the prompt is cached."""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin_type, prefix_reference
+from weft.epp.pool.endpoint import Endpoint
+
+PREFIX_SCORER: Final = "prefix-cache-scorer"
+
+
+class PrefixScorerParameters(Parameters, frozen=True, kw_only=True):
+    """Which producer to read, and how much the length of the match counts beside its share."""
+
+    prefix_match_info_producer_name: str = APPROXIMATE
+    match_length_weight: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    match_length_scale_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
+
+    def references(self) -> Iterable[Reference]:
+        """The producer."""
+        return (prefix_reference(self.prefix_match_info_producer_name),)
+
+
+class PrefixScorer:
+    """A longer cached prefix is better."""
+
+    def __init__(self, parameters: PrefixScorerParameters, _: Surroundings) -> None:
+        self.producer = parameters.prefix_match_info_producer_name
+        self._weight = parameters.match_length_weight
+        self._scale = parameters.match_length_scale_tokens
+
+    def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """The cached share of the prompt, blended with the square of the cached length."""
+        match = cycle.prefixes.get(self.producer)
+        if match is None or not match.num_blocks or not match.weight:
+            return [0.0] * len(candidates)
+        held, total, weight = match.weight, match.num_blocks, self._weight
+        if not weight:
+            return [held.get(endpoint, 0.0) / total for endpoint in candidates]
+        scale = self._scale
+        tokens = [match.held.get(endpoint, 0) * match.block_size for endpoint in candidates]
+        return [
+            (1.0 - weight) * held.get(endpoint, 0.0) / total
+            + weight * min(1.0, tokens[i] / scale) ** 2
+            for i, endpoint in enumerate(candidates)
+        ]
+
+
+ROWS: Final = (plugin_type(PREFIX_SCORER, Kind.SCORER, PrefixScorer, PrefixScorerParameters),)

@@ -1,0 +1,46 @@
+"""`queue-scorer` and `running-requests-size-scorer`: load relative to the other candidates."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from weft.epp.config.parameters import Kind, NoParameters
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+
+def fewest_is_best(counts: Sequence[int]) -> list[float]:
+    """(max - count) / (max - min); all equal: 1.0 each."""
+    most, fewest = max(counts), min(counts)
+    if most == fewest:
+        return [1.0] * len(counts)
+    span = most - fewest
+    return [(most - count) / span for count in counts]
+
+
+class QueueScorer:
+    """Fewer waiting requests is better, relative to the other candidates."""
+
+    def __init__(self, _: NoParameters, __: Surroundings) -> None:
+        pass
+
+    def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """1.0 for the shortest queue, 0.0 for the longest."""
+        return fewest_is_best([endpoint.expected_waiting for endpoint in candidates])
+
+
+class RunningScorer:
+    """Fewer running requests is better, relative to the other candidates."""
+
+    def __init__(self, _: NoParameters, __: Surroundings) -> None:
+        pass
+
+    def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """1.0 for the fewest running, 0.0 for the most."""
+        return fewest_is_best([endpoint.expected_running for endpoint in candidates])
+
+
+ROWS: Final = (
+    plugin_type("queue-scorer", Kind.SCORER, QueueScorer),
+    plugin_type("running-requests-size-scorer", Kind.SCORER, RunningScorer),
+)

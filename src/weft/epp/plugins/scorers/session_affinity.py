@@ -1,0 +1,133 @@
+"""`session-affinity-scorer` and `-filter`: the endpoint that served a session before."""
+
+import base64
+import binascii
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Part
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+MAX_SESSIONS = 100_000
+_MAX_ID_CHARS = 256  # clients write them
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
+_Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class EncodedHeaderConfig(Part, frozen=True, kw_only=True):
+    """The header that carries the endpoint, both ways."""
+
+    header: _Name = "x-session-token"
+
+
+class SessionSource(Part, frozen=True, kw_only=True):
+    """Where a session's id may stand."""
+
+    header: _Name
+
+
+class SessionIdConfig(Part, frozen=True, kw_only=True):
+    """Where ids are looked for, in order, and how long a session is remembered."""
+
+    sources: Annotated[tuple[SessionSource, ...], msgspec.Meta(min_length=1)] = (
+        SessionSource(header="x-session-id"),
+    )
+    eviction_ttl_seconds: _Seconds = 300.0
+    eviction_sweep_seconds: _Seconds = 10.0
+
+
+class SessionParameters(Parameters, frozen=True, kw_only=True):
+    """Whether the client carries the endpoint itself or the picker remembers the session."""
+
+    strategy: Literal["encoded_endpoint_header", "session_id"] = "encoded_endpoint_header"
+    profile_name: str | None = None  # None: the profile that chose the destination
+    encoded_endpoint_header_config: EncodedHeaderConfig = EncodedHeaderConfig()
+    session_id_config: SessionIdConfig = SessionIdConfig()
+
+
+class SessionAffinity:
+    """1.0 for the session's endpoint, or only that endpoint; everybody alike for a new session."""
+
+    def __init__(self, parameters: SessionParameters, _: Surroundings) -> None:
+        self._parameters = parameters
+        self._by_id = parameters.strategy == "session_id"
+        self._header = parameters.encoded_endpoint_header_config.header.lower()
+        self._sources = [source.header.lower() for source in parameters.session_id_config.sources]
+        # Session id to endpoint name and last use, oldest use first.
+        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._swept_at = 0.0
+
+    def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """1.0 for the session's endpoint, else 0.0."""
+        name = self._endpoint_name(cycle)
+        return [float(endpoint.name == name) for endpoint in candidates]
+
+    def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Only the session's endpoint, if it is a candidate."""
+        name = self._endpoint_name(cycle)
+        return [endpoint for endpoint in candidates if endpoint.name == name] or candidates
+
+    def picked(self, cycle: Cycle, schedule: Schedule) -> None:
+        """Remember the endpoint, or give it to the client to carry."""
+        picks = schedule.picks.get(self._parameters.profile_name or schedule.primary)
+        if not picks:
+            return
+        if not self._by_id:
+            token = base64.b64encode(picks[0].name.encode()).decode()
+            cycle.response_headers[self._header] = token
+        elif session_id := self._session_id(cycle):
+            self._sessions[session_id] = (picks[0].name, cycle.now)
+            self._sessions.move_to_end(session_id)
+            self._sweep(cycle.now)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _endpoint_name(self, cycle: Cycle) -> str | None:
+        if not self._by_id:
+            return decode_token(cycle.request.headers.get(self._header, ""))
+        found = self._sessions.get(self._session_id(cycle))
+        ttl_s = self._parameters.session_id_config.eviction_ttl_seconds
+        return found[0] if found and cycle.now - found[1] <= ttl_s else None
+
+    def _session_id(self, cycle: Cycle) -> str:
+        for header in self._sources:
+            if value := cycle.request.headers.get(header):
+                return value[:_MAX_ID_CHARS]
+        return next(iter(cycle.session_ids.values()), "")[:_MAX_ID_CHARS]
+
+    def _sweep(self, now: float) -> None:
+        config = self._parameters.session_id_config
+        is_due = now - self._swept_at >= config.eviction_sweep_seconds
+        if not is_due and len(self._sessions) <= MAX_SESSIONS:
+            return
+        self._swept_at = now
+        while self._sessions:
+            session_id, (_, used_at) = next(iter(self._sessions.items()))
+            is_old = now - used_at > config.eviction_ttl_seconds
+            if not is_old and len(self._sessions) <= MAX_SESSIONS:
+                break
+            del self._sessions[session_id]
+
+
+def decode_token(token: str) -> str | None:
+    """The endpoint name in a client's token; None if it is no token of ours."""
+    try:
+        return base64.b64decode(token, validate=True).decode() or None
+    except (binascii.Error, ValueError):
+        return None
+
+
+ROWS: Final = (
+    plugin_type(
+        "session-affinity-scorer", Kind.SCORER, SessionAffinity, SessionParameters, is_alpha=True
+    ),
+    plugin_type(
+        "session-affinity-filter", Kind.FILTER, SessionAffinity, SessionParameters, is_alpha=True
+    ),
+)

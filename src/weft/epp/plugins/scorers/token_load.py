@@ -1,0 +1,39 @@
+"""`token-load-scorer`: prompt tokens under way, counted by the picker itself."""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.plugins.producers.inflight_load import InflightLoad
+from weft.epp.pool.endpoint import Endpoint
+
+
+class TokenLoadParameters(Parameters, frozen=True, kw_only=True):
+    """This many tokens under way are as bad as any more."""
+
+    queue_threshold_tokens: Annotated[int, msgspec.Meta(ge=1)] = 4194304
+    in_flight_load_producer_name: str = INFLIGHT
+
+    def references(self) -> Iterable[Reference]:
+        """What counts."""
+        yield inflight_reference(self.in_flight_load_producer_name)
+
+
+class TokenLoadScorer:
+    """Fewer prompt tokens under way is better, against a fixed scale."""
+
+    def __init__(self, parameters: TokenLoadParameters, around: Surroundings) -> None:
+        self._threshold = parameters.queue_threshold_tokens
+        self._inflight: InflightLoad = around.plugin(parameters.in_flight_load_producer_name)
+
+    def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """1.0 for none, falling to 0.0 at the threshold."""
+        threshold, num_tokens = self._threshold, self._inflight.num_tokens
+        return [1.0 - min(1.0, num_tokens(endpoint) / threshold) for endpoint in candidates]
+
+
+ROWS: Final = (plugin_type("token-load-scorer", Kind.SCORER, TokenLoadScorer, TokenLoadParameters),)

@@ -1,0 +1,239 @@
+"""What each kind of model server calls its load, and how its series become a `Load`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Parameters, Part
+from weft.epp.pool.endpoint import Adapters, Load
+from weft.epp.pool.exposition import Sample, SeriesReader, SeriesSpec, parse_series_spec, select
+
+
+class CustomMetric(Part, frozen=True, kw_only=True):
+    """A series kept under a key of its own."""
+
+    attribute_key: Annotated[str, msgspec.Meta(min_length=1)]
+    metric_spec: str
+
+    def __post_init__(self) -> None:
+        parse_series_spec(self.metric_spec)
+
+
+class EngineConfig(Part, frozen=True, kw_only=True):
+    """The series of one kind of model server; what is left out keeps its built-in name, if it has one."""
+
+    name: str
+    queued_requests_spec: str | None = None
+    running_requests_spec: str | None = None
+    kv_usage_spec: str | None = msgspec.field(default=None, name="kvUsageSpec")
+    lora_spec: str | None = None
+    cache_info_spec: str | None = None
+    cache_block_size_label_name: str | None = None
+    cache_num_blocks_label_name: str | None = None
+    cache_block_size_spec: str | None = None
+    cache_num_blocks_spec: str | None = None
+    custom_metrics: list[CustomMetric] = []
+
+    def __post_init__(self) -> None:
+        for spec in (
+            self.queued_requests_spec, self.running_requests_spec, self.kv_usage_spec,
+            self.lora_spec, self.cache_info_spec, self.cache_block_size_spec,
+            self.cache_num_blocks_spec,
+        ):  # fmt: skip
+            if spec:  # empty: the server has no such series
+                parse_series_spec(spec)
+
+
+class ExtractorParameters(Parameters, frozen=True, kw_only=True):
+    """Which server an endpoint is, and what its series are called."""
+
+    engine_label_key: str = "llm-d.ai/engine-type"
+    default_engine: str = "vllm"
+    engine_configs: list[EngineConfig] = []
+
+    def __post_init__(self) -> None:
+        names = [engine.name for engine in self.engine_configs]
+        if len(set(names)) != len(names):
+            raise ValueError("engineConfigs: two entries have the same name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeries:
+    """The series of one kind of server. Each tuple holds alternatives, newest name first."""
+
+    queued: tuple[SeriesSpec, ...] = ()
+    running: tuple[SeriesSpec, ...] = ()
+    kv_usage: tuple[SeriesSpec, ...] = ()
+    lora: tuple[SeriesSpec, ...] = ()
+    cache_info: tuple[SeriesSpec, ...] = ()  # with sizes in two labels
+    block_size_label: str = "block_size"
+    num_blocks_label: str = "num_gpu_blocks"
+    block_size: tuple[SeriesSpec, ...] = ()  # with the size as its value
+    num_blocks: tuple[SeriesSpec, ...] = ()
+    custom: tuple[tuple[str, SeriesSpec], ...] = ()
+    path: str = "/metrics"
+
+
+def _specs(*texts: str) -> tuple[SeriesSpec, ...]:
+    return tuple(map(parse_series_spec, texts))
+
+
+ENGINES: Final[Mapping[str, EngineSeries]] = MappingProxyType(
+    {
+        "vllm": EngineSeries(
+            queued=_specs("vllm:num_requests_waiting"),
+            running=_specs("vllm:num_requests_running"),
+            kv_usage=_specs("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+            lora=_specs("vllm:lora_requests_info"),
+            cache_info=_specs("vllm:cache_config_info"),
+        ),
+        "sglang": EngineSeries(
+            queued=_specs("sglang:num_queue_reqs"),
+            running=_specs("sglang:num_running_reqs"),
+            kv_usage=_specs("sglang:token_usage"),
+            cache_info=_specs("sglang:cache_config_info"),
+            block_size_label="page_size",
+            num_blocks_label="num_pages",
+            block_size=_specs("sglang:page_size"),  # in place of the labels, from 0.5.11 on
+            num_blocks=_specs("sglang:num_pages"),
+        ),
+        "trtllm-serve": EngineSeries(
+            queued=_specs("trtllm_num_requests_waiting"),
+            running=_specs("trtllm_num_requests_running"),
+            kv_usage=_specs("trtllm_kv_cache_utilization"),
+            block_size=_specs("trtllm_kv_cache_tokens_per_block"),
+            num_blocks=_specs("trtllm_kv_cache_max_blocks"),
+            path="/prometheus/metrics",  # at /metrics it has JSON
+        ),
+        "triton-tensorrt-llm": EngineSeries(
+            queued=_specs("nv_trt_llm_request_metrics{request_type=waiting}"),
+            running=_specs("nv_trt_llm_request_metrics{request_type=scheduled}"),
+            kv_usage=_specs("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}"),
+            block_size=_specs("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}"),
+            num_blocks=_specs("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}"),
+        ),
+        "triton": EngineSeries(
+            queued=_specs("nv_inference_pending_request_count"),
+            running=_specs("nv_inference_exec_count"),
+        ),
+    }
+)
+
+
+def configured(config: EngineConfig) -> EngineSeries:
+    """A built-in engine with what a configuration changes, or a new one."""
+    series = ENGINES.get(config.name, EngineSeries())
+    given = {
+        "queued": config.queued_requests_spec,
+        "running": config.running_requests_spec,
+        "kv_usage": config.kv_usage_spec,
+        "lora": config.lora_spec,
+        "cache_info": config.cache_info_spec,
+        "block_size": config.cache_block_size_spec,
+        "num_blocks": config.cache_num_blocks_spec,
+    }
+    changes: dict[str, Any] = {
+        key: _specs(text) if text else () for key, text in given.items() if text is not None
+    }
+    custom = tuple(
+        (metric.attribute_key, parse_series_spec(metric.metric_spec))
+        for metric in config.custom_metrics
+    )
+    return replace(
+        series,
+        **changes,
+        custom=custom,
+        block_size_label=config.cache_block_size_label_name or series.block_size_label,
+        num_blocks_label=config.cache_num_blocks_label_name or series.num_blocks_label,
+    )
+
+
+class LoadReader:
+    """Turns one server's metrics text into its load."""
+
+    def __init__(self, series: EngineSeries) -> None:
+        self._series = series
+        self.path = series.path
+        groups = (
+            series.queued, series.running, series.kv_usage, series.lora, series.cache_info,
+            series.block_size, series.num_blocks, tuple(spec for _, spec in series.custom),
+        )  # fmt: skip
+        self._reader = SeriesReader({spec.name for group in groups for spec in group})
+
+    def read(self, text: str) -> Load | None:
+        """The load; None if the text has none of the expected series."""
+        found = self._reader.read(text)
+        if not found:
+            return None
+        series = self._series
+        info = _first(found, series.cache_info)
+        return Load(
+            num_waiting=_total(_first(found, series.queued)),
+            num_running=_total(_first(found, series.running)),
+            kv_usage=_mean(_first(found, series.kv_usage)),
+            block_size=_label(info, series.block_size_label)
+            or _largest(_first(found, series.block_size)),
+            num_blocks=_label(info, series.num_blocks_label)
+            or _total(_first(found, series.num_blocks)),
+            adapters=_adapters(_first(found, series.lora)),
+            attributes={
+                key: samples[0].value
+                for key, spec in series.custom
+                if (samples := select(found, spec))
+            },
+        )
+
+
+def _first(
+    found: Mapping[str, Sequence[Sample]], alternatives: tuple[SeriesSpec, ...]
+) -> list[Sample]:
+    for spec in alternatives:
+        if samples := select(found, spec):
+            return samples
+    return []
+
+
+def _finite(samples: Sequence[Sample]) -> list[float]:
+    return [sample.value for sample in samples if math.isfinite(sample.value)]
+
+
+def _total(samples: Sequence[Sample]) -> int:
+    """Over the ranks of a server. One without a priority is the total of those with one."""
+    whole = [sample for sample in samples if not sample.labels.get("priority")]
+    return max(0, int(sum(_finite(whole or samples))))
+
+
+def _largest(samples: Sequence[Sample]) -> int:
+    """What all ranks have alike."""
+    return max(0, int(max(_finite(samples), default=0)))
+
+
+def _mean(samples: Sequence[Sample]) -> float:
+    values = _finite(samples)
+    return min(1.0, max(0.0, fmean(values))) if values else 0.0
+
+
+def _label(samples: Sequence[Sample], label: str) -> int:
+    text = samples[0].labels.get(label, "") if samples else ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+def _adapters(samples: Sequence[Sample]) -> Adapters:
+    """Of the newest series: the value is the time it was written."""
+    if not samples:
+        return Adapters()
+    labels = max(samples, key=lambda sample: sample.value).labels
+    return Adapters(
+        active=_names(labels.get("running_lora_adapters", "")),
+        waiting=_names(labels.get("waiting_lora_adapters", "")),
+        max_active=_label([Sample(labels, 0.0)], "max_lora"),
+    )
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())

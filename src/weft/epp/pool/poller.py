@@ -1,0 +1,200 @@
+"""Polls every endpoint's load, each on its own clock, and keeps account of what cannot be read."""
+
+import asyncio
+import logging
+import random
+import re
+import ssl
+from collections.abc import Callable
+from typing import Annotated, Protocol
+
+import msgspec
+
+from weft.core.errors import ConfigError
+from weft.epp.config.parameters import Parameters
+from weft.epp.config.quantity import parse_duration_s
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.pool.endpoint import Endpoint, Load
+from weft.epp.pool.engines import LoadReader
+from weft.epp.pool.http_get import GetFailed, KeepAliveGet
+from weft.epp.pool.pool import Pool
+
+_log = logging.getLogger(__name__)
+
+POLL_TIMEOUT_S = 5.0
+SOURCE_TYPE = "metrics-data-source"
+EXTRACTOR_TYPE = "core-metrics-extractor"
+
+
+_PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
+_PORT = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+_BASE_TICK_S = 0.05
+
+
+class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
+    """How endpoints' metrics are fetched."""
+
+    scheme: str = "http"
+    path: str | None = None  # None: where the engine has them, mostly /metrics
+    port: _PORT | None = None  # None: the endpoint's metrics port
+    interval: str | None = None  # None: the picker's
+    insecure_skip_verify: bool = True
+    ca_cert_path: str | None = None
+    client_cert_path: str | None = None
+    client_key_path: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.scheme not in {"http", "https"}:
+            raise ValueError(f"scheme must be http or https, got {self.scheme!r}")
+        if self.path is not None and not _PATH.fullmatch(self.path):
+            raise ValueError(f"path must begin with / and hold no blanks, got {self.path!r}")
+        if (self.client_cert_path is None) != (self.client_key_path is None):
+            raise ValueError("clientCertPath and clientKeyPath go together")
+        if self.interval is not None:
+            ticks = parse_duration_s(self.interval) / _BASE_TICK_S
+            if ticks < 1 or abs(ticks - round(ticks)) > 1e-6:
+                raise ValueError(f"interval must be a multiple of 50ms, got {self.interval!r}")
+
+
+class Unreadable(Exception):
+    """The server answered, but with none of the series it was expected to have."""
+
+
+class LoadSource(Protocol):
+    """Asks one endpoint."""
+
+    port: int  # where it asks
+
+    async def load(self) -> Load:
+        """Its load now; raises `OSError`, `GetFailed` or `Unreadable`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        ...
+
+
+class HttpLoadSource:
+    """Load from a metrics page."""
+
+    def __init__(self, get: KeepAliveGet, reader: LoadReader) -> None:
+        self.port = get.port
+        self._get = get
+        self._reader = reader
+
+    async def load(self) -> Load:
+        """Fetch and read the page."""
+        body = await self._get.fetch()
+        load = self._reader.read(body.decode("utf-8", "replace"))
+        if load is None:
+            raise Unreadable("none of the expected series is there")
+        return load
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._get.close()
+
+
+class Poller:
+    """One task per endpoint, for as long as the endpoint is in the pool."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        metrics: PickerMetrics,
+        make_source: Callable[[Endpoint], LoadSource],
+        interval_s: float,
+    ) -> None:
+        self._make_source = make_source
+        self._metrics = metrics
+        self._interval_s = interval_s
+        self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
+        pool.on_left(self._stop)
+        pool.on_joined(self._start)
+
+    async def close(self) -> None:
+        """End every task."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, endpoint: Endpoint) -> None:
+        name = f"poll {endpoint.host_port}"
+        self._tasks[endpoint] = asyncio.create_task(self._follow(endpoint), name=name)
+
+    def _stop(self, endpoint: Endpoint) -> None:
+        task = self._tasks.pop(endpoint, None)
+        if task is not None:
+            task.cancel()
+
+    async def _follow(self, endpoint: Endpoint) -> None:
+        source = self._make_source(endpoint)
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self.poll(endpoint, source, loop.time)
+                # Spread, so that the endpoints are not all asked in the same millisecond.
+                await asyncio.sleep(self._interval_s * random.uniform(0.9, 1.1))
+        finally:
+            await source.close()
+
+    async def poll(
+        self, endpoint: Endpoint, source: LoadSource, clock: Callable[[], float]
+    ) -> None:
+        """Ask once; whatever goes wrong is counted, and the last known load stays."""
+        asked_at = clock()
+        try:
+            async with asyncio.timeout(POLL_TIMEOUT_S):
+                load = await source.load()
+        except ConnectionRefusedError as error:
+            endpoint.is_refusing = source.port in {endpoint.spec.port, endpoint.grpc_port}
+            self._failed(endpoint, error)
+        except Unreadable as error:
+            self._metrics.extract_errors.labels(SOURCE_TYPE, EXTRACTOR_TYPE).inc()
+            self._failed(endpoint, error)
+        except (OSError, EOFError, TimeoutError, GetFailed, ssl.SSLError) as error:
+            self._failed(endpoint, error)
+        except Exception as error:  # noqa: BLE001 - one server's odd answer must not end its polls
+            self._failed(endpoint, error)
+        else:
+            if endpoint.num_poll_failures:
+                _log.info("load of %s is known again", endpoint.host_port)
+            endpoint.observe(load, asked_at=asked_at)
+
+    def _failed(self, endpoint: Endpoint, error: Exception) -> None:
+        self._metrics.poll_errors.labels(SOURCE_TYPE).inc()
+        endpoint.num_poll_failures += 1
+        if endpoint.num_poll_failures == 1:
+            _log.warning("load of %s cannot be read: %r", endpoint.host_port, error)
+
+
+def http_sources(
+    parameters: MetricsSourceParameters,
+    reader_of: Callable[[Endpoint], LoadReader],
+) -> Callable[[Endpoint], LoadSource]:
+    """Makes the source of each endpoint that has a metrics page."""
+    tls = make_tls(parameters) if parameters.scheme == "https" else None
+
+    def make(endpoint: Endpoint) -> LoadSource:
+        port = parameters.port or endpoint.metrics_port
+        reader = reader_of(endpoint)
+        get = KeepAliveGet(endpoint.host, port, parameters.path or reader.path, tls=tls)
+        return HttpLoadSource(get, reader)
+
+    return make
+
+
+def make_tls(parameters: MetricsSourceParameters) -> ssl.SSLContext:
+    """How servers' certificates are checked, and ours shown; raises `ConfigError`."""
+    try:
+        context = ssl.create_default_context(cafile=parameters.ca_cert_path)
+        if parameters.client_cert_path and parameters.client_key_path:
+            context.load_cert_chain(parameters.client_cert_path, parameters.client_key_path)
+    except OSError as error:
+        raise ConfigError(f"{SOURCE_TYPE}: a certificate cannot be read: {error}") from error
+    if parameters.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

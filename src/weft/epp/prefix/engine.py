@@ -1,0 +1,196 @@
+"""One engine over VllmEngine: its load and its prefix-cache events, as the picker's own values."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from weft.core.hashing import pack_tokens
+from weft.epp.pool.endpoint import Load
+from weft.epp.prefix.events import Cleared, Event, Removed, Stored, block_hash, tier_of
+from weft.pb import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
+from weft.wire.ports import client_args
+
+CALL_TIMEOUT_S = 5.0
+_TIER_NAMES = {
+    common_pb2.KV_CACHE_TIER_UNSPECIFIED: "gpu",
+    common_pb2.KV_CACHE_TIER_DEVICE: "gpu",
+    common_pb2.KV_CACHE_TIER_HOST: "cpu",
+    common_pb2.KV_CACHE_TIER_DISK: "disk",
+    common_pb2.KV_CACHE_TIER_EXTERNAL: "external",
+}
+_OPTIONS = (
+    *client_args(max_message_bytes=64 << 20),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # Endpoints come and go; a channel of a former one at the same address must not be shared.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class EngineFailed(OSError):
+    """The call failed; the text is gRPC's code and detail."""
+
+
+class EngineRefused(EngineFailed, ConnectionRefusedError):
+    """Nobody listens there."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBatch:
+    """One message of the event stream; a load record has no events."""
+
+    sequence: int
+    events: Sequence[Event]
+    load: Load | None
+    is_load_only: bool
+
+
+class EngineConnection:
+    """A channel to one engine. Its events may take a control key, all else takes an API key."""
+
+    def __init__(
+        self, host_port: str, api_key: str | None = None, control_api_key: str | None = None
+    ) -> None:
+        self._key = _metadata(api_key)
+        self._control_key = _metadata(control_api_key or api_key)
+        self._channel = grpc.aio.insecure_channel(host_port, options=_OPTIONS)
+        self._stub = vllm_engine_pb2_grpc.VllmEngineStub(self._channel)
+
+    async def load(self) -> Load:
+        """Its load now, summed over its ranks; raises `EngineFailed`."""
+        request = vllm_engine_pb2.GetLoadsRequest()
+        try:
+            reply = await self._stub.GetLoads(request, timeout=CALL_TIMEOUT_S, metadata=self._key)
+        except grpc.aio.AioRpcError as error:
+            raise _failed(error) from error
+        ranks = reply.loads
+        usages = [rank.token_usage for rank in ranks]
+        return Load(
+            num_waiting=sum(rank.num_waiting_reqs for rank in ranks),
+            num_running=sum(rank.num_running_reqs for rank in ranks),
+            kv_usage=sum(usages) / len(usages) if usages else 0.0,
+        )
+
+    async def model_name(self) -> str:
+        """The name the model is served under; raises `EngineFailed`."""
+        request = vllm_engine_pb2.GetModelInfoRequest()
+        try:
+            reply = await self._stub.GetModelInfo(
+                request, timeout=CALL_TIMEOUT_S, metadata=self._key
+            )
+        except grpc.aio.AioRpcError as error:
+            raise _failed(error) from error
+        return str(reply.served_model_name or reply.model_path)
+
+    async def batches(self) -> AsyncGenerator[EngineBatch, None]:
+        """Every batch the engine still has, then new ones and load records; raises `EngineFailed`."""
+        request = common_pb2.SubscribeKvEventsRequest(load_records_before_first_batch=True)
+        call = self._stub.SubscribeKvEvents(request, metadata=self._control_key)
+        try:
+            async for message in call:
+                yield to_batch(message)
+        except grpc.aio.AioRpcError as error:
+            raise _failed(error) from error
+        finally:
+            call.cancel()
+
+    async def aclose(self) -> None:
+        """Close the channel."""
+        await self._channel.close(None)
+
+
+def _metadata(key: str | None) -> tuple[tuple[str, str], ...]:
+    return () if key is None else (("authorization", f"Bearer {key}"),)
+
+
+def to_batch(message: common_pb2.KvEventBatch) -> EngineBatch:
+    """A wire message as a value."""
+    has_load = message.HasField("load")
+    events: list[Event] = []
+    for event in message.events:
+        match event.WhichOneof("data"):
+            case "stored":
+                events += _stored(event.stored)
+            case "removed":
+                events.append(_removed(event.removed))
+            case "cleared":
+                events.append(Cleared())
+            case _:
+                pass  # a kind from the future says nothing about blocks we know of
+    return EngineBatch(
+        sequence=message.sequence_number,
+        events=events,
+        load=_load(message.load) if has_load else None,
+        is_load_only=has_load and message.load.load_only,
+    )
+
+
+def _stored(stored: common_pb2.KvBlocksStored) -> list[Event]:
+    """One event per run of blocks of the same size."""
+    events: list[Event] = []
+    parent = block_hash(stored.parent_block_hash) if stored.HasField("parent_block_hash") else None
+    salt = stored.cache_salt
+    for block in stored.blocks:
+        tokens = pack_tokens(block.token_ids)
+        if not tokens:
+            break  # what comes after it has no parent we know
+        is_first = parent is None
+        events.append(
+            Stored(
+                hashes=[block_hash(block.block_hash)],
+                parent=parent,
+                tokens=tokens,
+                block_size=len(tokens) // 4,
+                tier=_tier(stored),
+                group=stored.group_idx if stored.HasField("group_idx") else None,
+                lora_name=stored.lora_name or None,
+                extras=[(salt,)] if salt and is_first else _extras(block),
+            )
+        )
+        parent = block_hash(block.block_hash)
+    return events
+
+
+def _extras(block: common_pb2.KvBlock) -> list[tuple[str | int, ...]]:
+    kept: list[str | int] = []
+    for key in block.extra_keys:
+        match key.WhichOneof("key"):
+            case "text":
+                kept.append(key.text)
+            case "number":
+                kept.append(key.number)
+            case "blob":
+                kept.append(key.blob.hex())
+            case "multimodal":
+                kept += [key.multimodal.identifier, key.multimodal.offset]
+            case _:
+                pass
+    return [tuple(kept)] if kept else []
+
+
+def _removed(removed: common_pb2.KvBlocksRemoved) -> Removed:
+    return Removed(
+        hashes=[block_hash(each) for each in removed.block_hashes],
+        tier=_tier(removed),
+        group=removed.group_idx if removed.HasField("group_idx") else None,
+    )
+
+
+def _tier(event: common_pb2.KvBlocksStored | common_pb2.KvBlocksRemoved) -> str:
+    if event.HasField("medium") and event.medium:
+        return tier_of(event.medium)
+    return _TIER_NAMES.get(event.tier, "gpu")
+
+
+def _load(load: common_pb2.EngineLoad) -> Load:
+    return Load(
+        num_waiting=load.waiting_requests,
+        num_running=load.running_requests,
+        kv_usage=load.token_usage,
+    )
+
+
+def _failed(error: grpc.aio.AioRpcError) -> EngineFailed:
+    text = f"{error.code().name}: {error.details()}"
+    is_refused = error.code() is grpc.StatusCode.UNAVAILABLE and "refused" in text
+    return EngineRefused(text) if is_refused else EngineFailed(text)

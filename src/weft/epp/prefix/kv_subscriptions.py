@@ -1,0 +1,206 @@
+"""Keeps one event subscription per endpoint, over gRPC or ZeroMQ as the endpoint speaks."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from time import monotonic
+from typing import Annotated, Literal
+
+import msgspec
+import zmq.asyncio
+
+from weft.epp.config.parameters import Part
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.pool.pool import Pool
+from weft.epp.prefix.engine import EngineConnection, EngineFailed
+from weft.epp.prefix.feed import EventFeed, Step
+from weft.epp.prefix.precise import PreciseIndex
+from weft.epp.prefix.zmq_events import ZmqHub, ZmqSubscriber
+
+_log = logging.getLogger(__name__)
+
+_MIN_RETRY_S = 0.5
+_MAX_RETRY_S = 15.0
+
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+_Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+def parse_selector(text: str) -> dict[str, str]:
+    """ "key=value,..." as a mapping; raises `ValueError`."""
+    labels = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or not key or key.endswith("!"):
+            raise ValueError(f"podLabelSelector: {part!r} is not key=value")
+        labels[key.strip()] = value.removeprefix("=").strip()
+    return labels
+
+
+class PodDiscoveryConfig(Part, frozen=True, kw_only=True):
+    """Where each endpoint publishes, and which endpoints do."""
+
+    socket_port: _Port = 5557
+    replay_socket_port: _Port | None = None
+    pod_label_selector: str = ""
+
+    def __post_init__(self) -> None:
+        parse_selector(self.pod_label_selector)
+
+
+class KvEventsConfig(Part, frozen=True, kw_only=True):
+    """Where events come from. Endpoints that speak VllmEngine send theirs over gRPC regardless."""
+
+    zmq_endpoint: str | None = None  # bound here, for engines that connect to the picker
+    topic_filter: str = "kv@"
+    engine_type: Literal["vllm", "sglang"] = "vllm"  # what the places in an array mean
+    concurrency: _AtLeastOne = 4  # how many endpoints' replays are read at once
+    discover_pods: bool = True
+    pod_discovery_config: PodDiscoveryConfig = PodDiscoveryConfig()
+
+
+class KvSubscriptions:
+    """One task per endpoint, for as long as it is in the pool."""
+
+    def __init__(
+        self,
+        index: PreciseIndex,
+        events: KvEventsConfig,
+        pool: Pool,
+        metrics: PickerMetrics,
+        is_grpc: Callable[[Endpoint], bool],
+        connect: Callable[[Endpoint], EngineConnection],
+    ) -> None:
+        self._index = index
+        self._events = events
+        self._pool = pool
+        self._metrics = metrics
+        self._is_grpc = is_grpc
+        self._connect = connect
+        self._context = zmq.asyncio.Context()
+        self._selector = parse_selector(events.pod_discovery_config.pod_label_selector)
+        self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
+        # Each may bring the whole history of an engine: not all of a large pool's at once.
+        self._replays = asyncio.Semaphore(events.concurrency)
+        self._hub: asyncio.Task[None] | None = None
+        self._hub_feeds: dict[Endpoint, EventFeed] = {}
+        if events.zmq_endpoint:
+            self._hub = asyncio.create_task(self._bound_hub().run(), name="kv-events hub")
+        pool.on_left(self._stop)
+        pool.on_joined(self._start)
+
+    def _bound_hub(self) -> ZmqHub:
+        hub = ZmqHub(self._context, self._find_feed, self._note_unknown)
+        events = self._events
+        try:
+            hub.bind(events.zmq_endpoint or "", events.topic_filter)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        return hub
+
+    async def close(self) -> None:
+        """End every subscription."""
+        tasks = [*self._tasks.values(), *([self._hub] if self._hub else [])]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._context.destroy(linger=0)
+
+    def _start(self, endpoint: Endpoint) -> None:
+        run = self._follow_grpc if self._is_grpc(endpoint) else self._follow_zmq
+        if run == self._follow_zmq and not self._publishes(endpoint):
+            return
+        name = f"kv-events {endpoint.host_port}"
+        self._tasks[endpoint] = asyncio.create_task(self._keep(run, endpoint), name=name)
+
+    async def _keep(self, run: Callable[[Endpoint], Awaitable[None]], endpoint: Endpoint) -> None:
+        """Follow, and begin anew whatever goes wrong: one odd engine must not be lost for good."""
+        while True:
+            try:
+                await run(endpoint)
+            except Exception:  # noqa: BLE001 - the root of the task; the endpoint is followed anew
+                _log.exception("prefix-cache events of %s", endpoint.host_port)
+            self._index.clear(endpoint)
+            await asyncio.sleep(_MAX_RETRY_S)
+
+    def _stop(self, endpoint: Endpoint) -> None:
+        self._hub_feeds.pop(endpoint, None)
+        task = self._tasks.pop(endpoint, None)
+        if task is not None:
+            task.cancel()
+
+    def _publishes(self, endpoint: Endpoint) -> bool:
+        return self._events.discover_pods and all(
+            endpoint.labels.get(key) == value for key, value in self._selector.items()
+        )
+
+    def _feed(self, endpoint: Endpoint) -> EventFeed:
+        return EventFeed(self._index, endpoint, self._metrics, self._events.engine_type)
+
+    # -- ZeroMQ -------------------------------------------------------------------------------
+
+    async def _follow_zmq(self, endpoint: Endpoint) -> None:
+        config = self._events
+        ports = config.pod_discovery_config
+        subscriber = ZmqSubscriber(
+            self._context, self._feed(endpoint), endpoint, config.topic_filter, self._replays
+        )
+        await subscriber.run(ports.socket_port, ports.replay_socket_port)
+
+    def _find_feed(self, pod: str) -> EventFeed | None:
+        for endpoint in self._pool:
+            if pod in {endpoint.host_port, endpoint.host, endpoint.spec.name, endpoint.name}:
+                if endpoint not in self._hub_feeds:
+                    self._hub_feeds[endpoint] = self._feed(endpoint)
+                return self._hub_feeds[endpoint]
+        return None
+
+    def _note_unknown(self) -> None:
+        self._metrics.kv_events.labels("unknown").inc()
+
+    # -- gRPC ---------------------------------------------------------------------------------
+
+    async def _follow_grpc(self, endpoint: Endpoint) -> None:
+        connection = self._connect(endpoint)
+        retry_s, told = _MIN_RETRY_S, ""
+        try:
+            while True:
+                started = monotonic()
+                try:
+                    await self._subscribe(endpoint, connection)
+                    error: Exception = EngineFailed("the stream ended")
+                except EngineFailed as failed:
+                    error = failed
+                # What happened meanwhile is unknown, and the engine may be another one now.
+                self._index.clear(endpoint)
+                self._metrics.kv_events.labels("disconnected").inc()
+                if monotonic() - started > _MAX_RETRY_S:
+                    retry_s = _MIN_RETRY_S
+                if str(error) != told:  # an engine that is away for an hour is news once
+                    told = str(error)
+                    _log.warning("prefix-cache events of %s: %s", endpoint.host_port, error)
+                await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
+                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+        finally:
+            await connection.aclose()
+
+    async def _subscribe(self, endpoint: Endpoint, connection: EngineConnection) -> None:
+        feed = self._feed(endpoint)
+        feed.name_model(await connection.model_name())
+        async with aclosing(connection.batches()) as batches:
+            async for batch in batches:
+                if batch.load is not None:
+                    endpoint.observe_part(batch.load, asked_at=asyncio.get_running_loop().time())
+                if batch.is_load_only:
+                    continue
+                step = feed.step(batch.sequence)
+                if step is Step.RESTARTED:
+                    return
+                if step is Step.GAP:
+                    feed.clear("gap")
+                feed.apply(batch.sequence, batch.events)

@@ -1,0 +1,1 @@
+"""Requests and their responses as each API writes them: read, renamed, refused."""

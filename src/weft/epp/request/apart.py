@@ -1,0 +1,159 @@
+"""The process that reads large bodies, so that the picker's own goes on: `python -m weft.epp.request.apart`.
+
+On its standard input come jobs, on its standard output go results: a length of four bytes and a
+message (msgpack, of fixed fields), then the bytes of a body if there is one. It ends with its input.
+"""
+
+import gc
+import resource
+import signal
+import sys
+from dataclasses import replace
+from typing import BinaryIO, Final
+
+import msgspec
+
+from weft.core.hashing import pack_tokens
+from weft.epp.request.parsers.parser import Call
+from weft.epp.request.parsers.table import PARSERS
+from weft.epp.request.reading import read, renamed
+from weft.epp.request.values import InferenceRequest, Prompt, Refused
+
+LENGTH_BYTES: Final = 4
+# What reading may take: a body as Python's objects is many times as large.
+_BASE_BYTES: Final = 512 * 2**20
+_BYTES_PER_BYTE: Final = 16
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A call whose body follows."""
+
+    parser: str
+    path: str
+    headers: dict[str, str]
+    is_grpc: bool
+    num_bytes: int
+    max_body_bytes: int
+    model: str | None = None  # the body is wanted with this model in it; else what it asks
+
+
+class Packed(msgspec.Struct, frozen=True, array_like=True):
+    """A prompt: a text's UTF-8, or token ids as little-endian uint32."""
+
+    is_text: bool
+    data: bytes
+    num_left_out: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was read, or why it was not. The renamed body, if one is wanted, follows."""
+
+    status: int = 200
+    message: str = ""
+    num_bytes: int = 0
+    model: str = ""
+    needs_model: bool = False
+    prompts: list[Packed] = []
+    cache_salt: str = ""
+    is_streaming: bool = False
+    max_tokens: int | None = None
+    num_media: int = 0
+    has_adapter: bool = False
+    is_schedulable: bool = True
+
+    def to_request(self, call: Call, parser: str) -> InferenceRequest:
+        """With what the picker kept: headers and the like."""
+        return replace(
+            call.to_request(parser),
+            model=self.model,
+            needs_model=self.needs_model,
+            prompts=tuple(map(_unpacked, self.prompts)),
+            cache_salt=self.cache_salt,
+            is_streaming=self.is_streaming,
+            max_tokens=self.max_tokens,
+            num_media=self.num_media,
+            has_adapter=self.has_adapter,
+            is_schedulable=self.is_schedulable,
+        )
+
+
+_TEXT: Final = ("utf-8", "surrogatepass")  # JSON may spell lone surrogates
+_jobs = msgspec.msgpack.Decoder(Job)
+encode = msgspec.msgpack.Encoder().encode
+decode_result = msgspec.msgpack.Decoder(Result).decode
+
+
+def main() -> None:
+    """One job after the other, until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the picker, which ends us
+    gc.disable()  # bodies make many objects and no circles
+    jobs, results = sys.stdin.buffer, sys.stdout.buffer
+    while head := jobs.read(LENGTH_BYTES):
+        job = _jobs.decode(jobs.read(int.from_bytes(head, "big")))
+        _bound_memory(job.max_body_bytes)
+        result, body = _do(job, jobs.read(job.num_bytes))
+        _send(results, result, body)
+
+
+def _do(job: Job, body: bytes) -> tuple[Result, bytes]:
+    parser = PARSERS[job.parser]
+    call = Call(
+        path=job.path,
+        headers=job.headers,
+        request_id="",
+        is_grpc=job.is_grpc,
+        body=body,
+        max_body_bytes=job.max_body_bytes,
+    )
+    try:
+        if job.model is not None:
+            made = renamed(parser, call, job.model)
+            return Result(num_bytes=len(made)), made
+        return _to_result(read(parser, call)), b""
+    except Refused as refused:
+        return Result(status=refused.status, message=refused.message), b""
+    except MemoryError:
+        return Result(status=413, message="the body has too many parts to be read"), b""
+
+
+def _to_result(request: InferenceRequest) -> Result:
+    return Result(
+        model=request.model,
+        needs_model=request.needs_model,
+        prompts=list(map(_packed, request.prompts)),
+        cache_salt=request.cache_salt,
+        is_streaming=request.is_streaming,
+        max_tokens=request.max_tokens,
+        num_media=request.num_media,
+        has_adapter=request.has_adapter,
+        is_schedulable=request.is_schedulable,
+    )
+
+
+def _packed(prompt: Prompt) -> Packed:
+    if prompt.text is not None:
+        return Packed(True, prompt.text.encode(*_TEXT), prompt.num_left_out)
+    return Packed(False, pack_tokens(prompt.token_ids or ()), prompt.num_left_out)
+
+
+def _unpacked(prompt: Packed) -> Prompt:
+    if prompt.is_text:
+        return Prompt(text=prompt.data.decode(*_TEXT), num_left_out=prompt.num_left_out)
+    return Prompt(packed=prompt.data, num_left_out=prompt.num_left_out)
+
+
+def _bound_memory(max_body_bytes: int) -> None:
+    limit = _BASE_BYTES + _BYTES_PER_BYTE * max_body_bytes
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if most < 0 else min(limit, most), most))
+
+
+def _send(results: BinaryIO, result: Result, body: bytes) -> None:
+    message = encode(result)
+    results.write(len(message).to_bytes(LENGTH_BYTES, "big") + message)
+    results.write(body)
+    results.flush()
+
+
+if __name__ == "__main__":
+    main()

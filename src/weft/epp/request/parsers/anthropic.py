@@ -1,0 +1,90 @@
+"""Anthropic's Messages API, and its counter of tokens."""
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from weft.epp.request.parsers.json_body import (
+    ABSENT,
+    UNREADABLE,
+    Content,
+    decode_body,
+    raw_text,
+    rename_model,
+)
+from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed
+from weft.epp.request.values import InferenceRequest
+
+
+class Message(msgspec.Struct):
+    """A turn of the conversation."""
+
+    role: str = ""
+    content: str | list[msgspec.Raw] | None = None
+
+
+class Body(msgspec.Struct):
+    """What routing needs to know of it."""
+
+    model: str | None = None
+    messages: list[Message] | None = None
+    system: str | list[msgspec.Raw] | None = None
+    tools: msgspec.Raw = ABSENT
+    stream: bool | None = None
+    max_tokens: int | None = None
+
+
+_body = msgspec.json.Decoder(Body)
+COUNT_TOKENS: Final = "messages/count_tokens"
+
+
+class AnthropicParser:
+    """Claims the messages paths."""
+
+    type = "anthropic-parser"
+    suffixes = ("messages", COUNT_TOKENS)
+    model_header = None
+    dialect = Dialect.ANTHROPIC
+
+    def reads(self, path: str) -> Reads:
+        """The prompt is in the body."""
+        del path
+        return Reads.BODY
+
+    def parse(self, call: Call) -> InferenceRequest:
+        """Tools, the system's text, then each message."""
+        body = decode_body(_body, call.body)
+        if not body.messages:
+            raise malformed("messages must be a list with at least one message")
+        content = _content(body, body.messages)
+        # Tokens that are counted are not computed, and no cache will hold them.
+        is_counted = call.path.endswith(COUNT_TOKENS)
+        return replace(
+            call.to_request(self.type),
+            model=body.model or "",
+            needs_model=True,
+            prompts=() if is_counted else (content.prompt(),),
+            num_media=0 if is_counted else content.num_media,
+            is_streaming=bool(body.stream),
+            max_tokens=body.max_tokens,
+        )
+
+    def rename(self, call: Call, model: str) -> bytes:
+        """The model is a member of the top object."""
+        return rename_model(call.body, model)
+
+
+def _content(body: Body, messages: list[Message]) -> Content:
+    content = Content()
+    try:
+        content.add(raw_text(body.tools))
+        content.add(body.system)
+        for turn in messages:
+            content.add(turn.role)
+            content.add(turn.content)
+            if content.is_full:
+                break
+    except UNREADABLE as err:
+        raise malformed(f"content must be a text or a list of blocks: {err}") from err
+    return content

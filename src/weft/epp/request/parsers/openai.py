@@ -1,0 +1,182 @@
+"""OpenAI's paths: chat, completions, embeddings, responses, conversations, images; and /render."""
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from weft.epp.request.parsers.json_body import (
+    ABSENT,
+    UNREADABLE,
+    Content,
+    decode_body,
+    is_given,
+    raw_text,
+    rename_model,
+    to_prompts,
+)
+from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed
+from weft.epp.request.values import InferenceRequest, Prompt
+
+CHAT: Final = "chat/completions"
+COMPLETIONS: Final = "completions"
+
+
+class Message(msgspec.Struct):
+    """A message of a chat, or an item of the Responses API."""
+
+    role: str = ""
+    type: str = ""
+    content: str | list[msgspec.Raw] | None = None
+    tool_calls: msgspec.Raw = ABSENT
+    arguments: str | None = None
+    output: msgspec.Raw = ABSENT
+
+    def add_to(self, content: Content) -> None:
+        """What the model is shown of it, near enough to compare prefixes."""
+        content.add(self.role or self.type)
+        content.add(self.content)
+        content.add(raw_text(self.tool_calls) + (self.arguments or "") + raw_text(self.output))
+
+
+class Body(msgspec.Struct):
+    """What routing needs to know of any of these bodies; each path demands its own members."""
+
+    model: str | None = None
+    messages: list[Message] | None = None
+    prompt: msgspec.Raw = ABSENT
+    input: msgspec.Raw = ABSENT
+    items: list[Message] | None = None
+    instructions: str | None = None
+    tools: msgspec.Raw = ABSENT
+    stream: bool | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    cache_salt: str | None = None
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """How long the answer may get, by whichever name it was given."""
+        for limit in (self.max_completion_tokens, self.max_tokens, self.max_output_tokens):
+            if limit is not None:
+                return limit
+        return None
+
+
+_body = msgspec.json.Decoder(Body)
+_text = msgspec.json.Decoder(str)
+_items = msgspec.json.Decoder(list[Message])
+
+
+class OpenAiParser:
+    """Claims OpenAI's paths wherever they are mounted."""
+
+    type = "openai-parser"
+    suffixes = (
+        CHAT,
+        COMPLETIONS,
+        "embeddings",
+        "responses",
+        "conversations",
+        "images/generations",
+        f"{CHAT}/render",
+        f"{COMPLETIONS}/render",
+    )
+    model_header = None
+    dialect = Dialect.OPENAI
+
+    def reads(self, path: str) -> Reads:
+        """The prompt is in the body."""
+        del path
+        return Reads.BODY
+
+    def parse(self, call: Call) -> InferenceRequest:
+        """The request behind one of the paths; it alone says which members there must be."""
+        body = decode_body(_body, call.body)
+        path = call.path.removesuffix("/render")
+        request = to_request(call, self.type, body, *_prompts(path, body))
+        if path != call.path:  # what is rendered is not computed, and no cache will hold it
+            request = replace(request, prompts=(), num_media=0)
+        return request
+
+    def rename(self, call: Call, model: str) -> bytes:
+        """The model is a member of the top object."""
+        return rename_model(call.body, model)
+
+
+def to_request(
+    call: Call, parser: str, body: Body, prompts: tuple[Prompt, ...], num_media: int
+) -> InferenceRequest:
+    """The request of a body that was understood."""
+    return replace(
+        call.to_request(parser),
+        model=body.model or "",
+        needs_model=True,
+        prompts=prompts,
+        num_media=num_media,
+        cache_salt=body.cache_salt or "",
+        is_streaming=bool(body.stream),
+        max_tokens=body.max_new_tokens,
+    )
+
+
+def parse_chat(call: Call, parser: str) -> InferenceRequest:
+    """A chat, whatever the path says."""
+    body = decode_body(_body, call.body)
+    return to_request(call, parser, body, *_chat(body))
+
+
+# Prompts, and how many media stand among them.
+_Prompts = tuple[tuple[Prompt, ...], int]
+
+
+def _chat(body: Body) -> _Prompts:
+    """Tools, then each message."""
+    if not body.messages:
+        raise malformed("messages must be a list with at least one message")
+    return _joined(body, body.messages)
+
+
+def _prompts(path: str, body: Body) -> _Prompts:
+    if path.endswith(CHAT):
+        return _chat(body)
+    match path.rsplit("/", 1)[-1]:
+        case "completions" | "generations":
+            if not is_given(body.prompt):
+                raise malformed("prompt not found in request body")
+            return to_prompts(body.prompt, "prompt"), 0
+        case "embeddings" if body.messages:
+            return _chat(body)
+        case "embeddings":
+            if not is_given(body.input):
+                raise malformed("input not found in request body")
+            return to_prompts(body.input, "input"), 0
+        case "responses":
+            return _responses_prompt(body)
+        case _:
+            if body.items is None:
+                raise malformed("items not found in request body")
+            return _joined(body, body.items)
+
+
+def _responses_prompt(body: Body) -> _Prompts:
+    if not is_given(body.input):
+        raise malformed("input not found in request body")
+    if bytes(memoryview(body.input)[:1]) == b'"':
+        text = decode_body(_text, bytes(memoryview(body.input)))
+        return _joined(body, [Message(role="user", content=text)])
+    return _joined(body, decode_body(_items, bytes(memoryview(body.input))))
+
+
+def _joined(body: Body, messages: list[Message]) -> _Prompts:
+    content = Content()
+    content.add(raw_text(body.tools) + (body.instructions or ""))
+    try:
+        for message in messages:
+            message.add_to(content)
+            if content.is_full:
+                break
+    except UNREADABLE as err:
+        raise malformed(f"content must be a text or a list of parts: {err}") from err
+    return (content.prompt(),), content.num_media

@@ -1,0 +1,102 @@
+"""What a parser is, what it is given, and the sentence a client gets when its request is malformed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol
+
+from weft.epp.request.values import InferenceRequest, Refused
+
+MAX_TOKEN_ID = 2**32 - 1  # ids are hashed as 32 bits
+
+
+class Dialect(Enum):
+    """How usage is told in the responses to a parser's requests."""
+
+    NONE = "none"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    VLLM_GRPC = "vllm-grpc"
+    SGLANG = "sglang"
+    VERTEX = "vertex"
+
+
+class Reads(Enum):
+    """How much of a request a parser must see before it can be routed."""
+
+    BODY = "body"  # all of it
+    HEADERS = "headers"  # the body is no business of the picker's, and passes through as it comes
+    NOTHING = "nothing"  # nor are the headers: any endpoint will do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request as it came in."""
+
+    path: str  # without the query, and without a slash at the end
+    headers: Mapping[str, str]
+    request_id: str
+    is_grpc: bool
+    body: bytes = b""
+    max_body_bytes: int = 64 * 2**20  # also of what a compressed body unpacks to
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body calls itself JSON, or nothing."""
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return kind in {"", "application/json"} or kind.endswith("+json")
+
+    def to_request(self, parser: str) -> InferenceRequest:
+        """All that is known without reading the body."""
+        return InferenceRequest(
+            request_id=self.request_id,
+            path=self.path,
+            headers=self.headers,
+            parser=parser,
+            num_body_bytes=len(self.body),
+            is_grpc=self.is_grpc,
+        )
+
+
+def path_of(target: str) -> str:
+    """The path of a request's target, by which a parser claims it."""
+    return target.partition("?")[0].rstrip("/") or "/"
+
+
+class Parser(Protocol):
+    """Reads one dialect. `suffixes` are the ends of the paths it claims; none: whatever is left."""
+
+    @property
+    def type(self) -> str:
+        """Its name in a configuration."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Ends of paths, on whole segments; one that begins with "/" is a whole path."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """How responses tell usage."""
+
+    @property
+    def model_header(self) -> str | None:
+        """The header that names the model, where bodies do not."""
+
+    def reads(self, path: str) -> Reads:
+        """What it needs to see of a request to this path, which it claims."""
+
+    def parse(self, call: Call) -> InferenceRequest:
+        """What is asked. Raises `Refused` with status 400 when that cannot be read."""
+
+    def rename(self, call: Call, model: str) -> bytes:
+        """The body of a parsed call with another model in it."""
+
+
+def malformed(message: str) -> Refused:
+    """The client can fix this; the message says what was wrong."""
+    return Refused(400, message)
+
+
+def unscheduled(call: Call, parser: str) -> InferenceRequest:
+    """Any endpoint will do."""
+    return replace(call.to_request(parser), is_schedulable=False)

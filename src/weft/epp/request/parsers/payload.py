@@ -1,0 +1,84 @@
+"""Bodies as they travel to plain bytes: out of gRPC's frames, and unpacked.
+
+A frame is five bytes of head (is it compressed, how long), then the message. What is unpacked is
+never more than a bound, at a cost that the number of compressed bytes bounds.
+"""
+
+import zlib
+from typing import Final
+
+from weft.epp.request.parsers.parser import Call, malformed
+from weft.epp.request.values import Refused
+
+HEAD_BYTES: Final = 5
+# zlib's window bits: 31 reads gzip, 15 its own format.
+_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+ENCODINGS: Final = ("gzip", "deflate", "identity")
+# Several streams in a row are one body. Each costs as much as kilobytes of one, so there may be as
+# many as writers make of the largest body: bgzip cuts at 64 KiB.
+MAX_STREAMS: Final = 1024
+# What follows the end of a stream is copied out: never more than this.
+_PIECE_BYTES: Final = 16 * 2**10
+
+
+def first_message(call: Call) -> bytes:
+    """The message of a unary call, unpacked. What follows it is no business of the picker's."""
+    body = call.body
+    if len(body) < HEAD_BYTES:
+        raise malformed(f"invalid gRPC payload: {len(body)} bytes are no frame")
+    flag, end = body[0], HEAD_BYTES + int.from_bytes(body[1:HEAD_BYTES], "big")
+    if flag > 1:
+        raise malformed(f"invalid gRPC payload: the first byte must be 0 or 1, not {flag}")
+    if end > len(body):
+        raise malformed(f"invalid gRPC payload: {end} bytes announced, {len(body)} came")
+    message = body[HEAD_BYTES:end]
+    if not flag:
+        return message
+    return unpack(message, call.headers.get("grpc-encoding", ""), call.max_body_bytes)
+
+
+def unpack(message: bytes, encoding: str, max_bytes: int) -> bytes:
+    """A compressed message in full; `Refused` if that is impossible or grows too large."""
+    if encoding == "identity":
+        return message
+    if not can_inflate(encoding):
+        raise malformed(f"grpc-encoding must be one of {', '.join(ENCODINGS)}, not {encoding!r}")
+    try:
+        return inflate(message, encoding, max_bytes)
+    except Refused as refused:
+        raise Refused(refused.status, f"invalid gRPC payload: {refused.message}") from refused
+
+
+def frame(message: bytes) -> bytes:
+    """A message as one frame, not compressed."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def can_inflate(encoding: str) -> bool:
+    """Whether bytes of this encoding can be read here."""
+    return encoding in _WINDOW_BITS
+
+
+def inflate(data: bytes, encoding: str, max_bytes: int) -> bytes:
+    """All of it; `Refused` if it is not of this encoding, ends early, or grows too large."""
+    plain = bytearray()
+    unpacker = zlib.decompressobj(_WINDOW_BITS[encoding])
+    num_streams = 1
+    for start in range(0, len(data), _PIECE_BYTES):
+        piece = data[start : start + _PIECE_BYTES]
+        while piece:
+            if unpacker.eof:
+                num_streams += 1
+                if num_streams > MAX_STREAMS:
+                    raise malformed(f"more than {MAX_STREAMS} {encoding} streams in a row")
+                unpacker = zlib.decompressobj(_WINDOW_BITS[encoding])
+            try:
+                plain += unpacker.decompress(piece, max_bytes + 1 - len(plain))
+            except zlib.error as err:
+                raise malformed(f"not {encoding}: {err}") from err
+            if len(plain) > max_bytes:
+                raise Refused(413, f"it unpacks to more than {max_bytes} bytes")
+            piece = unpacker.unused_data if unpacker.eof else b""
+    if not unpacker.eof:
+        raise malformed(f"the {encoding} stream ends early")
+    return bytes(plain)

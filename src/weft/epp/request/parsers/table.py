@@ -1,0 +1,92 @@
+"""Which parser reads which path: the longest claimed end wins, the fallback takes the rest."""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Final
+
+from weft.epp.request.parsers.anthropic import AnthropicParser
+from weft.epp.request.parsers.openai import OpenAiParser
+from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads
+from weft.epp.request.parsers.tokens_in import SglangHttpParser, VllmHttpParser
+from weft.epp.request.parsers.vertexai import VertexAiParser
+from weft.epp.request.parsers.vllmgrpc import VllmGrpcParser
+from weft.epp.request.values import InferenceRequest
+
+
+class PassthroughParser:
+    """Whatever no other parser claims: routed by load alone, its body never looked at."""
+
+    type = "passthrough-parser"
+    suffixes = ()
+    model_header = None
+    dialect = Dialect.NONE
+
+    def reads(self, path: str) -> Reads:
+        """The body passes as it comes, however long."""
+        del path
+        return Reads.HEADERS
+
+    def parse(self, call: Call) -> InferenceRequest:
+        """A request without a prompt."""
+        return call.to_request(self.type)
+
+    def rename(self, call: Call, model: str) -> bytes:
+        """There is no model to rename."""
+        del model
+        return call.body
+
+
+_ALL: Final[tuple[Parser, ...]] = (
+    OpenAiParser(),
+    AnthropicParser(),
+    VllmHttpParser(),
+    SglangHttpParser(),
+    VllmGrpcParser(),
+    VertexAiParser(),
+    PassthroughParser(),
+)
+PARSERS = MappingProxyType({parser.type: parser for parser in _ALL})
+DEFAULT_PARSERS: Final = (
+    "openai-parser",
+    "anthropic-parser",
+    "vllmhttp-parser",
+    "passthrough-parser",
+)
+
+
+class ParserTable:
+    """The parsers of one configuration."""
+
+    def __init__(self, types: Sequence[str]) -> None:
+        parsers = [PARSERS[type_] for type_ in types]
+        claims: dict[str, Parser] = {}
+        for parser in parsers:
+            for suffix in parser.suffixes:
+                claims.setdefault(suffix, parser)
+        # Longest first, so that the first that fits is the longest that fits.
+        ordered = sorted(claims.items(), key=lambda claim: -len(claim[0]))
+        self._claims = tuple((_pattern(suffix), parser) for suffix, parser in ordered)
+        self._fallback = next((parser for parser in parsers if not parser.suffixes), None)
+
+    def find(self, path: str) -> Parser | None:
+        """The parser of a path (without its query), or None if nobody claims it."""
+        for (is_whole, is_service, text), parser in self._claims:
+            if is_whole:
+                if path == text:
+                    return parser
+            elif is_service:
+                if path.rpartition("/")[0].endswith(text):
+                    return parser
+            elif path.endswith(text):
+                return parser
+        return self._fallback
+
+
+def _pattern(suffix: str) -> tuple[bool, bool, str]:
+    """Is it the whole path; is it a service whose methods are all meant; and the text to compare."""
+    if suffix.startswith("/"):
+        return True, False, suffix
+    if suffix.endswith("/*"):
+        # A service's name may be qualified by a package: "google.cloud.PredictionService".
+        return False, True, suffix.removesuffix("/*")
+    return False, False, suffix if suffix.startswith("Prediction") else f"/{suffix}"

@@ -1,0 +1,146 @@
+"""Token ids in over HTTP: vLLM's /inference/v1/generate and SGLang's /generate."""
+
+from dataclasses import replace
+
+import msgspec
+
+from weft.epp.request.parsers.json_body import (
+    ABSENT,
+    decode_body,
+    is_given,
+    raw_text,
+    rename_model,
+    to_prompts,
+)
+from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed
+from weft.epp.request.values import InferenceRequest
+
+
+class VllmSampling(msgspec.Struct):
+    """The one sampling parameter that matters here."""
+
+    max_tokens: int | None = None
+
+
+class VllmFeatures(msgspec.Struct):
+    """What stands at the placeholders among the ids: hashes of media, by modality."""
+
+    mm_hashes: dict[str, list[str | None]] = {}
+
+
+class VllmBody(msgspec.Struct):
+    """What routing needs to know of a vLLM request."""
+
+    token_ids: msgspec.Raw = ABSENT
+    model: str | None = None
+    sampling_params: VllmSampling | None = None
+    stream: bool | None = None
+    cache_salt: str | None = None
+    features: VllmFeatures | None = None
+
+
+class SglangSampling(msgspec.Struct):
+    """The one sampling parameter that matters here."""
+
+    max_new_tokens: int | None = None
+
+
+class SglangBody(msgspec.Struct):
+    """What routing needs to know of an SGLang request."""
+
+    text: msgspec.Raw = ABSENT
+    input_ids: msgspec.Raw = ABSENT
+    sampling_params: SglangSampling | list[SglangSampling] | None = None
+    stream: bool | None = None
+    extra_key: str | list[str] | None = None
+    image_data: msgspec.Raw = ABSENT
+    video_data: msgspec.Raw = ABSENT
+    audio_data: msgspec.Raw = ABSENT
+
+
+_vllm_body = msgspec.json.Decoder(VllmBody)
+_sglang_body = msgspec.json.Decoder(SglangBody)
+
+
+class VllmHttpParser:
+    """Claims vLLM's path for token ids."""
+
+    type = "vllmhttp-parser"
+    suffixes = ("inference/v1/generate",)
+    model_header = None
+    dialect = Dialect.OPENAI
+
+    def reads(self, path: str) -> Reads:
+        """The prompt is in the body."""
+        del path
+        return Reads.BODY
+
+    def parse(self, call: Call) -> InferenceRequest:
+        """The ids are hashed as they are."""
+        body = decode_body(_vllm_body, call.body)
+        prompts = to_prompts(body.token_ids, "token_ids") if is_given(body.token_ids) else ()
+        if len(prompts) != 1 or prompts[0].token_ids is None:
+            raise malformed("token_ids must be a list with at least one token id")
+        sampling = body.sampling_params
+        hashes = body.features.mm_hashes.values() if body.features else ()
+        media = [each or "" for of_modality in hashes for each in of_modality]
+        return replace(
+            call.to_request(self.type),
+            model=body.model or "",
+            prompts=prompts,
+            # Placeholders look alike whatever stands there, so what does is part of the identity.
+            cache_salt="".join([body.cache_salt or "", *media]),
+            num_media=len(media),
+            is_streaming=bool(body.stream),
+            max_tokens=sampling.max_tokens if sampling else None,
+        )
+
+    def rename(self, call: Call, model: str) -> bytes:
+        """The model is a member of the top object."""
+        return rename_model(call.body, model)
+
+
+class SglangHttpParser:
+    """Claims SGLang's own path, exactly."""
+
+    type = "sglanghttp-parser"
+    suffixes = ("/generate",)
+    model_header = None
+    dialect = Dialect.SGLANG
+
+    def reads(self, path: str) -> Reads:
+        """The prompt is in the body."""
+        del path
+        return Reads.BODY
+
+    def parse(self, call: Call) -> InferenceRequest:
+        """One prompt or several; the wire names no model."""
+        body = decode_body(_sglang_body, call.body)
+        if is_given(body.input_ids):
+            prompts = to_prompts(body.input_ids, "input_ids")
+        elif is_given(body.text):
+            prompts = to_prompts(body.text, "text")
+        else:
+            raise malformed("the body needs text or input_ids")
+        sampling = body.sampling_params
+        if isinstance(sampling, list):
+            sampling = sampling[0] if sampling else None
+        salt = "".join(body.extra_key or ())
+        media = [
+            raw_text(raw)
+            for raw in (body.image_data, body.video_data, body.audio_data)
+            if is_given(raw)
+        ]
+        return replace(
+            call.to_request(self.type),
+            prompts=prompts,
+            cache_salt="".join([salt, *media]),
+            num_media=len(media),
+            is_streaming=bool(body.stream),
+            max_tokens=sampling.max_new_tokens if sampling else None,
+        )
+
+    def rename(self, call: Call, model: str) -> bytes:
+        """There is no model to rename."""
+        del model
+        return call.body

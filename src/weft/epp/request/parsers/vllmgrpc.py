@@ -1,0 +1,56 @@
+"""vLLM's engine protocol: Generate and Embed are scheduled, its other calls go anywhere."""
+
+from dataclasses import replace
+from typing import Final
+
+from weft.core.lora import LORA_METADATA
+from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed, unscheduled
+from weft.epp.request.parsers.payload import first_message
+from weft.epp.request.values import InferenceRequest, Prompt
+from weft.epp.request.vllm import SERVICE, read_embed, read_generate
+
+GENERATE: Final = f"{SERVICE}/Generate"
+EMBED: Final = f"{SERVICE}/Embed"
+
+
+class VllmGrpcParser:
+    """Claims the whole service. The wire names no model; metadata may name a LoRA adapter."""
+
+    type = "vllmgrpc-parser"
+    suffixes = (GENERATE, EMBED, f"{SERVICE}/*")
+    model_header = LORA_METADATA
+    dialect = Dialect.VLLM_GRPC
+
+    def reads(self, path: str) -> Reads:
+        """Calls without a prompt, and calls that never end, must not wait for a body."""
+        return Reads.BODY if path.endswith((GENERATE, EMBED)) else Reads.NOTHING
+
+    def parse(self, call: Call) -> InferenceRequest:
+        """Token ids are hashed as they are; a text goes through the estimate or a tokenizer."""
+        if self.reads(call.path) is Reads.NOTHING:
+            return unscheduled(call, self.type)
+        message = first_message(call)
+        is_generate = call.path.endswith(GENERATE)
+        asked = read_generate(message) if is_generate else read_embed(message)
+        if asked is None:
+            what = "a GenerateRequest with tokenized or text"
+            raise malformed(
+                f"invalid gRPC payload: expected {what if is_generate else 'an EmbedRequest with tokenized'}"
+            )
+        adapter = call.headers.get(LORA_METADATA, "")
+        return replace(
+            call.to_request(self.type),
+            model=adapter,
+            has_adapter=bool(adapter),
+            prompts=(Prompt(asked.text, asked.token_ids, num_left_out=asked.num_left_out),),
+            # Placeholders look alike whatever stands there, so what does is part of the identity.
+            cache_salt="".join(asked.media),
+            num_media=len(asked.media),
+            is_streaming=asked.is_streaming,
+            max_tokens=asked.max_tokens,
+        )
+
+    def rename(self, call: Call, model: str) -> bytes:
+        """The message names no model; the header does."""
+        del model
+        return call.body

@@ -1,0 +1,275 @@
+"""Readers of response bodies: fed as the bytes come, however they are cut, they gather the usage.
+
+A reader only looks. It never fails, holds a bounded number of bytes, and gives up on what is larger.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from weft.epp.request.parsers.parser import Dialect
+from weft.epp.request.parsers.payload import HEAD_BYTES, unpack
+from weft.epp.request.parsers.vertexai import field_bytes
+from weft.epp.request.usage import merge, usage_of
+from weft.epp.request.values import Refused, Usage
+from weft.epp.request.vllm import Told, read_embedded, read_generated
+
+MAX_HELD_BYTES: Final = 4 * 2**20
+
+
+class Reader(Protocol):
+    """Looks at a response's body."""
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the first piece of the answer has come."""
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes."""
+
+    def usage(self) -> Usage | None:
+        """What the response told; ask when it has ended."""
+
+
+class JsonReader:
+    """A body that is one JSON value."""
+
+    def __init__(self) -> None:
+        self._held: bytearray | None = bytearray()
+        self.has_output = False
+
+    def feed(self, data: bytes) -> None:
+        """Keep it, unless there is too much."""
+        self.has_output = self.has_output or bool(data)
+        if self._held is not None:
+            self._held += data
+            if len(self._held) > MAX_HELD_BYTES:
+                self._held = None
+
+    def usage(self) -> Usage | None:
+        """It stands somewhere in the whole."""
+        return usage_of(bytes(self._held)) if self._held else None
+
+
+class EventReader:
+    """Server-sent events. Lines end in LF, CR LF or CR; an event ends at an empty line."""
+
+    def __init__(self) -> None:
+        self._tail: list[bytes] = []  # pieces of a line whose end has not come
+        self._num_tail = 0
+        self._data: list[bytes] = []  # of an event whose end has not come
+        self._num_held = 0
+        self._ends_in_cr = False
+        self._usage: Usage | None = None
+        self.has_output = False
+
+    def feed(self, data: bytes) -> None:
+        """Take whole lines; keep the rest."""
+        if not data:
+            return
+        if self._ends_in_cr and data[:1] == b"\n":
+            data = data[1:]  # the other half of a line end that was cut
+        self._ends_in_cr = data[-1:] == b"\r"
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *others = data.split(b"\n")
+        self._keep(first)
+        for line in others:
+            self._take(self._whole_line())
+            self._keep(line)
+        self._bound()
+
+    def usage(self) -> Usage | None:
+        """The last event need not be closed by an empty line."""
+        if self._tail:
+            self._take(self._whole_line())
+        self._end_event()
+        return self._usage
+
+    def _keep(self, piece: bytes) -> None:
+        if piece:
+            self._tail.append(piece)
+            self._num_tail += len(piece)
+
+    def _whole_line(self) -> bytes:
+        line = b"".join(self._tail)
+        self._tail.clear()
+        self._num_tail = 0
+        return line
+
+    def _take(self, line: bytes) -> None:
+        if not line:
+            self._end_event()
+        elif line.startswith(b"data:"):
+            self._data.append(line[5:].removeprefix(b" "))
+            self._num_held += len(line)
+
+    def _end_event(self) -> None:
+        if not self._data:
+            return
+        self.has_output = True
+        data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+        self._data.clear()
+        self._num_held = 0
+        if (usage := usage_of(data)) is not None:
+            self._usage = merge(self._usage, usage)
+
+    def _bound(self) -> None:
+        if self._num_tail > MAX_HELD_BYTES:
+            self._tail = [b":"]  # the rest of that line reads as a comment
+            self._num_tail = 1
+        if self._num_held > MAX_HELD_BYTES:
+            self._data.clear()
+            self._num_held = 0
+
+
+class FrameReader:
+    """gRPC frames. `read` gets each message; one that is too long is passed over unread."""
+
+    def __init__(self, read: Callable[[bytes], None], encoding: str) -> None:
+        self._read = read
+        self._encoding = encoding
+        self._held: list[bytes] = []
+        self._num_held = 0
+        self._num_wanted = HEAD_BYTES  # of what is held, before there is anything to take
+        self._num_skipped = 0  # bytes still to come of a message that is passed over
+        self.has_output = False
+
+    def feed(self, data: bytes) -> None:
+        """Take whole frames; keep the rest."""
+        if self._num_skipped:
+            num_bytes = min(self._num_skipped, len(data))
+            self._num_skipped -= num_bytes
+            data = data[num_bytes:]
+        self._held.append(data)
+        self._num_held += len(data)
+        if self._num_held >= self._num_wanted:
+            self._take_frames(b"".join(self._held))
+
+    def _take_frames(self, held: bytes) -> None:
+        at, wanted = 0, HEAD_BYTES
+        while len(held) - at >= HEAD_BYTES:
+            start = at + HEAD_BYTES
+            length = int.from_bytes(held[at + 1 : start], "big")
+            if len(held) - start < length:
+                wanted = HEAD_BYTES + length
+                if length > MAX_HELD_BYTES:
+                    self._num_skipped = length - (len(held) - start)
+                    at, wanted = len(held), HEAD_BYTES
+                    self.has_output = True
+                break
+            self._take(held[at], held[start : start + length])
+            at = start + length
+        self._held = [held[at:]]
+        self._num_held, self._num_wanted = len(held) - at, wanted
+
+    def _take(self, flag: int, message: bytes) -> None:
+        self.has_output = True
+        if flag & 1:
+            try:
+                message = unpack(message, self._encoding, MAX_HELD_BYTES)
+            except Refused:
+                return
+        self._read(message)
+
+
+class VllmReader:
+    """Responses of Generate and Embed."""
+
+    def __init__(self, path: str, encoding: str) -> None:
+        self._decode = read_embedded if path.endswith("/Embed") else read_generated
+        self._frames = FrameReader(self._read, encoding)
+        self._prompt = self._cached = 0
+        # Servers disagree on whether a chunk counts its own tokens or all so far. Its ids are
+        # beyond dispute; the counts decide only where there are no ids.
+        self._num_ids = self._most_counted = self._completed = 0
+        self._saw_any = False
+
+    @property
+    def has_output(self) -> bool:
+        """A frame is output."""
+        return self._frames.has_output
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes, cut anywhere."""
+        self._frames.feed(data)
+
+    def usage(self) -> Usage | None:
+        """All answers of the request together."""
+        if not self._saw_any:
+            return None
+        return Usage(
+            num_prompt_tokens=self._prompt or None,
+            num_completion_tokens=max(self._completed, self._num_ids or self._most_counted),
+            num_cached_tokens=self._cached,
+        )
+
+    def _read(self, message: bytes) -> None:
+        told: Told | None = self._decode(message)
+        if told is None:
+            return
+        self._saw_any = True
+        self._prompt = max(self._prompt, told.num_prompt_tokens)
+        self._cached = max(self._cached, told.num_cached_tokens)
+        if told.is_complete:
+            self._completed += told.num_completion_tokens
+        else:
+            self._num_ids += told.num_new_tokens
+            self._most_counted = max(self._most_counted, told.num_completion_tokens)
+
+
+class VertexReader:
+    """HttpBody messages: each holds a JSON body, or a piece of an event stream."""
+
+    def __init__(self, encoding: str) -> None:
+        self._frames = FrameReader(self._read, encoding)
+        self._events = EventReader()
+        self._usage: Usage | None = None
+
+    @property
+    def has_output(self) -> bool:
+        """A frame is output."""
+        return self._frames.has_output
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes, cut anywhere."""
+        self._frames.feed(data)
+
+    def usage(self) -> Usage | None:
+        """From whichever form it had."""
+        streamed = self._events.usage()
+        return self._usage if streamed is None else merge(self._usage, streamed)
+
+    def _read(self, message: bytes) -> None:
+        try:
+            data = field_bytes(message, 2)
+        except Refused:
+            return
+        self._events.feed(data)
+        if data[:1] in {b"{", b"["} and (usage := usage_of(data)) is not None:
+            self._usage = merge(self._usage, usage)
+
+
+class NoReader:
+    """A body that tells nothing: one only sees that it comes."""
+
+    def __init__(self) -> None:
+        self.has_output = False
+
+    def feed(self, data: bytes) -> None:
+        """Note that there was something."""
+        self.has_output = self.has_output or bool(data)
+
+    def usage(self) -> Usage | None:
+        """Nothing."""
+        return None
+
+
+def open_reader(dialect: Dialect, path: str, content_type: str, encoding: str) -> Reader:
+    """The reader for a response, by who asked and what comes. `encoding` is gRPC's."""
+    if dialect is Dialect.VLLM_GRPC:
+        return VllmReader(path, encoding)
+    if dialect is Dialect.VERTEX:
+        return VertexReader(encoding)
+    if dialect is Dialect.NONE:
+        return NoReader()
+    return EventReader() if content_type.startswith("text/event-stream") else JsonReader()

@@ -1,0 +1,74 @@
+"""From a body to a request: unpacked, parsed, and no more of its prompts kept than is ever compared."""
+
+from dataclasses import replace
+from typing import Final
+
+from weft.epp.request.parsers.json_body import short_text
+from weft.epp.request.parsers.parser import Call, Parser, malformed, unscheduled
+from weft.epp.request.parsers.payload import ENCODINGS, can_inflate, inflate
+from weft.epp.request.values import MAX_KEPT_TOKENS, InferenceRequest, Prompt, Refused
+
+_MAX_KEPT_BYTES: Final = 4 * MAX_KEPT_TOKENS
+_MAX_MODEL_CHARS: Final = 1024
+
+
+def read(parser: Parser, call: Call) -> InferenceRequest:
+    """What is asked; `Refused` if that cannot be read.
+
+    A body that says it is no JSON, and is none, may be the server's business.
+    """
+    try:
+        request = parser.parse(_plain(call))
+    except Refused as refused:
+        if refused.status != 400 or call.is_grpc or call.is_json:
+            raise
+        return unscheduled(call, parser.type)
+    if len(request.model) > _MAX_MODEL_CHARS:
+        raise malformed(f"model must have at most {_MAX_MODEL_CHARS} characters")
+    return replace(
+        request, prompts=_kept(request.prompts), cache_salt=short_text(request.cache_salt)
+    )
+
+
+def renamed(parser: Parser, call: Call, model: str) -> bytes:
+    """The body of a call that was read, unpacked, with another model in it."""
+    return parser.rename(_plain(call), model)
+
+
+def _plain(call: Call) -> Call:
+    """The body as parsers read it. gRPC compresses each message instead, which is theirs."""
+    encoding = call.headers.get("content-encoding", "identity").strip().lower()
+    if call.is_grpc or encoding in {"", "identity"}:
+        return call
+    if not can_inflate(encoding):
+        allowed = ", ".join(ENCODINGS)
+        raise Refused(415, f"content-encoding must be one of {allowed}, not {encoding!r}")
+    return replace(call, body=inflate(call.body, encoding, call.max_body_bytes))
+
+
+def _kept(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+    """As many prompts as are compared, the last of them cut, with what was left out counted."""
+    room = _MAX_KEPT_BYTES
+    kept: list[Prompt] = []
+    for i, prompt in enumerate(prompts):
+        room -= _num_bytes(prompt)
+        if room < 0:
+            left_out = sum(map(_num_bytes, prompts[i:])) // 4
+            prompt = _cut(prompt, room + _num_bytes(prompt))
+            left_out -= _num_bytes(prompt) // 4
+            return (*kept, replace(prompt, num_left_out=prompt.num_left_out + left_out))
+        kept.append(prompt)
+    return prompts
+
+
+def _num_bytes(prompt: Prompt) -> int:
+    """As tokens of four bytes; of a text, near enough."""
+    if prompt.text is not None:
+        return len(prompt.text)
+    return 4 * len(prompt.token_ids or ())
+
+
+def _cut(prompt: Prompt, num_bytes: int) -> Prompt:
+    if prompt.text is not None:
+        return replace(prompt, text=prompt.text[:num_bytes])
+    return replace(prompt, token_ids=(prompt.token_ids or ())[: num_bytes // 4])

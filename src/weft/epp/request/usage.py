@@ -1,0 +1,119 @@
+"""Token counts out of the JSON of responses, whole or as server-sent events. Never fails."""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.request.values import Usage
+
+# Most events say nothing of usage; looking for its name first spares decoding them.
+_MARKS: Final = (b'"usage":{', b'"usage": {', b'"meta_info"')
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+
+
+class Details(msgspec.Struct):
+    """OpenAI's details of the prompt."""
+
+    cached_tokens: Count | None = None
+
+
+class Counts(msgspec.Struct):
+    """Every dialect's names for the same three numbers."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    cached_tokens: Count | None = None
+    prompt_tokens_details: Details | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    input_tokens_details: Details | None = None
+    cache_read_input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+
+    def to_usage(self) -> Usage:
+        """In our terms: the prompt is all of the prompt, cached or not."""
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        if prompt is None and self.input_tokens is not None:
+            # Anthropic counts what came from the cache, or went there, apart from the rest.
+            apart = (self.cache_read_input_tokens, self.cache_creation_input_tokens)
+            prompt = self.input_tokens + sum(count or 0 for count in apart)
+        details = self.prompt_tokens_details or self.input_tokens_details
+        cached = self.cached_tokens if details is None else details.cached_tokens
+        return Usage(
+            num_prompt_tokens=prompt,
+            num_completion_tokens=self.output_tokens if completion is None else completion,
+            num_cached_tokens=self.cache_read_input_tokens if cached is None else cached,
+        )
+
+
+class Wrapped(msgspec.Struct):
+    """What `response.completed` and `message_start` hold."""
+
+    usage: Counts | None = None
+
+
+class Body(msgspec.Struct):
+    """A response, or one event of it."""
+
+    usage: Counts | None = None
+    response: Wrapped | None = None
+    message: Wrapped | None = None
+    meta_info: Counts | None = None
+
+    def counts(self) -> Counts | None:
+        """Wherever this dialect keeps them."""
+        for holder in (self, self.response, self.message):
+            if holder is not None and holder.usage is not None:
+                return holder.usage
+        return self.meta_info
+
+
+# Not strict: protobuf's JSON writes 64-bit counts as strings.
+_body = msgspec.json.Decoder(Body, strict=False)
+_bodies = msgspec.json.Decoder(list[Body], strict=False)
+
+
+def usage_of(json_text: bytes) -> Usage | None:
+    """The usage that a body or an event tells, if it does."""
+    if not any(mark in json_text for mark in _MARKS):
+        return None
+    try:
+        if json_text.lstrip()[:1] == b"[":
+            bodies = _bodies.decode(json_text)
+        else:
+            bodies = [_body.decode(json_text)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    usages = [counts.to_usage() for body in bodies if (counts := body.counts()) is not None]
+    return add(usages) if usages else None
+
+
+def add(usages: list[Usage]) -> Usage:
+    """Usage of several answers together."""
+    return Usage(
+        num_prompt_tokens=_sum([usage.num_prompt_tokens for usage in usages]),
+        num_completion_tokens=_sum([usage.num_completion_tokens for usage in usages]),
+        num_cached_tokens=_sum([usage.num_cached_tokens for usage in usages]),
+    )
+
+
+def merge(older: Usage | None, newer: Usage) -> Usage:
+    """The newer counts, and the older ones where the newer say nothing."""
+    if older is None:
+        return newer
+    return Usage(
+        num_prompt_tokens=_or(newer.num_prompt_tokens, older.num_prompt_tokens),
+        num_completion_tokens=_or(newer.num_completion_tokens, older.num_completion_tokens),
+        num_cached_tokens=_or(newer.num_cached_tokens, older.num_cached_tokens),
+    )
+
+
+def _or(value: int | None, other: int | None) -> int | None:
+    return other if value is None else value
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None

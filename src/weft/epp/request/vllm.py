@@ -1,0 +1,120 @@
+"""vLLM's engine protocol, as far as a picker reads it: prompts of requests, usage of responses."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from weft.epp.request.values import MAX_KEPT_TOKENS
+from weft.pb.vllm_engine_pb2 import (
+    EmbedRequest,
+    EmbedResponse,
+    GenerateRequest,
+    GenerateResponse,
+)
+
+SERVICE: Final = "vllm.grpc.engine.VllmEngine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A prompt and what was wanted of it."""
+
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    num_left_out: int = 0  # ids beyond those that are kept
+    is_streaming: bool = False
+    max_tokens: int | None = None
+    media: tuple[str, ...] = ()  # hashes of what stands at placeholders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One response's token counts. Zero is what the wire has for "not said"."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_completion_tokens: int
+    num_new_tokens: int  # token ids in the message itself
+    is_complete: bool
+
+
+def read_generate(message: bytes) -> Asked | None:
+    """A GenerateRequest; None if it is not one or has no prompt."""
+    try:
+        request = GenerateRequest.FromString(message)
+    except DecodeError:
+        return None
+    sampling = request.sampling_params
+    max_tokens = sampling.max_tokens if sampling.HasField("max_tokens") else None
+    media = tuple(request.mm_inputs.mm_hashes)
+    match request.WhichOneof("input"):
+        case "tokenized":
+            ids = request.tokenized.input_ids
+            return Asked(
+                token_ids=tuple(ids[:MAX_KEPT_TOKENS]),
+                num_left_out=max(0, len(ids) - MAX_KEPT_TOKENS),
+                is_streaming=request.stream,
+                max_tokens=max_tokens,
+                media=media,
+            )
+        case "text":
+            return Asked(
+                text=request.text, is_streaming=request.stream, max_tokens=max_tokens, media=media
+            )
+        case _:
+            return None
+
+
+def read_embed(message: bytes) -> Asked | None:
+    """An EmbedRequest; None if it is not one or is not tokenised."""
+    try:
+        request = EmbedRequest.FromString(message)
+    except DecodeError:
+        return None
+    if not request.HasField("tokenized"):
+        return None
+    ids = request.tokenized.input_ids
+    return Asked(
+        token_ids=tuple(ids[:MAX_KEPT_TOKENS]), num_left_out=max(0, len(ids) - MAX_KEPT_TOKENS)
+    )
+
+
+def read_generated(message: bytes) -> Told | None:
+    """A GenerateResponse; None if it is not one."""
+    try:
+        response = GenerateResponse.FromString(message)
+    except DecodeError:
+        return None
+    if response.WhichOneof("response") == "chunk":
+        chunk = response.chunk
+        return Told(
+            num_prompt_tokens=chunk.prompt_tokens,
+            num_cached_tokens=chunk.cached_tokens,
+            num_completion_tokens=chunk.completion_tokens,
+            num_new_tokens=len(chunk.token_ids),
+            is_complete=False,
+        )
+    complete = response.complete
+    return Told(
+        num_prompt_tokens=complete.prompt_tokens,
+        num_cached_tokens=complete.cached_tokens,
+        num_completion_tokens=complete.completion_tokens,
+        num_new_tokens=len(complete.output_ids),
+        is_complete=True,
+    )
+
+
+def read_embedded(message: bytes) -> Told | None:
+    """An EmbedResponse; None if it is not one."""
+    try:
+        response = EmbedResponse.FromString(message)
+    except DecodeError:
+        return None
+    return Told(
+        num_prompt_tokens=response.prompt_tokens,
+        num_cached_tokens=0,
+        num_completion_tokens=0,
+        num_new_tokens=0,
+        is_complete=True,
+    )

@@ -1,1 +1,0 @@
-"""Responses that are followed: usage, times and names in what model servers answer."""

@@ -1,1 +1,0 @@
-"""Endpoint load from the model servers' own metrics."""

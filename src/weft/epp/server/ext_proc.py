@@ -1,0 +1,259 @@
+"""Envoy's ext_proc messages to values and back. Pure; nothing else of this package sees them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from google.protobuf.struct_pb2 import Struct, Value
+
+from weft.epp.request.values import Refused
+from weft.epp.server.headers import DROPPED_REASON, SUBSET_HINT, SUBSET_NAMESPACE
+from weft.pb.ext_proc_core_pb2 import HeaderMap, HeaderValue, HeaderValueOption, Metadata
+from weft.pb.ext_proc_pb2 import (
+    BodyMutation,
+    BodyResponse,
+    BodySendMode,
+    CommonResponse,
+    GrpcStatus,
+    HeaderMutation,
+    HeadersResponse,
+    HttpHeaders,
+    HttpTrailers,
+    ImmediateResponse,
+    ProcessingRequest,
+    ProcessingResponse,
+    StreamedBodyResponse,
+    TrailersResponse,
+)
+from weft.pb.ext_proc_type_pb2 import HttpStatus
+
+# For the rest of this package, which sees protobuf only through here.
+__all__ = ["ProcessingRequest", "ProcessingResponse"]
+
+SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
+METHOD: Final = "Process"
+METADATA_NAMESPACE: Final = "envoy.lb"
+# Envoy's limit for one piece of a streamed body is 64 KiB; the reference stays below it as well.
+MAX_PIECE_BYTES: Final = 62_000
+MAX_LAST_PIECE_BYTES: Final = 8_000
+FULL_DUPLEX: Final = BodySendMode.FULL_DUPLEX_STREAMED
+
+_OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+_TRAILERS: Final = TrailersResponse()
+# HTTP status to gRPC's number, for callers that speak it.
+_GRPC: Final = MappingProxyType(
+    {400: 3, 404: 5, 412: 9, 413: 8, 415: 12, 429: 8, 431: 8, 500: 13, 503: 14, 504: 4}
+)
+_MAX_MESSAGE: Final = 2000  # a gRPC status message travels in a header
+
+decode = ProcessingRequest.FromString
+
+
+def encode(answer: ProcessingResponse) -> bytes:
+    """The bytes of one answer."""
+    return answer.SerializeToString()
+
+
+# ---- From the gateway ------------------------------------------------------------------------------
+
+
+def read_headers(message: HttpHeaders) -> dict[str, str]:
+    """Names, in lower case whatever the gateway's, to values; a repeated name has its values joined."""
+    return _to_dict(message.headers)
+
+
+def read_trailers(message: HttpTrailers) -> dict[str, str]:
+    """The same of trailers."""
+    return _to_dict(message.trailers)
+
+
+def _to_dict(message: HeaderMap) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for header in message.headers:
+        key = header.key.lower()
+        raw = header.raw_value  # or, from a gateway before 1.27, a string
+        value = raw.decode("utf-8", "replace") if raw else header.value
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
+    return headers
+
+
+def headers_size(message: HttpHeaders) -> int:
+    """Bytes the headers take on the wire."""
+    return message.headers.ByteSize()
+
+
+def read_subset(metadata: Metadata) -> tuple[str, ...] | None:
+    """The endpoints the gateway allows; None if it does not say, () if it allows none."""
+    if SUBSET_NAMESPACE not in metadata.filter_metadata:
+        return None
+    fields = metadata.filter_metadata[SUBSET_NAMESPACE].fields
+    if SUBSET_HINT not in fields:
+        return None
+    hint = fields[SUBSET_HINT]
+    if hint.WhichOneof("kind") == "string_value":
+        # Some gateways write one string with commas; the protocol says a list.
+        return tuple(part for name in hint.string_value.split(",") if (part := name.strip()))
+    return tuple(
+        name
+        for item in hint.list_value.values
+        if item.WhichOneof("kind") == "string_value" and (name := item.string_value.strip())
+    )
+
+
+# ---- To the gateway --------------------------------------------------------------------------------
+
+
+def request_headers(
+    set_headers: Mapping[str, str],
+    remove_headers: Iterable[str],
+    metadata: Mapping[str, Any] | None,
+) -> ProcessingResponse:
+    """The answer that sends a request on its way."""
+    common = CommonResponse(
+        header_mutation=_mutation(set_headers, remove_headers), clear_route_cache=True
+    )
+    answer = ProcessingResponse(request_headers=HeadersResponse(response=common))
+    if metadata:
+        answer.dynamic_metadata.CopyFrom(to_struct({METADATA_NAMESPACE: metadata}))
+    return answer
+
+
+def response_headers(set_headers: Mapping[str, str]) -> ProcessingResponse:
+    """The answer that sends a response's headers to the client."""
+    common = CommonResponse(header_mutation=_mutation(set_headers, ()))
+    return ProcessingResponse(response_headers=HeadersResponse(response=common))
+
+
+def request_body(body: Sequence[bytes], *, is_last: bool) -> Iterator[ProcessingResponse]:
+    """A part of a request's body, as it came or in smaller pieces, as Envoy takes them.
+
+    The last piece of a large one is empty: small enough to reach Envoy in one read with the end of
+    the stream that follows it, so that nothing can come between them.
+    """
+    num_bytes = sum(map(len, body))
+    if num_bytes <= MAX_PIECE_BYTES:
+        body = (b"".join(body),)
+    is_split = is_last and num_bytes > MAX_LAST_PIECE_BYTES
+    for chunk in body:
+        for piece, is_last_piece in pieces(chunk, is_last=is_last and not is_split):
+            yield ProcessingResponse(request_body=_body(piece, is_last=is_last_piece))
+    if is_split:
+        yield ProcessingResponse(request_body=_body(b"", is_last=True))
+
+
+def response_body(
+    body: bytes, *, is_last: bool, metadata: Mapping[str, Any] | None = None
+) -> Iterator[ProcessingResponse]:
+    """A part of a response's body; `metadata` goes with its last piece."""
+    answer = None
+    for piece, is_last_piece in pieces(body, is_last=is_last):
+        if answer is not None:
+            yield answer
+        answer = ProcessingResponse(response_body=_body(piece, is_last=is_last_piece))
+    if answer is not None:
+        add_metadata(answer, metadata)
+        yield answer
+
+
+def request_trailers() -> ProcessingResponse:
+    """Trailers of a request, unchanged."""
+    return ProcessingResponse(request_trailers=_TRAILERS)
+
+
+def response_trailers(metadata: Mapping[str, Any] | None = None) -> ProcessingResponse:
+    """Trailers of a response, unchanged."""
+    answer = ProcessingResponse(response_trailers=_TRAILERS)
+    add_metadata(answer, metadata)
+    return answer
+
+
+def immediate(
+    status: int, body: str, headers: Mapping[str, str], grpc_status: int | None
+) -> ProcessingResponse:
+    """An answer to the client instead of a route. `grpc_status` only for a client that speaks gRPC."""
+    response = ImmediateResponse(
+        status=HttpStatus(code=status), headers=_mutation(headers, ()), body=body.encode()
+    )
+    if grpc_status is not None:
+        response.grpc_status.CopyFrom(GrpcStatus(status=grpc_status))
+    return ProcessingResponse(immediate_response=response)
+
+
+def refusal(refused: Refused, *, is_grpc: bool) -> ProcessingResponse:
+    """What the client sees: an HTTP status and a sentence, or a gRPC status, which Envoy makes trailers of."""
+    headers = {} if is_grpc else {"content-type": "text/plain; charset=utf-8"}
+    if refused.reason is not None:
+        headers[DROPPED_REASON] = refused.reason.value
+    return immediate(
+        refused.status,
+        f"inference error: {refused.word} - {refused.message}"[:_MAX_MESSAGE],
+        headers,
+        _GRPC.get(refused.status, 2) if is_grpc else None,
+    )
+
+
+def pieces(body: bytes, *, is_last: bool) -> Iterator[tuple[bytes, bool]]:
+    """Cut to what Envoy takes at once. Nothing and not the last is nothing to send."""
+    if len(body) <= MAX_PIECE_BYTES:
+        if body or is_last:
+            yield body, is_last
+        return
+    view = memoryview(body)
+    for start in range(0, len(body), MAX_PIECE_BYTES):
+        end = start + MAX_PIECE_BYTES
+        yield bytes(view[start:end]), is_last and end >= len(body)
+
+
+def add_metadata(answer: ProcessingResponse, metadata: Mapping[str, Any] | None) -> None:
+    """Dynamic metadata of one answer."""
+    if metadata:
+        answer.dynamic_metadata.CopyFrom(to_struct({METADATA_NAMESPACE: metadata}))
+
+
+def to_struct(values: Mapping[str, Any]) -> Struct:
+    """A protobuf Struct of plain values."""
+    struct = Struct()
+    for key, value in values.items():
+        _set_value(struct.fields[key], value)
+    return struct
+
+
+def _set_value(field: Value, value: Any) -> None:
+    """Write one value; what JSON does not know becomes its text."""
+    match value:
+        case None:
+            field.null_value = 0  # type: ignore[assignment]
+        case bool():
+            field.bool_value = value
+        case int() | float():
+            field.number_value = value
+        case str():
+            field.string_value = value
+        case Mapping():
+            field.struct_value.CopyFrom(to_struct({str(k): v for k, v in value.items()}))
+        case list() | tuple():
+            field.list_value.SetInParent()
+            for item in value:
+                _set_value(field.list_value.values.add(), item)
+        case _:
+            field.string_value = str(value)
+
+
+def _mutation(set_headers: Mapping[str, str], remove_headers: Iterable[str]) -> HeaderMutation:
+    return HeaderMutation(
+        set_headers=[
+            HeaderValueOption(
+                header=HeaderValue(key=key, raw_value=value.encode("utf-8", "replace")),
+                append_action=_OVERWRITE,
+            )
+            for key, value in set_headers.items()
+        ],
+        remove_headers=remove_headers,
+    )
+
+
+def _body(body: bytes, *, is_last: bool) -> BodyResponse:
+    streamed = StreamedBodyResponse(body=body, end_of_stream=is_last)
+    return BodyResponse(
+        response=CommonResponse(body_mutation=BodyMutation(streamed_response=streamed))
+    )

@@ -1,0 +1,151 @@
+"""The response phase of one request: passes everything on, and tells the director what it saw."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from weft.epp.decision.tickets import Decision, Ending, Ticket
+from weft.epp.request.parsers.parser import Dialect
+from weft.epp.request.readers import NoReader, Reader, open_reader
+from weft.epp.request.rename import Rename
+from weft.epp.request.values import InferenceRequest, Usage
+from weft.epp.server import ext_proc
+from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
+from weft.epp.server.headers import WENT_INTO_RESPONSE
+
+
+class Listener(Protocol):
+    """Who is told; a part of the director."""
+
+    def on_response_headers(self, ticket: Ticket, status: int) -> Mapping[str, str]:
+        """Headers to add for the client."""
+
+    def on_first_token(self, ticket: Ticket) -> None:
+        """The answer has begun."""
+
+    def on_piece(self, ticket: Ticket) -> None:
+        """The answer goes on."""
+
+    def on_size(self, ticket: Ticket, num_bytes: int) -> None:
+        """What the body came to; once, before the end."""
+
+    def on_usage(self, ticket: Ticket, usage: Usage) -> None:
+        """What the response told of its tokens; once, before the end, if at all."""
+
+    def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:
+        """Exactly once for a followed response; the result goes into dynamic metadata."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A routed request whose response is followed."""
+
+    request: InferenceRequest
+    decision: Decision
+    ticket: Ticket
+    dialect: Dialect
+
+
+def has_reason_to_follow(request: InferenceRequest, decision: Decision) -> bool:
+    """Whether anything is to be learned from the response, or to be changed in it."""
+    return (
+        decision.tracks_response
+        or bool(decision.response_headers)
+        or (decision.rewritten_model is not None and bool(request.model))
+    )
+
+
+class ResponsePhase:
+    """One response. Without `followed` it is passed on unread."""
+
+    def __init__(self, listener: Listener, followed: Followed | None) -> None:
+        self._listener = listener
+        self._followed = followed
+        self._reader: Reader = NoReader()
+        self._rename: Rename | None = None
+        self._has_begun = False
+        self._num_bytes = 0
+        self._ending = Ending.NATURAL
+        self.is_finished = False
+
+    def on_headers(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+        """Read the status, choose the reader, add headers."""
+        headers = ext_proc.read_headers(message.response_headers)
+        status = _to_status(headers.get(":status", ""))
+        followed = self._followed
+        added: dict[str, str] = {WENT_INTO_RESPONSE: "true"}
+        if followed is not None:
+            self._open(followed, headers, status)
+            added |= followed.decision.response_headers
+            added |= self._listener.on_response_headers(followed.ticket, status)
+        answer = ext_proc.response_headers(added)
+        if message.response_headers.end_of_stream:
+            self._note_grpc_status(headers)
+            ext_proc.add_metadata(answer, self._end())
+        yield answer
+
+    def on_body(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+        """Pass the bytes on, read along."""
+        body, is_last = message.response_body.body, message.response_body.end_of_stream
+        followed = self._followed
+        if followed is not None:
+            self._num_bytes += len(body)
+            self._reader.feed(body)
+            if self._has_begun:
+                if body:
+                    self._listener.on_piece(followed.ticket)
+            elif self._reader.has_output:
+                self._has_begun = True
+                self._listener.on_first_token(followed.ticket)
+        if self._rename is not None:
+            body = self._rename.feed(body) + (self._rename.flush() if is_last else b"")
+        metadata = self._end() if is_last else None
+        yield from ext_proc.response_body(body, is_last=is_last, metadata=metadata)
+
+    def on_trailers(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+        """The end of a gRPC response."""
+        if self._rename is not None:
+            yield from ext_proc.response_body(self._rename.flush(), is_last=False)
+        self._note_grpc_status(ext_proc.read_trailers(message.response_trailers))
+        yield ext_proc.response_trailers(self._end())
+
+    def abandon(self) -> None:
+        """The client or the gateway is gone."""
+        if not self.is_finished:
+            self._ending = Ending.DISCONNECTED
+            self._end()
+
+    def _open(self, followed: Followed, headers: Mapping[str, str], status: int) -> None:
+        if status != 200:
+            self._ending = Ending.ERROR
+            return
+        self._reader = open_reader(
+            followed.dialect,
+            followed.request.path,
+            headers.get("content-type", ""),
+            headers.get("grpc-encoding", "identity"),
+        )
+        served, asked = followed.decision.rewritten_model, followed.request.model
+        is_plain = headers.get("content-encoding", "identity") == "identity"
+        is_renamed = served is not None and asked and served != asked  # who named none is told it
+        if served is not None and is_renamed and is_plain and not followed.request.is_grpc:
+            self._rename = Rename(served, asked)
+
+    def _note_grpc_status(self, headers: Mapping[str, str]) -> None:
+        if headers.get("grpc-status", "0") != "0":
+            self._ending = Ending.ERROR
+
+    def _end(self) -> Mapping[str, Any] | None:
+        self.is_finished = True
+        followed, self._followed = self._followed, None
+        if followed is None:
+            return None
+        self._listener.on_size(followed.ticket, self._num_bytes)
+        usage = self._reader.usage()
+        if usage is not None:
+            self._listener.on_usage(followed.ticket, usage)
+        return self._listener.on_end(followed.ticket, self._ending)
+
+
+def _to_status(text: str) -> int:
+    return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else 0

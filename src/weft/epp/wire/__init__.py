@@ -1,1 +1,0 @@
-"""Protobuf messages to values and back; nothing else here knows generated code."""

@@ -1,1 +1,0 @@
-"""Encoders (BERT and its descendants) as checkpoints: spec, families, names of tensors."""

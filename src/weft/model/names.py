@@ -1,0 +1,181 @@
+"""How families name their tensors, by our names for the same."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from weft.model.spec import NormPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """`spellings` has one map for each way in which the family's checkpoints are written.
+
+    A map goes from our name to theirs without `.weight` or `.bias`. `layer` in it leads the tensors
+    of a layer, with `{}` for its number. Several of ours may share one of theirs, which then holds
+    their rows one after the other. Names that begin as `ignored` serve no pooling.
+    """
+
+    spellings: tuple[Mapping[str, str], ...]
+    ignored: tuple[str, ...]
+
+
+def _joined(name: str, *parts: str) -> dict[str, str]:
+    return dict.fromkeys(parts, name)
+
+
+_DECODER = {
+    "embed": "embed_tokens",
+    "layer": "layers.{}.",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+    "norm": "norm",
+}
+_FUSED = {
+    **_joined("self_attn.qkv_proj", "q", "k", "v"),
+    **_joined("mlp.gate_up_proj", "gate", "up"),
+}
+# "post_attention_layernorm" comes before the MLP in families that normalise before only.
+_DECODER_NORMS = {
+    NormPlacement.BEFORE: {
+        "attention_norm_before": "input_layernorm",
+        "mlp_norm_before": "post_attention_layernorm",
+    },
+    NormPlacement.AFTER: {
+        "attention_norm_after": "post_attention_layernorm",
+        "mlp_norm_after": "post_feedforward_layernorm",
+    },
+    NormPlacement.BOTH: {
+        "attention_norm_before": "input_layernorm",
+        "attention_norm_after": "post_attention_layernorm",
+        "mlp_norm_before": "pre_feedforward_layernorm",
+        "mlp_norm_after": "post_feedforward_layernorm",
+    },
+}
+
+
+def decoder_names(placement: NormPlacement, *, fused_projections: bool) -> Mapping[str, str]:
+    """The one spelling of all decoders."""
+    fused = _FUSED if fused_projections else {}
+    return {**_DECODER, **fused, **_DECODER_NORMS[placement]}
+
+
+_BERT_EMBED = {
+    "embed": "embeddings.word_embeddings",
+    "positions": "embeddings.position_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "embed_norm": "embeddings.LayerNorm",
+}
+_BERT_LAYER = {
+    "layer": "encoder.layer.{}.",
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "o": "attention.output.dense",
+    "attention_norm_sum": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "mlp_norm_sum": "output.LayerNorm",
+}
+
+BERT = Names(
+    spellings=(MappingProxyType({**_BERT_EMBED, **_BERT_LAYER}),),
+    ignored=("pooler.", "cls.", "lm_head."),
+)
+DISTILBERT = Names(
+    spellings=(
+        MappingProxyType(
+            {
+                **_BERT_EMBED,
+                "layer": "transformer.layer.{}.",
+                "q": "attention.q_lin",
+                "k": "attention.k_lin",
+                "v": "attention.v_lin",
+                "o": "attention.out_lin",
+                "attention_norm_sum": "sa_layer_norm",
+                "up": "ffn.lin1",
+                "down": "ffn.lin2",
+                "mlp_norm_sum": "output_layer_norm",
+            }
+        ),
+    ),
+    ignored=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+)
+MODERNBERT = Names(
+    spellings=(
+        MappingProxyType(
+            {
+                "embed": "embeddings.tok_embeddings",
+                "embed_norm": "embeddings.norm",
+                "layer": "layers.{}.",
+                **_joined("attn.Wqkv", "q", "k", "v"),
+                "o": "attn.Wo",
+                "attention_norm_before": "attn_norm",
+                **_joined("mlp.Wi", "gate", "up"),
+                "down": "mlp.Wo",
+                "mlp_norm_before": "mlp_norm",
+                "norm": "final_norm",
+            }
+        ),
+    ),
+    ignored=("head.", "decoder."),
+)
+_NOMIC_EMBED = {
+    "embed": "embeddings.word_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+}
+NOMIC = Names(
+    spellings=(
+        MappingProxyType(
+            {
+                **_NOMIC_EMBED,
+                "embed_norm": "emb_ln",
+                "layer": "encoder.layers.{}.",
+                **_joined("attn.Wqkv", "q", "k", "v"),
+                "o": "attn.out_proj",
+                "attention_norm_sum": "norm1",
+                "gate": "mlp.fc12",
+                "up": "mlp.fc11",
+                "down": "mlp.fc2",
+                "mlp_norm_sum": "norm2",
+            }
+        ),
+        MappingProxyType(
+            {
+                **_NOMIC_EMBED,
+                "embed_norm": "embeddings.LayerNorm",
+                "layer": "layers.{}.",
+                "q": "self_attn.q_proj",
+                "k": "self_attn.k_proj",
+                "v": "self_attn.v_proj",
+                "o": "self_attn.o_proj",
+                "attention_norm_sum": "post_attention_layernorm",
+                "gate": "mlp.gate_proj",
+                "up": "mlp.up_proj",
+                "down": "mlp.down_proj",
+                "mlp_norm_sum": "post_mlp_layernorm",
+            }
+        ),
+    ),
+    ignored=("pooler.", "cls.", "lm_head."),
+)
+
+# Where the first product and the labels' product of a classifier are, by model type. A name that
+# begins with a dot lies with the encoder's tensors.
+HEADS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "bert": (".pooler.dense", "classifier"),
+        "roberta": ("classifier.dense", "classifier.out_proj"),
+        "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
+        "distilbert": ("pre_classifier", "classifier"),
+        "modernbert": ("head.dense", "classifier"),
+        "nomic_bert": (".pooler.dense", "classifier"),
+    }
+)

@@ -1,0 +1,420 @@
+"""`RequestStream`: one request's sequence outputs, made into the `RequestOutput`s that its caller asked for.
+
+The engine's own outputs and those that come over gRPC are assembled here alike: text, stop strings,
+deltas, log-probabilities.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import assert_never
+
+from weft.core.logprobs import new_logprobs, write_rows
+from weft.core.types import (
+    CompletionOutput,
+    FinishReason,
+    Logprob,
+    LogprobRow,
+    OutputKind,
+    PositionLogprobs,
+    Request,
+    RequestOutput,
+    SamplingParams,
+    SequenceOutput,
+)
+from weft.text.detokenizer import Detokenizer
+from weft.text.stops import StopMatcher
+from weft.text.tokenizer import Tokenizer
+
+# Texts are made when they are emitted, of many tokens at once; where that is late, of so many.
+_MAX_UNREAD = 256
+# Tokens before one whose text may complete a character with it.
+_REPAIR_TOKENS = 4
+
+
+class Due(Enum):
+    """When the reader of a stream is to have what is new of it."""
+
+    NOT_YET = "not yet"  # there is nothing, or too little to emit
+    SOON = "soon"  # more of an answer
+    NOW = "now"  # the beginning or the end of one
+
+
+class RequestStream:
+    """Collects the sequence outputs of one request and emits `RequestOutput`s, by its output kind.
+
+    Memory is that of the output itself, however far the consumer lags: deltas are merged, not queued.
+    With `ends_at_stops` an answer ends here at its stop string; without, who generates it searches for
+    them too, and says so with a `finish_reason`: until then only its text has ended.
+    """
+
+    def __init__(
+        self, request: Request, tokenizer: Tokenizer | None, *, ends_at_stops: bool = True
+    ) -> None:
+        self._request = request
+        self._kind = request.params.output_kind
+        self._tokenizer = tokenizer if request.params.detokenize else None
+        self._answers = [
+            _Answer(index, request, self._tokenizer, ends_at_stops=ends_at_stops)
+            for index in range(request.params.n)
+        ]
+        self._num_open = request.params.n
+        self._prompt_rows: list[LogprobRow] | None = None  # not read yet
+        self._prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+        self._num_cached_tokens: int | None = None
+        self._has_emitted_prompt = False
+        self._has_emitted_end = False
+        self._error: str | None = None
+        self._due = Due.NOT_YET
+
+    @property
+    def due(self) -> Due:
+        """When its reader is to have what was pushed and is not emitted yet."""
+        return self._due
+
+    @property
+    def error(self) -> str | None:
+        """The engine's sentence when an answer ended with `FinishReason.ERROR`: the request has failed."""
+        return self._error
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every answer has ended; `pop` may still have something to emit."""
+        return not self._num_open
+
+    def progress(self, index: int) -> tuple[int, FinishReason | None]:
+        """How many tokens an answer has, and why it has ended."""
+        answer = self._answers[index]
+        return answer.num_tokens, answer.finish_reason
+
+    def push(self, output: SequenceOutput) -> bool:
+        """Take what is new of one answer. True when a stop string just ended it.
+
+        The engine does not know about stop strings, so after True the caller has it end that answer.
+        Outputs of an answer that has ended are dropped: they were on their way already.
+        """
+        if self._num_cached_tokens is None:
+            self._num_cached_tokens = output.num_cached_tokens
+        if output.prompt_logprobs is not None and self._prompt_logprobs is None:
+            self._prompt_rows = self._prompt_rows or []
+            if not self._is_prompt_scored(self._prompt_rows):  # a server tells it with every answer
+                self._prompt_rows += output.prompt_logprobs
+        answer = self._answers[output.index]
+        if answer.has_ended:
+            return False
+        answer.num_draft_tokens = output.num_draft_tokens
+        answer.num_accepted_tokens = output.num_accepted_tokens
+        if output.finish_reason is FinishReason.ERROR:
+            self._error = output.error or "the engine failed to answer this request"
+        is_matched = answer.push(output)
+        if is_matched or output.finish_reason is not None:
+            self._num_open -= 1
+        self._due = self._due_after(answer)
+        return is_matched and output.finish_reason is None
+
+    def _is_prompt_scored(self, rows: Sequence[LogprobRow]) -> bool:
+        return len(rows) >= len(self._request.prompt_token_ids) - 1
+
+    async def read_prompt_soon(self) -> None:
+        """Before `pop`, which does the same: of a long prompt it takes half a second, here on a thread."""
+        await write_rows(len(self._prompt_rows or ()), self._read_prompt)
+
+    def _read_prompt(self) -> None:
+        """Give the scored positions of the prompt their texts."""
+        rows, token_ids = self._prompt_rows, self._request.prompt_token_ids
+        if rows is None or not self._is_prompt_scored(rows):
+            return
+        scored = new_logprobs(is_flat=self._request.params.flat_logprobs)
+        scored.append(None)
+        for position, row in enumerate(rows, start=1):
+            before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
+            scored.append(_logprobs_of(row, before, self._tokenizer))
+        self._prompt_rows, self._prompt_logprobs = None, scored
+
+    def abort(self) -> None:
+        """End every open answer with "abort"; text held back for stop strings is shown."""
+        for answer in self._answers:
+            if not answer.has_ended:
+                answer.finish(FinishReason.ABORT, None)
+        self._num_open = 0
+
+    def pop(self) -> RequestOutput | None:
+        """Everything new since the last `pop`, in one output; None when there is nothing to emit yet."""
+        self._due = Due.NOT_YET
+        match self._kind:
+            case OutputKind.DELTA:
+                outputs = [answer.delta() for answer in self._answers if answer.is_due]
+            case OutputKind.CUMULATIVE:
+                is_due = any(answer.is_due for answer in self._answers)
+                outputs = [answer.whole() for answer in self._answers] if is_due else []
+            case OutputKind.FINAL_ONLY:
+                is_due = self.is_finished and not self._has_emitted_end
+                outputs = [answer.whole() for answer in self._answers] if is_due else []
+            case _:
+                assert_never(self._kind)
+        if not outputs:
+            return None
+        self._has_emitted_end = self.is_finished
+        return self._output(outputs)
+
+    def _due_after(self, answer: "_Answer") -> Due:
+        """When to emit, now that there is more of this answer."""
+        if self._kind is OutputKind.FINAL_ONLY:
+            return Due.NOT_YET if self._num_open else Due.NOW
+        if self._due is Due.NOW or not answer.is_due:
+            return self._due
+        return Due.SOON if answer.has_begun and not answer.has_ended else Due.NOW
+
+    def _output(self, outputs: list[CompletionOutput]) -> RequestOutput:
+        self._read_prompt()
+        is_repeat = self._kind is OutputKind.DELTA and self._has_emitted_prompt
+        self._has_emitted_prompt = self._has_emitted_prompt or self._prompt_logprobs is not None
+        return RequestOutput(
+            request_id=self._request.request_id,
+            prompt=self._request.prompt,
+            prompt_token_ids=self._request.prompt_token_ids,
+            outputs=outputs,
+            is_finished=self._has_emitted_end,
+            prompt_logprobs=None if is_repeat else self._prompt_logprobs,
+            num_cached_tokens=self._num_cached_tokens or 0,
+        )
+
+
+class _Answer:
+    """One of the n answers: all of it so far, and how much of it has been emitted.
+
+    Texts and log-probabilities are made of the engine's numbers when they are emitted, of many tokens
+    at once; texts in which stop strings are searched, when they come.
+    """
+
+    __slots__ = (
+        "_detokenizer",
+        "_ends_at_stops",
+        "_has_emitted_end",
+        "_has_silent_end",
+        "_is_cut",
+        "_logprob_sum",
+        "_logprobs",
+        "_matcher",
+        "_num_emitted_texts",
+        "_num_emitted_tokens",
+        "_num_read",
+        "_params",
+        "_prompt_tail",
+        "_rows",
+        "_stop_ids",
+        "_stop_reason",
+        "_texts",
+        "_token_ids",
+        "_tokenizer",
+        "finish_reason",
+        "index",
+        "num_accepted_tokens",
+        "num_draft_tokens",
+    )
+
+    def __init__(
+        self, index: int, request: Request, tokenizer: Tokenizer | None, *, ends_at_stops: bool
+    ) -> None:
+        self.index = index
+        self.finish_reason: FinishReason | None = None
+        self._params: SamplingParams = request.params
+        self._tokenizer = tokenizer
+        self._prompt_tail = request.prompt_token_ids[-_REPAIR_TOKENS:]
+        self._detokenizer = _detokenizer(request, tokenizer)
+        self._matcher = _matcher(request.params)
+        self._ends_at_stops = ends_at_stops
+        self._is_cut = False  # a stop string has been found: no more text is shown
+        self._stop_ids = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
+        self._stop_reason: int | str | None = None
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._num_read = 0  # tokens that are in the texts
+        self._has_silent_end = False  # the last token is no text
+        self._rows: list[LogprobRow] = []  # of the last tokens, still as they came
+        self._logprobs = new_logprobs(is_flat=request.params.flat_logprobs)
+        self._logprob_sum = 0.0
+        self._num_emitted_texts = 0
+        self._num_emitted_tokens = 0
+        self._has_emitted_end = False
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far, emitted or not."""
+        return len(self._token_ids)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more tokens come."""
+        return self.finish_reason is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any of it was emitted."""
+        return self._num_emitted_tokens > 0
+
+    @property
+    def has_new(self) -> bool:
+        """Whether there is anything that was not emitted yet."""
+        return (
+            self._num_emitted_tokens < len(self._token_ids)
+            or self._num_emitted_texts < len(self._texts)
+            or (self.finish_reason is not None and not self._has_emitted_end)
+        )
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to emit now: the first, the last, or `stream_interval` tokens."""
+        interval = self._params.stream_interval
+        if interval is None or self.finish_reason is not None or not self._num_emitted_tokens:
+            return self.has_new
+        return len(self._token_ids) - self._num_emitted_tokens >= interval
+
+    def push(self, output: SequenceOutput) -> bool:
+        """Take what is new; True at a stop string."""
+        if output.logprobs:
+            self._rows += output.logprobs
+        if output.finish_reason is not None:
+            self._has_silent_end = self._ends_silently(output)
+        if self._matcher is not None:
+            stop = self._search(self._matcher, output.token_ids)
+            if stop is not None:
+                self.finish(FinishReason.STOP, stop)
+                return True
+        else:
+            self._token_ids += output.token_ids
+            if len(self._token_ids) - self._num_read >= _MAX_UNREAD:
+                self._read()
+        if len(self._rows) >= _MAX_UNREAD:
+            self._read_logprobs()
+        if output.finish_reason is not None:
+            self.finish(output.finish_reason, output.stop_reason)
+        return False
+
+    def finish(self, reason: FinishReason, stop_reason: int | str | None) -> None:
+        """End the answer; unless a stop string cut it, what was held back is shown."""
+        self.finish_reason = reason
+        self._stop_reason = stop_reason
+        if not self._is_cut:
+            self._read()
+            if self._matcher is not None:
+                self._show(self._matcher.flush())
+            if self._detokenizer is not None:
+                self._show(self._detokenizer.flush())
+
+    def delta(self) -> CompletionOutput:
+        """What is new since the last output."""
+        self._read()
+        return self._output(self._num_emitted_texts, self._num_emitted_tokens)
+
+    def whole(self) -> CompletionOutput:
+        """Everything so far."""
+        self._read()
+        # One string from here on, so that the next whole output does not join every piece again.
+        self._texts = ["".join(self._texts)] if self._texts else []
+        return self._output(0, 0)
+
+    def _output(self, first_text: int, first_token: int) -> CompletionOutput:
+        has_logprobs = self._params.logprobs is not None
+        if has_logprobs:
+            self._read_logprobs()
+        self._num_emitted_texts = len(self._texts)
+        self._num_emitted_tokens = len(self._token_ids)
+        self._has_emitted_end = self.finish_reason is not None
+        return CompletionOutput(
+            index=self.index,
+            text="".join(self._texts[first_text:]),
+            token_ids=self._token_ids[first_token:],
+            cumulative_logprob=self._logprob_sum if has_logprobs else None,
+            logprobs=self._logprobs[first_token:] if has_logprobs else None,
+            finish_reason=self.finish_reason,
+            stop_reason=self._stop_reason,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
+        )
+
+    def _ends_silently(self, output: SequenceOutput) -> bool:
+        """Whether the answer's last token is a stop token, and is not to be shown.
+
+        A model without an end-of-sequence token stops with the last token of its grammar, which is
+        text like any other.
+        """
+        return (
+            output.finish_reason is FinishReason.STOP
+            and bool(output.token_ids)
+            and output.token_ids[-1] in self._stop_ids
+            and not self._params.include_stop_str_in_output
+        )
+
+    def _search(self, matcher: StopMatcher, token_ids: Sequence[int]) -> str | None:
+        """Take tokens one by one, so that a step of many reads like many steps, to the first stop string."""
+        num_after = len(self._token_ids) + len(token_ids) - self._has_silent_end
+        for token_id in token_ids:
+            self._token_ids.append(token_id)
+            if self._detokenizer is None or self._is_cut or len(self._token_ids) > num_after:
+                continue
+            self._num_read = len(self._token_ids)
+            text = self._detokenizer.push(token_id)
+            if text:
+                is_searched = self._num_read > self._params.min_tokens
+                found = matcher.push(text, is_searched=is_searched)
+                self._show(found.text)
+                self._is_cut = found.stop is not None
+                if self._is_cut and self._ends_at_stops:
+                    return found.stop
+        return None
+
+    def _read(self) -> None:
+        """Make text of the tokens that have come since the last time."""
+        end = len(self._token_ids) - self._has_silent_end
+        if self._num_read < end and self._matcher is None:
+            unread = self._token_ids[self._num_read : end]
+            self._num_read = end
+            if self._detokenizer is not None:
+                self._show(self._detokenizer.read(unread))
+
+    def _read_logprobs(self) -> None:
+        """The same for log-probabilities, one row a token."""
+        first = len(self._logprobs)
+        token_ids = self._prompt_tail + self._token_ids[max(0, first - _REPAIR_TOKENS) :]
+        num_before = len(token_ids) - (len(self._token_ids) - first)
+        for position, row in enumerate(self._rows, start=num_before):
+            if position >= len(token_ids):
+                break  # a stop string came before
+            before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
+            self._logprobs.append(_logprobs_of(row, before, self._tokenizer))
+            self._logprob_sum += row[0][1]
+        self._rows = []
+        assert len(self._logprobs) == len(self._token_ids), "a token without log-probabilities"
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._texts.append(text)
+
+
+def _detokenizer(request: Request, tokenizer: Tokenizer | None) -> Detokenizer | None:
+    if tokenizer is None:
+        return None
+    return tokenizer.detokenizer(
+        skip_special_tokens=request.params.skip_special_tokens,
+        spaces_between_special_tokens=request.params.spaces_between_special_tokens,
+        prompt_token_ids=request.prompt_token_ids,
+    )
+
+
+def _matcher(params: SamplingParams) -> StopMatcher | None:
+    if not params.stop_strings:
+        return None
+    return StopMatcher(params.stop_strings, is_included=params.include_stop_str_in_output)
+
+
+def _logprobs_of(
+    row: LogprobRow, before: Sequence[int], tokenizer: Tokenizer | None
+) -> PositionLogprobs:
+    def entries() -> Iterator[tuple[int, Logprob]]:
+        for token_id, logprob, rank in row:
+            text = None if tokenizer is None else tokenizer.token_to_text(token_id, before)
+            yield token_id, Logprob(logprob, rank, text)
+
+    return dict(entries())

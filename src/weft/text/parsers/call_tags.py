@@ -1,0 +1,124 @@
+"""The structural tag under which a model has to call tools in the format that its family writes.
+
+All of it is taken from the family's row: the example of one call is cut at its name and its arguments,
+and what is around them is what the model has to write around others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.text.parsers.families import ToolFamily
+from weft.text.parsers.forms.arguments import Format, const, one_of, sequence
+from weft.text.parsers.forms.form import JsonArguments
+from weft.text.parsers.forms.harmony import THOUGHT_TAG, TURN_START
+
+_NAME = "get_weather"
+_NUMBER = ":0"
+_ANY_NUMBER = {"type": "regex", "pattern": ":[0-9]{1,4}"}
+# What models put between their thoughts and a call.
+_SPACES = ("", "\n", "\n\n", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The texts around names and arguments."""
+
+    before: str
+    middle: str
+    sample: str
+    after: str
+    between: str
+
+    @classmethod
+    def of(cls, family: ToolFamily, end_texts: Sequence[str]) -> "_Layout | None":
+        """As the example has it. What ends the model's turn is not written: the turn's end is."""
+        form = family.form or JsonArguments()
+        sample = form.sample_of(family.example)
+        before, name, rest = family.example.partition(_NAME)
+        middle, found, after = rest.partition(sample) if sample else ("", "", "")
+        if not (name and found):
+            return None
+        for text in end_texts:
+            after = after.removesuffix(text)
+        between = f"{after}\n{before}" if family.between is None else family.between
+        return cls(before, middle, sample, after, between)
+
+
+def call_tag(
+    family: ToolFamily,
+    schemas: Mapping[str, Mapping[str, Any]],
+    *,
+    is_parallel: bool,
+    has_thoughts: bool = False,
+    num_earlier_calls: int = 0,
+    end_texts: Sequence[str] = (),
+) -> Format | None:
+    """One call of one of the tools, or more with `is_parallel`; None where the family cannot write them.
+
+    `schemas` are those of the tools' arguments, objects, by the tools' names.
+    `has_thoughts`: white space may come first, and of a family that writes its thoughts as it writes
+    calls, thoughts. `end_texts` are the tokens that end the model's turn.
+    """
+    layout = _Layout.of(family, end_texts)
+    if layout is None:
+        return None
+    is_single = family.is_harmony or not is_parallel  # the end of a call in harmony is the turn's
+    number = const(f":{num_earlier_calls}") if is_single else _ANY_NUMBER
+    end = _shared(layout.after, layout.between)
+    separator = layout.between.removeprefix(end)
+    tags = []
+    for name, schema in schemas.items():
+        content = _content(family, layout, schema, number)
+        if content is None:
+            return None
+        tags.append({"type": "tag", "begin": name, "content": content, "end": end})
+    calls = {
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": separator,
+        "at_least_one": True,
+        "stop_after_first": is_single,
+    }
+    start = _start(family, layout.before, has_thoughts=has_thoughts)
+    whole = sequence(start, calls, *_tail(layout.after.removeprefix(end), separator))
+    return {"type": "structural_tag", "format": whole}
+
+
+def _content(
+    family: ToolFamily, layout: _Layout, schema: Mapping[str, Any], number: Format
+) -> Format | None:
+    """What follows the name, up to the end of the arguments."""
+    form = family.form or JsonArguments()
+    arguments = form.write(schema, layout.sample)
+    if arguments is None:
+        return None
+    if family.counts_ids:
+        return sequence(number, const(layout.middle.removeprefix(_NUMBER)), arguments)
+    return sequence(const(layout.middle), arguments)
+
+
+def _shared(one: str, other: str) -> str:
+    """What both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return one[: next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))]
+
+
+def _tail(text: str, separator: str) -> list[Format]:
+    """What follows the last call.
+
+    White space that could lead to another may end the answer too: a model that writes it and meant
+    to say something else would have to call again.
+    """
+    space = separator[: len(separator) - len(separator.lstrip())]
+    if text:
+        return [const(text)]
+    return [one_of([const(""), const(space)])] if space else []
+
+
+def _start(family: ToolFamily, before: str, *, has_thoughts: bool) -> Format:
+    if not has_thoughts:
+        return const(before)
+    if family.is_harmony:
+        return one_of([const(before), sequence(THOUGHT_TAG, const(TURN_START + before))])
+    return one_of([const(space + before) for space in _SPACES])

@@ -1,0 +1,48 @@
+"""How the APIs are to behave."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from weft.core.declare import Flag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiOptions:
+    """How the APIs behave, whoever asks; each field is the flag of `weft serve` with its name.
+
+    `tool_call_parser` and `reasoning_parser` are names of `weft.text.parsers`, None for none; "auto"
+    has been resolved by the chat template before this is made.
+    """
+
+    chat_template_content_format: Annotated[
+        Literal["auto", "string", "openai"],
+        Flag(
+            "How the template gets contents: as text, or as lists of parts; auto reads it off the template.",
+            "API",
+        ),
+    ] = "auto"
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    enable_auto_tool_choice: Annotated[
+        bool, Flag("Let the model choose whether to call a tool.", "API")
+    ] = True
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool, Flag('Hide the tools from the model when tool_choice is "none".', "API")
+    ] = False
+    response_role: Annotated[str, Flag("Role of the messages that are answered.", "API")] = (
+        "assistant"
+    )
+    return_tokens_as_token_ids: Annotated[
+        bool, Flag("Write the tokens of log-probabilities as token_id:ID.", "API")
+    ] = False
+    enable_prompt_tokens_details: Annotated[
+        bool, Flag("Say how many prompt tokens came from the prefix cache.", "API")
+    ] = True
+    enable_force_include_usage: Annotated[
+        bool, Flag("End every stream with its usage, asked for or not.", "API")
+    ] = False
+    max_n: Annotated[int, Flag("Most answers that one request may ask for.", "API")] = 128
+    allow_runtime_lora_updating: Annotated[
+        bool,
+        Flag("Let holders of a control key load and unload adapters, from any directory.", "API"),
+    ] = False

@@ -1,0 +1,1 @@
+"""What every gRPC server and channel of ours is made with."""

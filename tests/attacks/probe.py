@@ -1,0 +1,91 @@
+"""`python -m tests.attacks.probe serve ...`: `weft`, with a probe on its event loop.
+
+A pause is what the loop's own thread computes between two turns of the probe, and what the process's
+other threads compute while it cannot go on: with the interpreter's lock they hold it up. Time in which
+the system ran somebody else is neither, so that a busy machine pauses nobody.
+"""
+
+import operator
+import os
+import threading
+import time
+from concurrent.futures import Future
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import uvloop
+
+from weft.cli.main import main
+
+ADDRESS = "PROBE_ADDRESS"
+_TICK_S = 0.002
+
+
+class Probe:
+    """Ticks on a loop from its first turn."""
+
+    def __init__(self, loop: uvloop.Loop) -> None:
+        self._loop = loop
+        self._pause_s = 0.0
+        self._times = _times()
+        loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._measure()
+        self._loop.call_later(_TICK_S, self._tick)
+
+    def _measure(self) -> None:
+        before, self._times = self._times, _times()
+        wall_s, own_s, all_s = map(operator.sub, self._times, before)
+        held_s = min(max(wall_s - own_s - _TICK_S, 0), max(all_s - own_s, 0))
+        self._pause_s = max(self._pause_s, own_s + held_s)
+
+    def _take(self) -> float:
+        """The longest pause, with the one that has just been: an answer may leave at its end."""
+        taken: Future[float] = Future()
+
+        def take() -> None:
+            self._measure()
+            taken.set_result(self._pause_s)
+            self._pause_s = 0.0
+
+        self._loop.call_soon_threadsafe(take)
+        return taken.result()
+
+    def serve(self, address: str) -> None:
+        """Answer every message with the longest pause since the last, and how far memory grew at its height."""
+        base_bytes = 0
+        with Client(address) as asker:
+            while _says_something(asker):
+                asker.send((self._take(), _memory("VmHWM") - base_bytes))
+                Path("/proc/self/clear_refs").write_text("5")  # the height is now what there is
+                base_bytes = _memory("VmRSS")
+
+
+def _times() -> tuple[float, float, float]:
+    return time.perf_counter(), time.thread_time(), time.process_time()
+
+
+def _memory(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{name}:")[2].split()[0]) * 1024
+
+
+def _says_something(asker) -> bool:
+    try:
+        asker.recv()
+    except (EOFError, OSError):
+        return False
+    return True
+
+
+def _probed_loop(make=uvloop.new_event_loop) -> uvloop.Loop:
+    loop = make()
+    probe = Probe(loop)
+    threading.Thread(target=probe.serve, args=(os.environ[ADDRESS],), daemon=True).start()
+    return loop
+
+
+if __name__ == "__main__":
+    uvloop.new_event_loop = _probed_loop
+    main()

@@ -1,0 +1,97 @@
+"""A server under attack: its own process, what is sent to it, and what its probe says of that."""
+
+import http.client
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+
+import grpc
+
+from tests.attacks.bodies import Attack
+from tests.attacks.messages import MessageAttack
+from tests.attacks.probe import ADDRESS
+from tests.cli.running import Server, running
+from weft.rpc.methods import METHODS
+
+PROBED = (sys.executable, "-m", "tests.attacks.probe")
+CONTROL_KEY = "for-control"
+_TIMEOUT_S = 120
+_ENDLESS = ("SubscribeKvEvents",)
+_WATCH_S = 1
+_UNBOUNDED = (("grpc.max_send_message_length", -1),)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Since the last one: the longest pause of the loop, and by how much memory grew at its height."""
+
+    pause_s: float
+    grown_bytes: int
+
+
+class Target:
+    """A probed server."""
+
+    def __init__(self, server: Server, asker: Connection) -> None:
+        self.server = server
+        self._asker = asker
+        self._place = server.http.removeprefix("http://")
+
+    def read(self) -> Reading:
+        """What was measured since the last reading."""
+        self._asker.send("read")
+        return Reading(*self._asker.recv())
+
+    def send(self, attack: Attack | MessageAttack, body: bytes) -> int | str:
+        """How it ends: HTTP's status, or the name of gRPC's."""
+        if isinstance(attack, Attack):
+            return self.post(attack.path, body)[0]
+        return self._call(attack.method, body)
+
+    def is_well(self) -> bool:
+        """Whether both servers answer."""
+        with urllib.request.urlopen(f"{self.server.http}/health", timeout=_TIMEOUT_S) as answer:
+            return answer.status == 200 and self._call("HealthCheck", b"") == "OK"
+
+    def _call(self, method: str, body: bytes) -> str:
+        timeout_s = _WATCH_S if method in _ENDLESS else _TIMEOUT_S
+        with grpc.insecure_channel(self.server.address, options=_UNBOUNDED) as channel:
+            try:
+                for _ in channel.unary_stream(METHODS[method].path)(body, timeout=timeout_s):
+                    pass
+            except grpc.RpcError as error:
+                return error.code().name
+        return "OK"
+
+    def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer."""
+        connection = http.client.HTTPConnection(self._place, timeout=_TIMEOUT_S)
+        try:
+            headers = {"content-type": "application/json", "authorization": f"Bearer {CONTROL_KEY}"}
+            connection.request("POST", path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def target(*argv: str) -> Iterator[Target]:
+    """A server until the end of the block."""
+    with tempfile.TemporaryDirectory() as directory:
+        address = str(Path(directory, "probe"))
+        with (
+            Listener(address) as listener,
+            running(
+                *argv, "--control-api-key", CONTROL_KEY, program=PROBED, **{ADDRESS: address}
+            ) as server,
+            listener.accept() as asker,
+        ):
+            found = Target(server, asker)
+            found.read()
+            yield found

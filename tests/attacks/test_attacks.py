@@ -1,0 +1,147 @@
+"""Whatever one caller sends, the others are served: how long it holds the event loop, and what it takes."""
+
+import random
+from itertools import cycle, islice
+
+import pytest
+
+from tests.attacks.bodies import BASES, KINDS, Attack, attacks, fields_by_path
+from tests.attacks.messages import MessageAttack, message_attacks
+from tests.attacks.target import Target, target
+from weft.rpc.methods import METHODS
+
+MAX_PAUSE_S = 0.05
+MAX_GROWTH = 4  # bodies
+# What is there anyway: a text of 32,768 tokens' context while it is cut into tokens, pages of the heap.
+FIXED_BYTES = 160 * 2**20
+# A pause that the attack makes comes each time; one that the machine makes does not.
+TRIES = 3
+NUM_OF_FUZZ = 400
+
+GENERATING = ("embedded:echo?max_len=32768",)
+POOLING = (
+    "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&vocab=400&max_len=2048",
+    "--runner=pooling",
+)
+
+
+def misses(aimed: Target, attack: Attack | MessageAttack) -> list[str]:
+    """What it broke, each time that it was tried."""
+    body = attack.body()
+    found: list[str] = []
+    for _ in range(TRIES):
+        aimed.read()
+        status = aimed.send(attack, body)
+        reading = aimed.read()
+        most_bytes = MAX_GROWTH * len(body) + FIXED_BYTES
+        if reading.pause_s < MAX_PAUSE_S and reading.grown_bytes < most_bytes and is_told(status):
+            return []
+        found.append(f"{attack}: {status}, {reading}, body of {len(body)} bytes")
+    return found
+
+
+def is_told(status: int | str) -> bool:
+    """Whether the caller was answered, or told what is wrong: by HTTP's status, or gRPC's."""
+    return status not in (0, 500, "INTERNAL", "UNKNOWN", "UNAVAILABLE")
+
+
+def run(argv: tuple[str, ...], chosen) -> list[str]:
+    """All that the attacks broke, on a server that is there afterwards as before."""
+    with target(*argv) as aimed:
+        found = [miss for attack in chosen for miss in misses(aimed, attack)]
+        assert aimed.is_well()
+    return found
+
+
+def one_for_each_path() -> list[Attack]:
+    """In the field that a body is about or in one that there is not, another kind for each endpoint."""
+    kinds = iter(KINDS)
+    names = cycle((None, "an_unknown_field"))
+    return [
+        Attack(path, next(names) or next(iter(base)), next(kinds)) for path, base in BASES.items()
+    ]
+
+
+def one_for_each_call() -> list[MessageAttack]:
+    """A few of every call, each of another kind and in another field."""
+    return [
+        attack
+        for name in METHODS
+        for attack in islice((a for a in message_attacks() if a.method == name), 0, 120, 17)
+    ]
+
+
+def test_every_endpoint_that_takes_a_body_is_attacked():
+    """A new one needs a body here to be attacked in."""
+    assert fields_by_path().keys() == BASES.keys()
+
+
+def test_no_body_holds_the_event_loop():
+    """One kind for each endpoint; all of them are tried by the slow tests."""
+    assert run(GENERATING, one_for_each_path()) == []
+
+
+def test_no_message_holds_the_event_loop():
+    """One kind or another for each call; all of them are tried by the slow tests."""
+    assert run(GENERATING, one_for_each_call()) == []
+
+
+# What once held a server for seconds, or ended it.
+KNOWN = (
+    Attack("/tokenize", "prompt", "text"),
+    Attack("/tokenize", "prompt", "spaces"),
+    Attack("/tokenize", "prompt", "one_emoji"),
+    Attack("/tokenize", "prompt", "text_of_a_context"),
+    Attack("/tokenize", "messages", "messages"),
+    Attack("/v1/completions", "prompt", "too_many_lists"),
+    Attack("/v1/completions", "prompt", "lists"),
+    Attack("/v1/completions", "prompt", "too_many_ids"),
+    Attack("/v1/completions", "prompt", "ids"),
+    Attack("/v1/completions", "prompt", "lists_of_ids"),
+    Attack("/v1/completions", "prompt", "texts_at_once"),
+    Attack("/v1/completions", "bad_words", "strings"),
+    Attack("/v1/completions", "stop", "strings"),
+    Attack("/v1/completions", "an_unknown_field", "keys"),
+    Attack("/v1/completions", "an_unknown_field", "deeper_lists"),
+    Attack("/v1/completions", "an_unknown_field", "long_number"),
+    Attack("/detokenize", "tokens", "ids"),
+    Attack("/detokenize", "tokens", "too_many_ids"),
+    Attack("/inference/v1/generate", "token_ids", "ids"),
+    Attack("/v1/chat/completions", "messages", "messages"),
+    Attack("/v1/chat/completions", "messages", "long_messages"),
+    Attack("/v1/chat/completions", "messages", "parts"),
+    Attack("/v1/chat/completions", "messages", "calls"),
+    Attack("/v1/chat/completions", "tools", "tools"),
+    Attack("/v1/messages", "messages", "messages"),
+    Attack("/v1/responses", "input", "messages"),
+    Attack("/pooling", "embed_dtype", "emoji"),
+)
+
+
+@pytest.mark.slow
+def test_what_once_held_the_event_loop_does_not():
+    """The list of attacks that were found; a new find is added here."""
+    assert run(GENERATING, KNOWN) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argv", [GENERATING, POOLING], ids=["generating", "pooling"])
+def test_no_body_of_a_fuzz_holds_the_event_loop(argv):
+    """Any kind in any field of any endpoint, drawn anew with each change of the table."""
+    assert run(argv, random.Random(1).sample(list(attacks()), NUM_OF_FUZZ)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argv", [GENERATING, POOLING], ids=["generating", "pooling"])
+def test_no_message_of_a_fuzz_holds_the_event_loop(argv):
+    """Any kind in any field of any call."""
+    assert run(argv, random.Random(1).sample(list(message_attacks()), NUM_OF_FUZZ)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_input_of_a_pooling_model_holds_the_event_loop(kind):
+    """Texts and ids in every number and length."""
+    paths = ("/v1/embeddings", "/pooling", "/rerank")
+    fields = {"/rerank": "documents"}
+    assert run(POOLING, [Attack(path, fields.get(path, "input"), kind) for path in paths]) == []

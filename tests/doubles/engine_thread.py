@@ -1,0 +1,73 @@
+"""`EngineThread`: the engine's loop on a thread, behind a mailbox that blocks when there is no command.
+
+A script of commands gives the loop a turn whenever it asks for one. This one does not: what the loop
+leaves for "the next turn" never happens here unless somebody sends something.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from tests.busy import PATIENCE_S
+from tests.doubles.fake_runner import FakeRunner
+from tests.doubles.stepping import make_config
+from weft.engine.front.local_client import QueueMailbox
+from weft.engine.loop import EngineLoop
+from weft.engine.messages import Command, Event, Stop
+
+
+class GatedRunner(FakeRunner):
+    """A `FakeRunner` that takes no step before `allow`."""
+
+    def __init__(self, vocab_size: int = 64) -> None:
+        super().__init__(vocab_size)
+        self.num_logit_rows: list[int] = []  # of each step that was computed
+        self._gate = threading.Semaphore(0)
+
+    def allow(self, num_steps: int) -> None:
+        """Let so many more steps happen."""
+        self._gate.release(num_steps)
+
+    def forward(self, batch):
+        """See `Runner`."""
+        assert self._gate.acquire(timeout=PATIENCE_S), "nobody allowed this step"
+        logits = super().forward(batch)
+        self.num_logit_rows.append(len(logits))
+        return logits
+
+
+class EngineThread:
+    """Runs as a context; what the engine says comes from `until`."""
+
+    def __init__(self, runner: FakeRunner | None = None) -> None:
+        self._config = make_config()
+        self._runner = runner or FakeRunner()
+        self._mailbox = QueueMailbox()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run)
+
+    def send(self, *commands: Command) -> None:
+        """Leave commands."""
+        for command in commands:
+            self._mailbox.post(command)
+
+    def until(self, is_last: Callable[[Event], bool]) -> list[Event]:
+        """All events up to the one that is asked for; `queue.Empty` if it does not come."""
+        events = [self._events.get(timeout=PATIENCE_S)]
+        while not is_last(events[-1]):
+            events.append(self._events.get(timeout=PATIENCE_S))
+        return events
+
+    def __enter__(self) -> "EngineThread":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.send(Stop(0.0))
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        cache = self._config.cache_config
+        self._runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        EngineLoop(self._config, self._runner, self._mailbox, self._events.put, str).run()

@@ -1,0 +1,161 @@
+"""Workers over gRPC: a picker that follows a real Weft server with a fake engine behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.busy import PATIENCE_S
+from tests.doubles.fake_engine import FakeEngine
+from tests.epp.pools import HEAD, request, until
+from tests.rpc.calls import TOKENIZER_FILES
+from weft.core.errors import ConfigError
+from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
+from weft.epp.build import Picker, open_picker
+from weft.epp.config.options import PickerOptions
+from weft.epp.pool.pool import reachable
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
+
+CONFIG = (
+    HEAD + "plugins:\n- type: queue-scorer\n"
+    "- {type: precise-prefix-cache-producer, name: p,"
+    " parameters: {tokenProcessorConfig: {blockSizeTokens: 2}}}\n"
+    "- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: p}}\n"
+)
+HASHES = [bytes([i]) * 32 for i in range(9)]
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    """The engine behind the worker."""
+    return FakeEngine()
+
+
+@pytest.fixture
+async def worker(engine: FakeEngine) -> AsyncIterator[str]:
+    """host:port of a worker."""
+    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0, heartbeat_s=0.05))
+    yield f"127.0.0.1:{await server.start()}"
+    await server.stop()
+
+
+@pytest.fixture
+async def picker(worker: str) -> AsyncIterator[Picker]:
+    """A picker over that worker and one endpoint that is not there."""
+    options = PickerOptions(
+        config_text=CONFIG, endpoints=(worker, "127.0.0.2:1"), default_engine="vllm-grpc",
+        refresh_metrics_interval_s=0.05,
+    )  # fmt: skip
+    picker = await open_picker(options)
+    yield picker
+    await picker.close()
+
+
+def batch(number: int, *events: KvEvent) -> KvEventBatch:
+    return KvEventBatch(sequence_number=number, timestamp=1.5, events=list(events))
+
+
+def stored(*numbers: int, parent: int | None = None) -> BlockStored:
+    """Blocks by number, of two tokens each."""
+    return BlockStored(
+        block_hashes=[HASHES[n] for n in numbers],
+        parent_block_hash=None if parent is None else HASHES[parent],
+        token_ids=[token for n in numbers for token in (n, n)],
+        block_size=2,
+    )
+
+
+async def cached(picker: Picker, num_blocks: int) -> dict[str, int]:
+    """Cached tokens, by endpoint, of a prompt made of blocks 0, 1, 2..."""
+    tokens = [token for n in range(num_blocks) for token in (n, n)]
+    await picker.director.pick(request(*tokens), None)
+    return picker.decisions.get("r").cached_tokens.get("p", {})
+
+
+async def until_cached(picker: Picker, num_blocks: int, expected: dict[str, int]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while await cached(picker, num_blocks) != expected:  # noqa: ASYNC110 - asked, not told
+            await asyncio.sleep(0.02)
+
+
+async def test_events_of_workers_reach_the_scorers(picker: Picker, engine: FakeEngine, worker: str):
+    """Stored, removed, cleared; what came before the subscription too."""
+    await engine.publish(batch(0, stored(0, 1)))
+    await engine.publish(batch(1, stored(2, parent=1)))
+    await until_cached(picker, 3, {worker: 6})
+    assert (await picker.director.pick(request(0, 0, 1, 1), None)).endpoints == (worker,)
+    await engine.publish(batch(2, BlockRemoved(block_hashes=[HASHES[1]])))
+    await until_cached(picker, 3, {worker: 2})
+    await engine.publish(batch(3, AllBlocksCleared()))
+    await until_cached(picker, 3, {})
+
+
+async def test_workers_that_want_keys_are_followed(engine: FakeEngine):
+    """Load with the API key, events with the control key: they hold the tokens of everybody's prompts."""
+    keys = {"api_keys": ("user",), "control_api_keys": ("admin",)}
+    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0, heartbeat_s=0.05, **keys))
+    worker = f"127.0.0.1:{await server.start()}"
+    picker = await open_picker(PickerOptions(
+        config_text=CONFIG, endpoints=(worker,), default_engine="vllm-grpc",
+        refresh_metrics_interval_s=0.05, engine_api_key="user", engine_control_api_key="admin",
+    ))  # fmt: skip
+    await engine.publish(batch(0, stored(0)))
+    await until_cached(picker, 1, {worker: 2})
+    (endpoint,) = picker.pool
+    await until(lambda: endpoint.loaded_at is not None)
+    await picker.close()
+    await server.stop()
+
+
+@pytest.mark.parametrize("name", ["engine_api_key", "engine_control_api_key"])
+def test_an_empty_key_is_refused(name: str):
+    """An unset variable in a start script is no key."""
+    with pytest.raises(ConfigError, match=name.replace("_", "-")):
+        PickerOptions(**{name: " "})
+
+
+async def test_gap_clears_the_endpoint(picker: Picker, engine: FakeEngine, worker: str):
+    """What was missed may have been a removal."""
+    await engine.publish(batch(0, stored(0)))
+    await until_cached(picker, 1, {worker: 2})
+    await engine.publish(batch(5, BlockStored(
+        block_hashes=[HASHES[7]], parent_block_hash=None, token_ids=[7, 7], block_size=2
+    )))  # fmt: skip
+    await until_cached(picker, 1, {})
+    (first, _) = picker.pool
+    index = picker.assembly.plugins["p"].index
+    assert index.num_blocks(first) == 1
+
+
+async def test_load_of_workers_is_asked_for(picker: Picker):
+    """By GetLoads: workers have no metrics page. An absent worker stays unknown and visible."""
+    worker, absent = picker.pool
+    await until(lambda: worker.loaded_at is not None)
+    await until(lambda: absent.num_poll_failures > 1)
+    assert absent.loaded_at is None
+    assert list(reachable(picker.pool.ready)) == [worker]
+    text = (await picker.metrics_text()).decode()
+    assert 'llm_d_epp_flow_control_stale_endpoints{detector="utilization-detector"} 1.0' in text
+
+
+async def test_picker_closes_twice_without_a_trace(picker: Picker):
+    """No task outlives it."""
+    before = {task for task in asyncio.all_tasks() if "kv-events" in task.get_name()}
+    assert before
+    await picker.close()
+    await picker.close()
+    assert all(task.done() for task in before)
+
+
+async def test_unknown_engine_is_refused_at_start():
+    """A typo must not mean another server's metrics."""
+    with pytest.raises(ConfigError, match="default engine: 'vlmm' is unknown; known: vllm-grpc"):
+        await open_picker(PickerOptions(endpoints=("10.0.0.1:1",), default_engine="vlmm"))
+
+
+async def test_certificates_that_cannot_be_read_stop_the_start():
+    """Rather than every poll."""
+    source = "{type: metrics-data-source, parameters: {scheme: https, caCertPath: /no/such/file}}"
+    with pytest.raises(ConfigError, match="a certificate cannot be read"):
+        await open_picker(PickerOptions(config_text=HEAD + f"plugins: [{source}]"))

@@ -1,0 +1,263 @@
+"""Large bodies, whatever is in them: nobody else waits for them, and they arrive as they were sent."""
+
+import asyncio
+import gzip
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.doubles.loop_probe import loop_probe
+from tests.epp.pools import Bench, bench, pool_of
+from tests.epp.server.messages import (
+    Stream,
+    grpc_headers,
+    request_body,
+    request_headers,
+)
+from weft.epp.server.limits import Limits
+from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from weft.pb.vllm_engine_pb2 import GenerateRequest, MultimodalInputs, TokenizedInput
+
+MIB = 2**20
+MAX_PAUSE_S = 0.05
+PIECE = 2**16
+CONFIG = """\
+plugins:
+- type: queue-scorer
+- type: prefix-cache-scorer
+- {type: precise-prefix-cache-producer, name: p, parameters: {speculativeIndexing: true}}
+- {type: prefix-cache-scorer, name: q, parameters: {prefixMatchInfoProducerName: p}}
+"""
+MAX_VALUES = 8000  # about as many are read at once
+Make = Callable[..., bytes]
+
+
+def repeated(head: bytes, item: bytes, tail: bytes) -> Make:
+    """A body of about so many bytes, of one item over and over, at most so many times."""
+
+    def make(num_bytes: int, most: int = 10**9) -> bytes:
+        count = min(most, (num_bytes - len(head) - len(tail)) // (len(item) + 1))
+        return head + b",".join([item] * count) + tail
+
+    return make
+
+
+def filled(head: bytes, text: bytes, tail: bytes) -> Make:
+    """A body of so many bytes, most of them one string."""
+    return lambda num_bytes, _=0: head + text * ((num_bytes - len(head + tail)) // len(text)) + tail
+
+
+def ids(num_bytes: int, most: int = 10**9) -> bytes:
+    """As most write them."""
+    some = [b"%d" % random.randrange(2**17) for _ in range(min(most, 100_000))]
+    body = b",".join(some)
+    times = 1 if most < 100_000 else num_bytes // len(body)
+    return b'{"model":"m","prompt":[' + b",".join([body] * times) + b"]}"
+
+
+def frames(num_bytes: int) -> bytes:
+    tokenized = TokenizedInput(input_ids=[7] * num_bytes)
+    message = GenerateRequest(tokenized=tokenized).SerializeToString()
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def hashes(num_bytes: int) -> bytes:
+    media = MultimodalInputs(mm_hashes=["a"] * (num_bytes // 3))
+    message = GenerateRequest(text="hi", mm_inputs=media).SerializeToString()
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def packed(num_bytes: int) -> bytes:
+    return gzip.compress(repeated(b'{"model":"m","prompt":[', b"[1]", b"]}")(num_bytes), 1)
+
+
+PROMPT = b'{"model":"m","prompt":'
+CHAT = b'{"model":"m","messages":['
+SHAPES = {
+    "ids": ids,
+    "lists": repeated(PROMPT + b"[", b"[1]", b"]}"),
+    "texts": repeated(PROMPT + b"[", b'"a"', b"]}"),
+    "text": filled(PROMPT + b'"', b"word ", b'"}'),
+    "keys": repeated(b'{"model":"m","prompt":"hi",', b'"key":1', b"}"),
+    "messages": repeated(CHAT, b'{"role":"user"}', b"]}"),
+    "parts": repeated(CHAT + b'{"content":[', b"{}", b"]}]}"),
+    "salt": filled(b'{"model":"m","prompt":"hi","cache_salt":"', b"s", b'"}'),
+    "model": filled(b'{"prompt":"hi","model":"', b"m", b'"}'),
+    "empty lists": repeated(b'{"model":"m","prompt":"hi","x":[', b"[]", b"]}"),
+    "no JSON": repeated(CHAT, b"[", b""),
+}
+GRPC_SHAPES = {"ids": frames, "hashes": hashes}
+
+
+@asynccontextmanager
+async def stream(made: Bench) -> AsyncIterator[Stream]:
+    """A stream to this director; it leaves no process behind."""
+    opened = Stream(made.director)  # type: ignore[arg-type]  # a real one
+    try:
+        yield opened
+    finally:
+        await opened.reader.close()
+
+
+async def longest_pause(
+    head: ProcessingRequest, body: bytes
+) -> tuple[float, str, list[ProcessingResponse]]:
+    """How long others wait at most while this request is routed, and what was answered."""
+    made = bench(CONFIG, pool_of(3))
+    messages = [request_body(body[i : i + PIECE], end=False) for i in range(0, len(body), PIECE)]
+    answers: list[ProcessingResponse] = []
+    async with stream(made) as one:
+
+        async def run() -> None:
+            for message in (head, *messages, request_body(b"")):
+                for answer in await one.exchange.receive(message):
+                    answers.append(answer)
+                    await asyncio.sleep(0)  # as the server does when it writes one
+                await asyncio.sleep(0)
+
+        with loop_probe() as probe:
+            await asyncio.create_task(run())
+    return probe.longest_s, probe.longest, answers
+
+
+def sent_on(answers: list[ProcessingResponse]) -> bytes:
+    return b"".join(
+        each.request_body.response.body_mutation.streamed_response.body for each in answers
+    )
+
+
+async def check(head: ProcessingRequest, body: bytes) -> None:
+    """Nobody waits longer than allowed; what is routed arrives whole."""
+    longest_s, where, answers = await longest_pause(head, body)
+    assert longest_s < MAX_PAUSE_S, where
+    if not answers[-1].HasField("immediate_response"):
+        assert sent_on(answers) == body
+    else:
+        assert answers[-1].immediate_response.status.code in {400, 413}
+
+
+def path_of(name: str) -> str:
+    return "/v1/chat/completions" if name in {"messages", "parts", "no JSON"} else "/v1/completions"
+
+
+@pytest.mark.parametrize("name", ["ids", "lists", "messages"])
+async def test_no_body_holds_up_other_requests(name: str):
+    """Reading sixteen megabytes of them takes up to seconds."""
+    await check(request_headers(path_of(name)), SHAPES[name](16 * MIB))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+async def test_not_even_the_largest_body_holds_up_other_requests(name: str):
+    """Sixty megabytes."""
+    await check(request_headers(path_of(name)), SHAPES[name](60 * MIB))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+async def test_bodies_that_are_read_at_once_are_small_enough_for_it(name: str):
+    """Just below the bounds beyond which they are read apart."""
+    await check(request_headers(path_of(name)), SHAPES[name](2 * MIB - 100, MAX_VALUES))
+
+
+@pytest.mark.parametrize("name", GRPC_SHAPES)
+@pytest.mark.parametrize(
+    "num_bytes", [250_000, 4 * MIB, pytest.param(60 * MIB, marks=pytest.mark.slow)]
+)
+async def test_no_message_holds_up_other_requests(name: str, num_bytes: int):
+    """Of gRPC as well."""
+    await check(grpc_headers(), GRPC_SHAPES[name](num_bytes))
+
+
+async def test_a_compressed_body_holds_up_nobody():
+    """However small it is on the wire."""
+    await check(request_headers("/v1/completions", content_encoding="gzip"), packed(32 * MIB))
+
+
+async def test_empty_members_hold_up_nobody():
+    """Sixteen megabytes of gzip's empty members took minutes."""
+    body = gzip.compress(b"") * (16 * MIB // 20)
+    await check(request_headers("/v1/completions", content_encoding="gzip"), body)
+    frame = b"\1" + len(body).to_bytes(4, "big") + body
+    await check(grpc_headers(grpc_encoding="gzip"), frame)
+
+
+async def test_a_large_request_is_understood_as_a_small_one_is():
+    """Model, count of tokens, prefix: where it was read changes nothing."""
+    made = bench(CONFIG, pool_of(3))
+    token_ids = [random.randrange(2**17) for _ in range(400_000)]
+    body = json.dumps({"model": "m", "prompt": token_ids, "max_tokens": 5}).encode()
+    async with stream(made) as one, stream(made) as again:
+        await one.send(request_headers("/v1/completions", x_request_id="a"), request_body(body))
+        await again.send(request_headers("/v1/completions", x_request_id="b"), request_body(body))
+    first, second = made.director.decisions.get("a"), made.director.decisions.get("b")
+    assert first is not None
+    assert second is not None
+    assert (first.model, first.num_prompt_tokens) == ("m", 400_000)
+    assert first.endpoints == second.endpoints
+    assert second.cached_tokens["approx-prefix-cache-producer"] == {first.endpoints[0]: 131_072}
+    assert second.cached_tokens["p"] == {first.endpoints[0]: 262_144}
+
+
+async def test_a_large_body_gets_another_model_too():
+    """It is written into the body where that is read, and the rest keeps its bytes."""
+    body = SHAPES["lists"](3 * MIB)
+    made = bench(CONFIG, pool_of(3), default_model="served")
+    nameless = body.replace(b'"model":"m",', b"", 1)
+    async with stream(made) as one:
+        await one.send(request_headers("/v1/completions"), request_body(nameless))
+        assert one.body == nameless[:-1] + b',"model":"served"}'
+
+
+async def test_what_cannot_be_read_apart_is_refused_with_its_sentence():
+    """The same sentence as if it was read at once."""
+    made = bench(CONFIG, pool_of(3))
+    async with stream(made) as one:
+        await one.send(request_headers("/v1/completions"), request_body(b'{"a":' + b"[" * 3 * MIB))
+        assert one.refusal.status.code == 400
+        assert b"nested too deeply" in one.refusal.body
+
+
+async def test_the_process_that_reads_may_die():
+    """The next large body starts another."""
+    made = bench(CONFIG, pool_of(3))
+    body = SHAPES["lists"](3 * MIB)
+    async with stream(made) as one:
+        assert await one.reader.read(*one.call("/v1/completions", body))
+        process = one.reader._process
+        assert process is not None
+        process.kill()
+        await process.wait()
+        assert await one.reader.read(*one.call("/v1/completions", body))
+    assert one.reader._process is None
+
+
+async def test_a_client_that_leaves_while_its_body_is_read_leaves_nothing():
+    """Nor does who comes next get an answer that was meant for it."""
+    made = bench(CONFIG, pool_of(3))
+    lists, texts = SHAPES["lists"](3 * MIB), SHAPES["texts"](3 * MIB)
+    async with stream(made) as one:
+        for _ in range(3):
+            left = asyncio.create_task(one.reader.read(*one.call("/v1/completions", lists)))
+            await asyncio.sleep(0)
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+            found = await one.reader.read(*one.call("/v1/completions", texts))
+            assert found.prompts[0].text == "a"
+
+
+async def test_a_body_beyond_the_bound_of_what_it_unpacks_to_is_refused():
+    """Where it is read does not matter."""
+    small = Stream(limits=Limits(max_body_bytes=4 * MIB))
+    try:
+        await small.send(
+            request_headers("/v1/completions", content_encoding="gzip"),
+            request_body(gzip.compress(b" " * 5 * MIB)),
+        )
+        assert small.refusal.status.code == 413
+        assert b"unpacks to more than 4194304 bytes" in small.refusal.body
+    finally:
+        await small.reader.close()

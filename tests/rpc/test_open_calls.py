@@ -1,0 +1,45 @@
+"""Which calls are answered without a key, from a list that was written by hand."""
+
+import grpc
+
+from tests.doubles.fake_engine import FakeEngine
+from tests.rpc.calls import TOKENIZER_FILES
+from weft.rpc.methods import METHODS
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
+
+# By hand, and not from what the server thinks: who opens another one has to say so here too.
+OPEN = {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}
+CALLS = [
+    *(method.path for method in METHODS.values()),
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/nobody.Knows/This",
+]
+
+
+async def is_refused(channel: grpc.aio.Channel, path: str) -> bool:
+    """Whether a call without a key gets nothing but the word that it needs one."""
+    call = channel.stream_stream(path)(iter([b""]))
+    try:
+        await call.read()
+    except grpc.aio.AioRpcError as error:
+        return error.code() is grpc.StatusCode.UNAUTHENTICATED
+    finally:
+        call.cancel()
+    return False
+
+
+async def test_these_calls_are_open_and_no_others():
+    """Without a key: the standard health service, which orchestrators ask."""
+    options = RpcOptions(port=0, api_keys=("key",), reflection=True)
+    server = RpcServer(FakeEngine(), TOKENIZER_FILES, options)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+            found = {path for path in CALLS if not await is_refused(channel, path)}
+    finally:
+        await server.stop()
+    assert found == OPEN
+    assert len(CALLS) == 17

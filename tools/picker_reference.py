@@ -1,0 +1,190 @@
+"""Pages of docs/reference/ about the endpoint picker: its series, and its plugin types."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+
+from weft.epp.config.parameters import Kind
+from weft.epp.decision.plugin import PluginType, built_elsewhere
+from weft.epp.metrics.older import OLDER_NAMES
+from weft.epp.metrics.series import PREFIX, Declared, PickerMetrics
+from weft.epp.plugins.registry import REFUSED_TYPES, ROWS
+from weft.epp.request.parsers.table import DEFAULT_PARSERS, PARSERS
+
+NOTE = "<!-- Written by `make docs` from the code; do not edit. -->"
+
+
+def picker_metrics() -> str:
+    """Every series of the endpoint picker."""
+    metrics = PickerMetrics()
+    num_common = len(metrics.declared)
+    metrics.make_stream_series()
+    num_common_and_streams = len(metrics.declared)
+    metrics.make_index_series()
+    declared = metrics.declared
+    lines = [
+        NOTE,
+        "",
+        "# Metrics of the endpoint picker",
+        "",
+        (
+            "`weft epp` shows these at `/metrics` of its metrics port. Series of responses (`request_duration`, "
+            "`response_size`, `request_ttft`, `request_ntpot`, `request_streaming`, output and cached tokens, "
+            "`request_running`) count followed responses: all of them with `--track-responses`, otherwise those of "
+            "configurations that need it. Model names and fairness ids are capped at 1000 values each; the rest "
+            "is `other`. The older name has the same values, and more labels than it once had."
+        ),
+        "",
+        *_metric_rows(declared[:num_common]),
+        "",
+        "With `--enable-grpc-stream-metrics`:",
+        "",
+        *_metric_rows(declared[num_common:num_common_and_streams]),
+        "",
+        "With `enableMetrics` of a precise prefix index:",
+        "",
+        *_metric_rows(declared[num_common_and_streams:]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_rows(declared: Sequence[Declared]) -> Iterator[str]:
+    yield from (
+        "| name | type | labels | meaning | older name |",
+        "| --- | --- | --- | --- | --- |",
+    )
+    for series in declared:
+        bare = series.name.removeprefix(PREFIX).removesuffix("_total")
+        suffix = "_total" if series.kind == "counter" else ""
+        earlier = OLDER_NAMES.get(bare)
+        older = "" if earlier is None else f"`{earlier.name}{suffix}`"
+        labels = ", ".join(series.labels)
+        yield f"| `{series.name}` | {series.kind} | {labels} | {series.text} | {older} |"
+
+
+def plugins() -> str:
+    """Every type that a picker's configuration may name, and every one that is refused."""
+    lines = [
+        NOTE,
+        "",
+        "# Plugin types of the endpoint picker",
+        "",
+        (
+            "What `type` may be in `plugins` of the configuration, by the place it stands in; a type that can stand "
+            "in several is here once. Parameters that are not listed are refused by name. Experimental "
+            "types need `--allow-experimental-plugins`. Deprecated names and types work, with a warning."
+        ),
+    ]
+    placed: set[str] = set()
+    for kind in sorted(Kind, key=lambda kind: kind is not Kind.DETECTOR):  # which filter, too
+        rows = [row for row in ROWS if kind in row.kinds and row.type_name not in placed]
+        placed |= {row.type_name for row in rows}
+        lines += ["", f"## {str(kind).capitalize()}"]
+        for row in sorted(rows, key=lambda row: row.type_name):
+            lines += _type_lines(row)
+    lines += ["", "## Without effect"]
+    for row in ROWS:
+        if not row.kinds:
+            lines += _type_lines(row)
+    lines += ["", "## Refused", "", "| type | why |", "| --- | --- |"]
+    lines += [f"| `{name}` | {why} |" for name, why in sorted(REFUSED_TYPES.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _type_lines(row: PluginType) -> Iterator[str]:
+    yield from ("", f"### {row.type_name}", "", " ".join(_sentences(row)))
+    rows = list(_parameter_rows(row.parameters, ""))
+    if rows:
+        yield from ("", "| parameter | value | default |", "| --- | --- | --- |", *rows)
+
+
+def _sentences(row: PluginType) -> Iterator[str]:
+    parser = PARSERS.get(row.type_name)
+    described = parser or (row.parameters if row.build is built_elsewhere else row.build)
+    yield (described.__doc__ or "").strip().splitlines()[0]
+    if row.type_name in DEFAULT_PARSERS:
+        yield "On by default."
+    if len(row.kinds) > 1:
+        yield f"Can stand as {' and '.join(sorted(row.kinds))}."
+    if row.aliases:
+        yield f"Deprecated names: {', '.join(f'`{name}`' for name in row.aliases)}."
+    if row.is_alpha:
+        yield "Experimental."
+    if row.replacement:
+        yield f"Deprecated; use {row.replacement}."
+
+
+def _parameter_rows(struct: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    for field in msgspec.structs.fields(struct):
+        name = prefix + field.encode_name
+        inner, is_list = _inner(field.type)
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            if is_list:
+                yield f"| `{name}` | list | {_default(field)} |"
+            yield from _parameter_rows(inner, f"{name}[]." if is_list else f"{name}.")
+        else:
+            refusal = _refusal(struct, field.encode_name)
+            yield f"| `{name}` | {refusal or _value(field.type)} | {_default(field)} |"
+
+
+def _refusal(struct: type[msgspec.Struct], name: str) -> str:
+    """Why a parameter that is known may never be set; "" if it may."""
+    hint = next(each.type for each in msgspec.structs.fields(struct) if each.encode_name == name)
+    if hint != dict[str, object] | None:
+        return ""
+    try:
+        msgspec.convert({name: {}}, struct)
+    except msgspec.ValidationError as error:
+        return f"refused: {str(error).removeprefix(f'{name} is refused: ')}"
+    return ""
+
+
+def _inner(hint: Any) -> tuple[Any, bool]:
+    """What a parameter is made of, without `None` and lists around it."""
+    if get_origin(hint) is Annotated:
+        return _inner(get_args(hint)[0])
+    options = [option for option in get_args(hint) if option not in {type(None), Ellipsis}]
+    if get_origin(hint) in {list, tuple} and options:
+        return _inner(options[0])[0], True
+    if get_origin(hint) is not None and type(None) in get_args(hint) and len(options) == 1:
+        return _inner(options[0])
+    is_union = get_origin(hint) is None and hasattr(hint, "__args__")
+    return _inner(options[0]) if is_union and len(options) == 1 else (hint, False)
+
+
+def _value(hint: Any) -> str:
+    schema = msgspec.json.schema(hint, schema_hook=lambda _: {})
+    options = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    return " or ".join(map(_described, options))
+
+
+def _described(schema: dict[str, Any]) -> str:
+    if not schema:
+        return "anything"
+    if "enum" in schema:
+        return ", ".join(f"`{choice}`" for choice in schema["enum"])
+    if schema["type"] == "array":
+        return f"list of {_described(schema['items'])}"
+    if schema["type"] == "object":
+        values = schema.get("additionalProperties")
+        return f"map of {_described(values)}" if values else "map"
+    bounds = [
+        f"{word} {schema[key]}"
+        for key, word in (
+            ("minimum", "at least"),
+            ("exclusiveMinimum", "more than"),
+            ("maximum", "at most"),
+        )
+        if key in schema
+    ]
+    return ", ".join([schema["type"], *bounds])
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    default = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    if default is msgspec.NODEFAULT:
+        return "required"
+    return "" if default is None else f"`{msgspec.json.encode(default).decode()}`"
