@@ -54,7 +54,7 @@ def test_health_is_down_at_once_and_open_streams_finish():
         callers = [whole(stub), whole(stub)]
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-        until(lambda: is_busy(stub), 10)
+        until(lambda: is_busy(stub, 2), 10)
 
         sent_at = time.monotonic()
         server.send(signal.SIGTERM)
@@ -84,7 +84,7 @@ def test_streams_beyond_the_timeout_end_with_abort():
             Caller(stub, ENDLESS),
             Caller(stub, generate_request(PROMPT, stream=False, max_tokens=10_000)),
         )
-        until(lambda: is_busy(stub), 10)
+        until(lambda: is_busy(stub, 2), 10)
         sent_at = time.monotonic()
         server.send(signal.SIGTERM)
         status, _ = server.wait()

@@ -50,9 +50,10 @@ def is_idle(stub: VllmEngineStub) -> bool:
     )
 
 
-def is_busy(stub: VllmEngineStub) -> bool:
-    """Whether the engine holds blocks for somebody."""
-    return load_of(stub).num_used_tokens > 0
+def is_busy(stub: VllmEngineStub, num_requests: int = 1) -> bool:
+    """Whether the engine runs so many requests, and holds blocks for them."""
+    load = load_of(stub)
+    return load.num_used_tokens > 0 and load.num_running_reqs >= num_requests
 
 
 def health_of(channel: grpc.Channel) -> str:
