@@ -1,6 +1,7 @@
 """What the server says in HTTP/2 itself: limits, and patience with pings."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.methods import METHODS
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 1, 3, 4, 6, 7
-ACK = 1
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+ACK = END_STREAM = 1
 END_HEADERS = 4
 MAX_CONCURRENT_STREAMS = 3
 
@@ -120,3 +121,81 @@ async def test_flood_of_resets_harms_nobody(
 
     await check_canary(stub)
     assert len(engine.calls) == 1
+
+
+class BlockingConnection:
+    """A connection whose every method holds the event loop, as a machine under load does."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.split(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        self._socket.sendall(PREFACE + Frame(SETTINGS).encode())
+        self._read_until(SETTINGS)
+        self._socket.sendall(Frame(SETTINGS, ACK).encode())
+
+    def __enter__(self) -> "BlockingConnection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, *frames: Frame) -> None:
+        """Return once the other side has taken all of them in."""
+        ping = Frame(PING, payload=b"arrived?")
+        self._socket.sendall(b"".join(frame.encode() for frame in (*frames, ping)))
+        self._read_until(PING)
+
+    def count_answers(self, num_calls: int) -> int:
+        """How many of so many open calls bring a message until all have ended."""
+        num_answers = num_ended = 0
+        while num_ended < num_calls:
+            frame = self._receive()
+            num_answers += frame.kind == DATA
+            num_ended += frame.kind == RST_STREAM
+            num_ended += frame.kind == HEADERS and bool(frame.flags & END_STREAM)
+        return num_answers
+
+    def _read_until(self, kind: int) -> None:
+        while self._receive().kind != kind:
+            pass
+
+    def _receive(self) -> Frame:
+        head = self._read(9)
+        return Frame(head[3], head[4], self._read(int.from_bytes(head[:3], "big")))
+
+    def _read(self, length: int) -> bytes:
+        data = b""
+        while len(data) < length:
+            part = self._socket.recv(length - len(data))
+            assert part, "the server hung up"
+            data += part
+        return data
+
+
+async def test_flood_of_one_connection_cancels_no_call_of_another(target: str):
+    """Calls that wait to be taken up have room, however many of another connection's wait too."""
+    flood_head = call_headers(METHODS["Generate"].path.encode())
+    flood = [
+        frame
+        for stream in range(1, 4096, 2)
+        for frame in (
+            Frame(HEADERS, END_HEADERS, flood_head, stream),
+            Frame(RST_STREAM, 0, struct.pack(">I", 8), stream),
+        )
+    ]
+    head = call_headers(METHODS["HealthCheck"].path.encode())
+    calls = [
+        frame
+        for stream in range(1, 1024, 2)
+        for frame in (
+            Frame(HEADERS, END_HEADERS, head, stream),
+            Frame(DATA, END_STREAM, bytes(5), stream),
+        )
+    ]
+    with BlockingConnection(target) as flooded, BlockingConnection(target) as other:
+        flooded.send(*flood)
+        other.send(*calls)
+
+        answered = await asyncio.to_thread(other.count_answers, len(calls) // 2)
+
+    assert answered == len(calls) // 2

@@ -113,9 +113,10 @@ def _to_channel_args(options: RpcOptions, max_model_len: int) -> ChannelArgs:
     max_message_bytes = options.max_message_bytes
     if max_message_bytes is None:
         max_message_bytes = max(_MIN_MESSAGE_BYTES, _BYTES_PER_TOKEN * max_model_len)
-    limits = server_args(
+    return server_args(
+        max_calls=options.max_concurrent_calls,
+        max_streams=options.max_concurrent_streams,
         max_receive_bytes=max_message_bytes,
         max_metadata_bytes=options.max_metadata_bytes,
         handshake_timeout_s=options.handshake_timeout_s,
     )
-    return [*limits, ("grpc.max_concurrent_streams", options.max_concurrent_streams)]

@@ -9,12 +9,22 @@ ChannelArgs = list[tuple[str, int]]
 
 def server_args(
     *,
+    max_calls: int,
+    max_streams: int,
     max_receive_bytes: int,
     max_metadata_bytes: int = 16 * 2**10,
     handshake_timeout_s: float = 10.0,
 ) -> ChannelArgs:
-    """What every server of ours keeps to."""
+    """What every server keeps to: it serves `max_calls` at once, `max_streams` of them on one connection."""
+    # Calls that nobody has taken up yet, about 15 kB each, those reset meanwhile among them. Beyond
+    # this many core cancels what comes, from whichever connection, and its own 1,000 are fewer than one
+    # connection may have: full of resets, one must leave room for what the others may ask.
+    max_pending = max_calls + max_streams
     return [
+        ("grpc.max_concurrent_streams", max_streams),
+        # Between the first and the second of these it would cancel by chance.
+        ("grpc.server.max_pending_requests", max_pending),
+        ("grpc.server.max_pending_requests_hard_limit", max_pending),
         # A second server on the same port would silently take a part of the connections.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", max_receive_bytes),

@@ -178,8 +178,7 @@ class PickerServer:
     def _new_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(
             options=_channel_args(self._options),
-            # Beyond what gets a proper refusal there is only this.
-            maximum_concurrent_rpcs=2 * self._options.limits.max_streams,
+            maximum_concurrent_rpcs=_max_calls(self._options),
         )
         server.add_generic_rpc_handlers((self.health.handler(),))
         self._servers.append(server)
@@ -280,8 +279,15 @@ async def _abort(context: Context, code: grpc.StatusCode, message: str) -> NoRet
     raise AssertionError("abort() raises")
 
 
+def _max_calls(options: ServerOptions) -> int:
+    # Beyond what gets a proper refusal there is only this.
+    return 2 * options.limits.max_streams
+
+
 def _channel_args(options: ServerOptions) -> ChannelArgs:
     limits = server_args(
+        max_calls=_max_calls(options),
+        max_streams=_max_calls(options),  # a gateway may need one connection only
         max_receive_bytes=options.max_receive_bytes,
         handshake_timeout_s=options.handshake_timeout_s,
     )
