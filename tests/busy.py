@@ -4,12 +4,21 @@ A guard against hanging is `PATIENCE_S`: no test that passes comes near it, what
 rule says "soon", its bound is stretched by what the machine is under when it is looked at.
 """
 
+import asyncio
 import time
+from collections.abc import Callable
 
 PATIENCE_S = 90.0
 _SAMPLE_S = 0.1
 # One process that waits for another, and that for a third, each in the queue of the processors.
 _IN_TURN = 3
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for a state that nobody is notified of, instead of a time after which it should be there."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110 - nobody is notified
+            await asyncio.sleep(0.01)
 
 
 def strain() -> float:

@@ -79,7 +79,7 @@ def test_an_answer_cannot_command_the_terminal(echo: Server, argv: tuple[str, ..
     environment = clean_environment()
     command = [*WEFT, *argv, "--address", echo.address]
     with os.fdopen(leader, "rb", buffering=0) as screen, os.fdopen(follower, "wb") as terminal:
-        subprocess.run(command, stdout=terminal, timeout=60, env=environment, check=True)
+        subprocess.run(command, stdout=terminal, timeout=PATIENCE_S, env=environment, check=True)
         shown = screen.read(2**16)
     assert b"a\xe2\x90\x9b[2J\xef\xbf\xbd6nb" in shown
     assert b"\x1b" not in shown
@@ -191,4 +191,4 @@ def test_ctrl_c_ends_an_answer_but_not_the_conversation():
         terminal.read_until(b"assistant")
         terminal.read_until(b"> ")
         terminal.type(b"\x04")
-        assert terminal.process.wait(timeout=10) == 0
+        assert terminal.process.wait(timeout=PATIENCE_S) == 0

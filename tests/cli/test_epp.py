@@ -36,7 +36,7 @@ class Epp:
 
     def get(self, path: str, **headers: str) -> tuple[int, bytes]:
         """A page of the metrics port."""
-        connection = HTTPConnection("127.0.0.1", int(self.metrics_port), timeout=10)
+        connection = HTTPConnection("127.0.0.1", int(self.metrics_port), timeout=PATIENCE_S)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
@@ -213,9 +213,9 @@ def test_a_second_signal_does_not_wait():
 
             def messages():
                 yield opening
-                hold.wait(20)
+                hold.wait(PATIENCE_S)
 
-            grpc.channel_ready_future(channel).result(10)
+            grpc.channel_ready_future(channel).result(PATIENCE_S)
             answers = ExternalProcessorStub(channel).Process(messages())
             # Sent after the stream on the same connection: once it is answered, the stream is open.
             check = health_pb2_grpc.HealthStub(channel).Check

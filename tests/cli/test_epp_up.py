@@ -146,15 +146,15 @@ def test_without_the_picker_requests_go_on_until_it_is_back():
                 pass  # until Envoy's health check has found it
         stack.children += psutil.Process(stack.process.pid).children(recursive=True)
         stack.process.send_signal(signal.SIGINT)
-        stack.process.communicate(timeout=30)
-        assert psutil.wait_procs(stack.children, timeout=10)[1] == []
+        stack.process.communicate(timeout=PATIENCE_S)
+        assert psutil.wait_procs(stack.children, timeout=PATIENCE_S)[1] == []
 
 
 def test_a_picker_that_may_not_be_missing_is_the_end():
     """With --no-fail-open nothing could be answered without it."""
     with up("--workers=1", "--no-fail-open") as stack:
         picker_of(stack).kill()
-        _, err = stack.process.communicate(timeout=30)
+        _, err = stack.process.communicate(timeout=PATIENCE_S)
         assert stack.process.returncode == 1
         assert "error: picker ended with status -9" in err
 

@@ -26,7 +26,7 @@ def get(url: str, body: object = None, **headers: str) -> tuple[int, str]:
     headers = {"content-type": "application/json"} | headers
     request = urllib.request.Request(url, data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -116,7 +116,9 @@ def test_tls_encrypts(tmp_path: Path):
     argv = ("--ssl-certfile", str(pair.cert), "--ssl-keyfile", str(pair.key))
     with running(SMALL, "--no-grpc", *argv) as server:
         trust = ssl.create_default_context(cafile=pair.cert)
-        with urllib.request.urlopen(f"{server.http}/readyz", context=trust, timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"{server.http}/readyz", context=trust, timeout=PATIENCE_S
+        ) as answer:
             assert answer.status == 200
     assert server.http.startswith("https://127.0.0.1:")
 

@@ -6,6 +6,7 @@ import urllib.request
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, running, weft
 
 PROMPT = [5, 9, 17, 30]
@@ -18,7 +19,7 @@ def post(server, path, body):
         data=json.dumps(body).encode(),
         headers={"content-type": "application/json", "authorization": "Bearer front"},
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         return json.load(answer)
 
 
@@ -27,7 +28,7 @@ def get(server, path):
     request = urllib.request.Request(
         f"{server.http}{path}", headers={"authorization": "Bearer front"}
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         return answer.read().decode()
 
 

@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
+from tests.busy import until
 from tests.contract.engines import ENGINES
 from weft.core.errors import BadRequest, ContextLengthExceeded, Overloaded, Unsupported
 from weft.core.types import LoRARequest, PoolingParams, SamplingParams
@@ -131,7 +132,7 @@ async def test_an_aborted_request_ends_without_numbers(in_process):
     """Queued in a paused engine, it can be ended; the reader gets an empty result."""
     await in_process.pause_generation()
     task = asyncio.create_task(encode(in_process, request_id="queued"))
-    await asyncio.sleep(0.05)
+    await until(lambda: in_process.num_active_requests == 1)
     assert not task.done()
     await in_process.abort("queued")
     (output,) = await task

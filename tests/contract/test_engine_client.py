@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.busy import PATIENCE_S
+from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ENGINES
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
 from weft.core.logprobs import FlatLogprobs
@@ -388,7 +388,7 @@ async def test_pause_abort_ends_what_is_open_and_queues_what_comes(controlled):
     rest = [output async for output in stream]
     assert rest[-1].outputs[0].finish_reason is FinishReason.ABORT
     waiting = asyncio.create_task(collect(controlled, GREEDY, "later"))
-    await asyncio.sleep(0.05)
+    await until(lambda: controlled.num_active_requests == 1)
     assert not waiting.done()
     assert await controlled.is_paused()
     await controlled.resume_generation()
@@ -454,7 +454,7 @@ async def test_abort_works_while_paused(controlled):
     """A queued request of a paused engine can be ended."""
     await controlled.pause_generation()
     task = asyncio.create_task(collect(controlled, GREEDY, "queued"))
-    await asyncio.sleep(0.02)
+    await until(lambda: controlled.num_active_requests == 1)
     await controlled.abort("queued")
     assert (await task)[-1].outputs[0].finish_reason is FinishReason.ABORT
     await controlled.resume_generation()

@@ -28,7 +28,7 @@ class Gateway:
 
     def connect(self) -> http.client.HTTPConnection:
         """A connection that its user closes when it likes."""
-        return http.client.HTTPConnection(self.host, self.port, timeout=30)
+        return http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)
 
     def get(self, path: str) -> Any:
         """The JSON at `path`, None while there is none."""

@@ -82,7 +82,7 @@ async def scene(plan: EnvoyPlan | None = None, **decision: Any) -> AsyncIterator
         await running.wait_for_picker()
         port = running.port
         client = await stack.enter_async_context(
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20)
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
         )
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
         yield Scene(

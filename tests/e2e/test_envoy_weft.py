@@ -231,7 +231,7 @@ async def test_a_frozen_picker_is_passed_by_and_comes_back():
                 http_workers=[split(address) for address in addresses],
                 health_interval_s=QUICK,
             )
-            async with envoy(plan) as gateway, httpx2.AsyncClient(timeout=20) as client:
+            async with envoy(plan) as gateway, httpx2.AsyncClient(timeout=PATIENCE_S) as client:
                 url = f"http://127.0.0.1:{gateway.port}/v1/chat/completions"
                 assert (await client.post(url, content=CHAT)).status_code == 200
                 psutil.Process(picker.process.pid).suspend()

@@ -12,6 +12,7 @@ import jsonschema
 import openai
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import running
 from tests.e2e.gateway import Gateway, gateway
 from tests.faults.watching import is_busy, is_idle, load_of, stub_of, until
@@ -74,7 +75,7 @@ def question_ids() -> list[int]:
 def chat(stack: Stack) -> Iterator[Any]:
     """The openai client, without retries: a failure is a failure."""
     with openai.OpenAI(
-        base_url=f"{stack.gateway.url}/v1", api_key="none", max_retries=0, timeout=30
+        base_url=f"{stack.gateway.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_S
     ) as client:
         yield client
 
@@ -83,7 +84,7 @@ def chat(stack: Stack) -> Iterator[Any]:
 def claude(stack: Stack) -> Iterator[Any]:
     """The anthropic client."""
     with anthropic.Anthropic(
-        base_url=stack.gateway.url, api_key="none", max_retries=0, timeout=30
+        base_url=stack.gateway.url, api_key="none", max_retries=0, timeout=PATIENCE_S
     ) as client:
         yield client
 

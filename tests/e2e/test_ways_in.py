@@ -140,7 +140,7 @@ class HttpWay:
         body = json.dumps({**self._body_of(asked), "stream": self._is_streamed}).encode()
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(self._url, body, headers)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             text = answer.read().decode()
         if not self._is_streamed:
             choices = json.loads(text)["choices"]

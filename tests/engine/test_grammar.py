@@ -306,7 +306,7 @@ def test_a_panic_while_the_vocabulary_is_read_is_told_to_who_waits():
 
     compiler = GrammarCompiler(read, told.set)
     compiler.order("a", to_grammar_text("regex", "a", None), (EOS,))
-    assert told.wait(10)
+    assert told.wait(PATIENCE_S)
     compiler.close()
     [(engine_id, why)] = compiler.take_ready()
     assert (engine_id, "toktrie" in why) == ("a", True)

@@ -6,7 +6,7 @@ import time
 import psutil
 import pytest
 
-from tests.busy import is_within
+from tests.busy import is_within, until
 from tests.text.vocabularies import files_of, metaspace_library
 from weft.core.errors import BadRequest, Unavailable
 from weft.core.types import StructuredOutputsParams
@@ -166,7 +166,7 @@ async def test_closing_refuses_those_who_wait(checker):
     waiting = [
         asyncio.create_task(checker.check(asked(grammar=HEAVY + f"// {n}"))) for n in range(4)
     ]
-    await asyncio.sleep(0.2)
+    await until(lambda: len(children()) == 2)
     checker.close()
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(result) for result in results] == [BadRequest] * 2 + [Unavailable] * 2

@@ -6,6 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
+from tests.busy import until
 from tests.contract.engines import MODEL, start, stop
 from tests.model.adapters import write_adapter
 from weft import LLM
@@ -188,7 +189,7 @@ async def test_closing_a_request_lets_its_adapter_go(tmp_path):
         stream = client.generate(PROMPT, endless, "r", lora_request=a)
         await anext(stream)
         waiting = asyncio.create_task(tokens(client, b))
-        await asyncio.sleep(0.05)
+        await until(lambda: client.num_active_requests == 2)
         assert not waiting.done()
         await stream.aclose()
         assert len(await waiting) == 8
@@ -202,7 +203,7 @@ async def test_an_abort_ends_a_request_that_waits_for_room(tmp_path):
         stream = client.generate(PROMPT, endless, "first", lora_request=a)
         await anext(stream)
         waiting = asyncio.create_task(answer(client, b))
-        await asyncio.sleep(0.05)
+        await until(lambda: client.num_active_requests == 2)
         await client.abort("r")
         assert (await waiting).outputs[0].finish_reason == "abort"
         await stream.aclose()
@@ -304,7 +305,7 @@ async def test_the_death_of_the_engine_ends_who_waits_for_room(tmp_path):
     await anext(stream)
     waiting = asyncio.create_task(answer(client, b))
     loading = asyncio.create_task(client.add_lora(adapter(tmp_path, "c")))
-    await asyncio.sleep(0.05)
+    await until(lambda: client.num_active_requests == 2)
     client._kill()
     for task in (waiting, loading):
         with pytest.raises(Exception, match="engine"):

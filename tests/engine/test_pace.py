@@ -6,6 +6,7 @@ from contextlib import aclosing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.busy import PATIENCE_S
 from tests.engine.test_front import HandClient, begin
 from weft.core.types import FinishReason, OutputKind, SamplingParams
 from weft.engine.front.pace import Pace
@@ -171,7 +172,7 @@ async def test_an_abort_and_an_error_leave_at_once():
         client.say(engine_id, [71])
     await client.abort("a")
     client.say(client.engine_ids[1], finish_reason=FinishReason.ERROR, error="no numbers")
-    await asyncio.wait({aborted.task, failed.task}, timeout=5)
+    await asyncio.wait({aborted.task, failed.task}, timeout=PATIENCE_S)
     assert aborted.heard == [[70], [71]]
     assert aborted.outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
     assert "no numbers" in str(failed.task.exception())

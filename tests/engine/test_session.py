@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.busy import PATIENCE_S
+from tests.busy import PATIENCE_S, until
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_config
 from weft.core.errors import BadRequest, EngineDead, Unsupported
@@ -40,13 +40,25 @@ async def given(*pieces, end=None):
 
 async def collect(client, inputs, params=PARAMS, **options):
     """All outputs."""
-    async with aclosing(client.generate(inputs, params, "r", **options)) as outputs:
-        return [output async for output in outputs]
+    return await all_of(client.generate(inputs, params, "r", **options))
 
 
 def endings(outputs):
     """The last output of each answer."""
     return [output for output in outputs if output.outputs[0].finish_reason is not None]
+
+
+async def until_answered(stream):
+    """Read to the end of the first answer."""
+    async for output in stream:
+        if endings([output]):
+            return
+
+
+async def all_of(stream):
+    """What is still to come."""
+    async with aclosing(stream) as outputs:
+        return [output async for output in outputs]
 
 
 def expected():
@@ -142,11 +154,13 @@ async def test_an_abort_ends_the_session(client, is_parked):
         yield StreamingInput(PIECES[0])
         await never.wait()
 
-    if not is_parked:
+    stream = client.generate(endless(), PARAMS, "r")
+    if is_parked:
+        await until_answered(stream)
+    else:
         await client.pause_generation(mode="keep")
-    task = asyncio.create_task(collect(client, endless()))
-    await asyncio.sleep(0.1)
-    assert client.num_active_requests == 1
+    task = asyncio.create_task(all_of(stream))
+    await until(lambda: client.num_active_requests == 1)
     await client.abort("r")
     outputs = await task
     assert outputs[-1].is_finished
@@ -162,11 +176,11 @@ async def test_a_waiting_session_learns_that_the_engine_is_gone(client):
         yield StreamingInput(PIECES[0])
         await never.wait()
 
-    task = asyncio.create_task(collect(client, endless()))
-    await asyncio.sleep(0.1)
+    stream = client.generate(endless(), PARAMS, "r")
+    await until_answered(stream)
     client.shutdown()
     with pytest.raises(EngineDead):
-        await task
+        await anext(stream)
 
 
 async def test_closing_the_outputs_closes_the_input(client):

@@ -5,6 +5,7 @@ import socket
 
 import httpx2
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, running
 from tests.faults.watching import until
 
@@ -13,7 +14,10 @@ NUM_STRANGERS = 60
 
 def test_a_server_without_descriptors_lives_on():
     """Structured output that needs a process gets 503, other requests are answered, nothing leaks or spins."""
-    with running(SMALL) as server, httpx2.Client(base_url=server.http, timeout=30) as client:
+    with (
+        running(SMALL) as server,
+        httpx2.Client(base_url=server.http, timeout=PATIENCE_S) as client,
+    ):
         port = int(server.http.rpartition(":")[2])
         body = {"prompt": "a", "max_tokens": 2, "model": _name_of_model(client)}
         structured = {**body, "structured_outputs": {"regex": "[ab]+"}}
@@ -22,7 +26,8 @@ def test_a_server_without_descriptors_lives_on():
         _, hard = front.rlimit(resource.RLIMIT_NOFILE)
         front.rlimit(resource.RLIMIT_NOFILE, (before + NUM_STRANGERS // 2, hard))
         strangers = [
-            socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(NUM_STRANGERS)
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+            for _ in range(NUM_STRANGERS)
         ]
         for stranger in strangers[NUM_STRANGERS // 2 :]:
             assert stranger.recv(1) == b""  # closed at once: it is not left to wait

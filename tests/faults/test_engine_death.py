@@ -166,7 +166,7 @@ def test_an_engine_that_stood_still_goes_on():
             Caller(stub, generate_request(prompt, max_tokens=100, ignore_eos=False))
             for _ in range(3)
         ]
-        until(lambda: is_busy(stub), 10)
+        until(lambda: is_busy(stub, len(callers)), 10)
         with _stopped(server.engine):
             started = time.monotonic()
             assert load_of(stub).num_used_tokens > 0  # the last load that is known

@@ -148,7 +148,9 @@ def test_garbage_that_claims_to_be_gzip_is_refused(server, stub):
     """A broken compressed message ends its own call."""
     frame = b"\x01" + struct.pack(">I", 8) + gzip.compress(b"x")[:8]
     with grpc.insecure_channel(server.address) as channel:
-        call = channel.unary_stream(PATH)(frame, metadata=(("grpc-encoding", "gzip"),), timeout=20)
+        call = channel.unary_stream(PATH)(
+            frame, metadata=(("grpc-encoding", "gzip"),), timeout=PATIENCE_S
+        )
         assert code_of(call) in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL)
 
 
@@ -222,7 +224,7 @@ def test_a_reader_that_does_not_read_does_not_hold_the_others(server, stub):
 def test_aborting_ids_that_are_not_there_does_nothing(stub):
     """Row 56: also a prefix of one that is."""
     call = stub.Generate(
-        generate_request(CANARY, request_id="precious-1", max_tokens=50), timeout=20
+        generate_request(CANARY, request_id="precious-1", max_tokens=50), timeout=PATIENCE_S
     )
     next(call)
     for ids in ([], ["nobody"], ["precious"], ["precious-"], [""], ["precious-1x"] * 10_000):

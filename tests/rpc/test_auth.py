@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import TOKENIZER_FILES, check_canary, refusal, request
 from weft.core.errors import ConfigError
@@ -358,7 +359,7 @@ async def test_a_handshake_that_nobody_ends_is_ended(
     make = grpc.aio.secure_channel if has_tls else grpc.aio.insecure_channel
     async with make(target, *((trust,) if has_tls else ())) as channel:
         await check_canary(VllmEngineStub(channel))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*(_until_closed(reader) for reader, _ in streams))
         await check_canary(VllmEngineStub(channel))
     for _, writer in streams:

@@ -1,12 +1,10 @@
 """Embed over gRPC, in front of a real small engine."""
 
-import asyncio
-
 import grpc
 import msgspec
 import pytest
 
-from tests.busy import PATIENCE_S
+from tests.busy import until
 from tests.contract.engines import local
 from tests.doubles.stepping import make_request
 from tests.rpc.calls import TOKENIZER_FILES, refusal
@@ -34,15 +32,6 @@ async def stub(engine):
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield VllmEngineStub(channel)
     await server.stop()
-
-
-async def until(is_so):
-    """Wait for the engine to get there."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            if is_so():
-                return
-            await asyncio.sleep(0.01)
 
 
 def message(*ids, request_id="e"):

@@ -117,9 +117,7 @@ async def test_a_gateway_that_hangs_up_is_noticed(
     call = await opened(channel, request_headers(), request_body())
     await call.read()
     call.cancel()
-    async with asyncio.timeout(PATIENCE_S):
-        while server.num_streams:  # noqa: ASYNC110 - the server has no event for it
-            await asyncio.sleep(0.01)
+    await until(lambda: not server.num_streams)
     assert director.endings == [Ending.DISCONNECTED]
 
 
@@ -182,10 +180,10 @@ async def test_a_failure_inside_is_a_500(director: FakeDirector, channel: grpc.a
 
 
 @pytest.mark.parametrize("limits", [Limits(max_streams=2)])
-async def test_requests_beyond_the_limit_get_503(channel: grpc.aio.Channel):
+async def test_requests_beyond_the_limit_get_503(server: PickerServer, channel: grpc.aio.Channel):
     """Said properly, and only to those beyond it."""
     held = [await opened(channel, request_headers()) for _ in range(2)]
-    await asyncio.sleep(0.1)
+    await until(lambda: server.num_streams == 2)
     call = await opened(channel, request_headers())
     answer = await call.read()
     assert answer.immediate_response.status.code == 503
@@ -201,8 +199,7 @@ async def test_stopping_answers_what_is_open(
     director.delay_s = 30
     gathering = await opened(channel, request_headers())
     thinking = await opened(channel, request_headers(), request_body())
-    while not director.requests:  # noqa: ASYNC110 - the fake has no event for it
-        await asyncio.sleep(0.01)
+    await until(lambda: bool(director.requests) and server.num_streams == 2)
     stopping = asyncio.create_task(server.stop())
     for call in (gathering, thinking):
         answer = await call.read()
@@ -216,9 +213,9 @@ async def test_draining_turns_health_before_anything_else(
 ):
     """It is still live, and still answers: the gateway has not noticed yet."""
     held = await opened(channel, request_headers())
-    await asyncio.sleep(0.1)
+    await until(lambda: server.num_streams == 1)
     draining = asyncio.create_task(server.drain(10 * PATIENCE_S))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0)
     told = {name: await health(ports.health, name) for name in ("", "readiness", PROCESSOR)}
     assert set(told.values()) == {NOT_SERVING}
     assert await health(ports.grpc, "liveness") == SERVING
@@ -232,7 +229,7 @@ async def test_draining_turns_health_before_anything_else(
 async def test_draining_ends_when_time_is_up(server: PickerServer, channel: grpc.aio.Channel):
     """What is still open then gets its 503."""
     held = await opened(channel, request_headers())
-    await asyncio.sleep(0.1)
+    await until(lambda: server.num_streams == 1)
     await server.drain(0.2)
     assert (await held.read()).immediate_response.status.code == 503
 
@@ -261,7 +258,7 @@ async def test_a_connection_that_says_nothing_is_closed(director: FakeDirector):
     ports = await server.start()
     for port in (ports.grpc, ports.health):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             with suppress(ConnectionResetError):
                 await reader.read()
         writer.close()

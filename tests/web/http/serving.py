@@ -161,7 +161,7 @@ async def serving(
         server.open(served, (*all_endpoints(state), *GENERATE, *endpoints))
     try:
         async with httpx2.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20
+            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE_S
         ) as http:
             yield Site(server, port, engine, http)
     finally:

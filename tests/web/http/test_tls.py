@@ -5,6 +5,7 @@ import ssl
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.rpc.test_auth import Pair, make_pair
 from tests.web.http.serving import serving
 
@@ -38,7 +39,7 @@ async def test_a_handshake_that_nobody_ends_is_ended(pair: Pair, num_bytes: int 
             writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
             writer.close()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await asyncio.gather(*(reader.read() for reader, _ in streams))
         for _, writer in streams:
             writer.close()
