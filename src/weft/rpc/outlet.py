@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from types import TracebackType
 from typing import Any
 
 from google.protobuf.message import Message
 
 from weft.core.errors import Overloaded
+from weft.core.write_stall import WriteStall
 from weft.rpc.boundary import Context
 
 
@@ -26,34 +26,23 @@ class Outlet:
         self._context = context
         self._source = source
         self._timeout_s = timeout_s
-        self._loop = asyncio.get_running_loop()
-        self._began_at: float | None = None  # the write under way
-        self._timer: asyncio.TimerHandle | None = None
+        self._stall = WriteStall(timeout_s, self._close)
         self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Outlet":
-        # One timer a call: one around each write was a tenth of what we do for a streamed token.
-        self._watch(self._timeout_s)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    async def __aexit__(self, *_: object) -> None:
+        self._stall.stop()
         if self._closing is not None:
             await asyncio.wait({self._closing})
 
     async def write(self, message: Message) -> None:
         """Write one message; `Overloaded` if that took so long that `source` was closed."""
-        self._began_at = self._loop.time()
         try:
-            await self._context.write(message)
+            with self._stall:
+                await self._context.write(message)
         finally:
-            self._began_at = None
             if self._closing is not None:
                 await asyncio.wait({self._closing})
         if self._closing is not None:
@@ -61,16 +50,5 @@ class Outlet:
                 f"the reader took nothing for {self._timeout_s:g} s; the request was aborted"
             )
 
-    def _watch(self, within_s: float) -> None:
-        self._timer = self._loop.call_later(within_s, self._check)
-
-    def _check(self) -> None:
-        if self._began_at is None:
-            self._watch(self._timeout_s)
-            return
-        remaining_s = self._began_at + self._timeout_s - self._loop.time()
-        if remaining_s > 0:
-            self._watch(remaining_s)
-        else:
-            self._timer = None
-            self._closing = asyncio.ensure_future(self._source.aclose())
+    def _close(self) -> None:
+        self._closing = asyncio.ensure_future(self._source.aclose())

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.types import Message, Scope, Send
 
+from weft.core.write_stall import WriteStall
 from weft.web.http.body import ClientGone
 
 ABORT = "weft.abort"  # of the scope's extensions: hangs up at once, whatever is still unsent
@@ -37,9 +38,7 @@ class Exchange:
         self.ending: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._send = send
         self._sent_at = self.started_at
-        self._write_timeout_s = write_timeout_s
-        self._write_began_at: float | None = None  # of the one under way
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._stall = WriteStall(write_timeout_s, self.abort)
         self._is_aborted = False
         self._abort: Callable[[], None] = scope.get("extensions", {}).get(ABORT, lambda: None)
 
@@ -56,7 +55,7 @@ class Exchange:
     def abort(self) -> None:
         """Hang up."""
         self.is_ended = self._is_aborted = True
-        self._stop_watching()
+        self._stall.stop()
         self._abort()
         self.cut(ClientGone())
 
@@ -87,37 +86,15 @@ class Exchange:
         if self.is_ended:
             return
         is_last = self._note(message)
-        if self._stall_timer is None:
-            self._watch(self._write_timeout_s)
-        self._sent_at = self._write_began_at = time.monotonic()
+        self._sent_at = time.monotonic()
         try:
-            await self._send(message)
+            with self._stall:
+                await self._send(message)
         finally:
-            self._write_began_at = None
             if is_last:
-                self._stop_watching()
+                self._stall.stop()
         if self._is_aborted:
             raise ClientGone
-
-    def _watch(self, within_s: float) -> None:
-        # One timer an answer: one around each write was a tenth of what streaming a token costs.
-        loop = asyncio.get_running_loop()
-        self._stall_timer = loop.call_later(within_s, self._check_stall)
-
-    def _check_stall(self) -> None:
-        if self._write_began_at is None:
-            self._watch(self._write_timeout_s)
-            return
-        remaining_s = self._write_began_at + self._write_timeout_s - time.monotonic()
-        if remaining_s > 0:
-            self._watch(remaining_s)
-        else:
-            self.abort()
-
-    def _stop_watching(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
 
     def _note(self, message: Message) -> bool:
         """Count what is sent; whether that is the end."""
