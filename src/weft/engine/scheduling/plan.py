@@ -1,13 +1,15 @@
-"""`Plan`: what one step computes, as a value; and its form as arrays for the runner."""
+"""`Plan`: what one step computes, as a value, and its form as arrays for the runner; `Result`: what
+became of each of its entries."""
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import msgspec
 import numpy as np
 
-from weft.compute.runner import Batch, IntArray
-from weft.core.types import PoolingKind
+from weft.compute.pooler import Collected
+from weft.compute.runner import Batch, FloatArray, IntArray
+from weft.core.types import LogprobRow, PoolingKind
 from weft.engine.scheduling.sequence import Sequence
 
 
@@ -122,6 +124,36 @@ class Plan:
         width = max(map(len, tables))
         joined = bytearray().join([table.ljust(width, b"\0") for table in tables])
         return np.frombuffer(joined, np.int32).reshape(len(tables), width // 4)
+
+
+class SampledRow(msgspec.Struct, frozen=True, eq=False):
+    """`token_id` is None when the entry did not reach its sequence's end.
+
+    `prompt_logprobs` has one row for each scored row of the entry.
+    """
+
+    token_id: int | None = None
+    logprobs: LogprobRow | None = None
+    prompt_logprobs: list[LogprobRow] = []
+
+
+class PooledRow(msgspec.Struct, frozen=True, eq=False):
+    """What was `collected` of a prompt so far and, at its end, what it `pooled` to."""
+
+    collected: Collected
+    pooled: FloatArray | None = None
+
+
+class FailedRow(msgspec.Struct, frozen=True, eq=False):
+    """`error` ends the sequence; `is_corrupt` says that it is for values that are not numbers."""
+
+    error: str
+    is_corrupt: bool = False
+
+
+Result: TypeAlias = SampledRow | PooledRow | FailedRow
+# Results that are to be committed before the next are made; all of one plan, unless it has drafts.
+Part: TypeAlias = tuple[Plan, list[Result]]
 
 
 def _num_pooled(kind: PoolingKind, start: int, num_rows: int) -> int:

@@ -21,10 +21,16 @@ from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.thought import ThoughtWatch
 from weft.engine.scheduling.drafts import DraftCounts, NgramLookup
 from weft.engine.scheduling.finish import why_finished
-from weft.engine.scheduling.plan import Plan, PlannedRows
+from weft.engine.scheduling.plan import (
+    FailedRow,
+    Plan,
+    PlannedRows,
+    PooledRow,
+    Result,
+    SampledRow,
+)
 from weft.engine.scheduling.prefix import PrefixCache
 from weft.engine.scheduling.repetition import RepetitionWatch
-from weft.engine.scheduling.results import FailedRow, PooledRow, Result, SampledRow
 from weft.engine.scheduling.sequence import Sequence, Status
 from weft.engine.scheduling.stopwatch import Stopwatch
 
