@@ -58,6 +58,8 @@ class _Stamp:
 class _WatchedRunner:
     """A runner that notes when it was at work on steps that decode `num_rows` rows."""
 
+    adapters = None
+
     def __init__(self, runner: NativeRunner, num_rows: int) -> None:
         self.vocab_size = runner.vocab_size
         self.stamps: list[_Stamp] = []

@@ -51,6 +51,8 @@ class DeviceSampler:
 class DeviceRunner:
     """The runner of another backend, whose logits stay where they are."""
 
+    adapters = None
+
     def __init__(self, runner) -> None:
         self.vocab_size = runner.vocab_size
         self.allocate_kv = runner.allocate_kv

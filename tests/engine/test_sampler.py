@@ -204,7 +204,7 @@ def test_a_mask_that_would_leave_nothing_is_passed_over():
 def test_chosen_ids_are_scored_with_their_ranks():
     """Beside the sampled token, in the order they were asked for; ties count against them."""
     step = make_sequence(temperature=0.0, logprobs=3, logprob_token_ids=[11, 2, 0])
-    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_scored=0),))
+    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_leading=0),))
     [row] = StepSampler(NativeSampler()).sample(LOGITS[None], plan)
     exact = np.log(softmax(LOGITS.astype(np.float64)))
     assert [(token_id, rank) for token_id, _, rank in row.logprobs] == [
@@ -222,7 +222,7 @@ PENALISED = {"frequency_penalty": 1.0, "output": (0,), "logprobs": 12}
 def scored(mode, **params):
     """Token to value, as the sampler reports a row under this mode."""
     step = make_sequence(**params)
-    plan = Plan((PlannedRows(step, start=0, num_tokens=3, samples=True, num_scored=0),))
+    plan = Plan((PlannedRows(step, start=0, num_tokens=3, samples=True, num_leading=0),))
     [row] = StepSampler(NativeSampler(), mode).sample(LOGITS[None], plan)
     assert row.logprobs[0][0] == row.token_id
     return {token_id: value for token_id, value, _ in row.logprobs}
@@ -262,7 +262,7 @@ def test_a_forced_token_comes_whatever_else_was_asked(mode):
     step = make_sequence(logprobs=2, temperature=0.7, top_k=3, allowed_token_ids=[1, 2])
     end = OpenThought(end="b", end_token_ids=[11])
     step.thought = ThoughtWatch(end, lambda token_id: b"a", budget=0)
-    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_scored=0),))
+    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_leading=0),))
     [row] = StepSampler(NativeSampler(), mode).sample(LOGITS[None], plan)
     assert row.token_id == row.logprobs[0][0] == choose(LOGITS, step) == 11
 
@@ -290,7 +290,7 @@ def test_the_mode_changes_no_token(mode):
     for params in ({}, {"temperature": 0.7}, {"temperature": 0.0}):
         for seed in range(30):
             plain, asked = (
-                Plan((PlannedRows(step, 0, 2, samples=True, num_scored=0),))
+                Plan((PlannedRows(step, 0, 2, samples=True, num_leading=0),))
                 for step in (
                     make_sequence(seed=seed, **params, **wish) for wish in ({}, {"logprobs": 2})
                 )

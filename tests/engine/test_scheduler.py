@@ -301,7 +301,7 @@ def test_a_step_scores_no_more_rows_than_it_may_keep():
     plain.run()
     while limited.scheduler.has_work:
         plan = limited.step()
-        assert sum(entry.num_scored for entry in plan.entries) <= 3
+        assert sum(entry.num_leading for entry in plan.entries) <= 3
     for name in "abc":
         got, expected = limited.answers[name][0], plain.answers[name][0]
         assert got.error is None

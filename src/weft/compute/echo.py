@@ -22,6 +22,8 @@ _CERTAIN = 100.0  # logit of the answer; all others are 0, so sampling at temper
 class EchoRunner:
     """A row `k` tokens after the last of the prompt answers prompt token `k`, then end-of-sequence."""
 
+    adapters = None
+
     def __init__(self, spec: EchoSpec, sleep: Callable[[float], None] = time.sleep) -> None:
         self.vocab_size = spec.vocab_size
         self._spec = spec

@@ -29,7 +29,7 @@ class StepPooler:
 
 
 def _pool(rows: FloatArray, plan: Plan, pooler: Pooler) -> list[Result]:
-    counts = [entry.num_scored + entry.samples for entry in plan.entries]
+    counts = [entry.num_leading + entry.samples for entry in plan.entries]
     ends = list(itertools.accumulate(counts))
     assert (ends[-1] if ends else 0) == len(rows), (ends, len(rows))
     return [

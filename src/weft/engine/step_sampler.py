@@ -61,7 +61,7 @@ class StepSampler:
 
     def sample(self, logits: Rows, plan: Plan) -> list[Result]:
         """Choose a token for every entry that reaches its sequence's end, and score what was asked for."""
-        counts = [entry.num_scored + entry.samples for entry in plan.entries]
+        counts = [entry.num_leading + entry.samples for entry in plan.entries]
         ends = list(itertools.accumulate(counts))
         num_rows, vocab_size = logits.shape
         assert (ends[-1] if ends else 0) == num_rows, (ends, num_rows)
@@ -114,7 +114,7 @@ class StepSampler:
                     [sequence.token_ids[entry.start + i + 1]],
                     sequence.params.prompt_logprobs,
                 )
-                for i in range(entry.num_scored)
+                for i in range(entry.num_leading)
             ]
             if not entry.samples:
                 return SampledRow(prompt_logprobs=prompt_logprobs)
@@ -163,7 +163,7 @@ class StepSampler:
 
 def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
     """Whether the entry asks for one token and no more, from its row as it is, by temperature alone."""
-    if not entry.samples or entry.num_scored:
+    if not entry.samples or entry.num_leading:
         return False
     sequence = entry.sequence
     params = sequence.params
@@ -263,7 +263,7 @@ def _split(plan: Plan) -> tuple[list[int], list[_Chain]]:
     chains: list[_Chain] = []
     row = 0
     for entry in plan.entries:
-        after = row + entry.num_scored + entry.samples
+        after = row + entry.num_leading + entry.samples
         rows += range(row, after)
         if entry.draft_token_ids:
             chains.append(_Chain(entry.sequence, entry.draft_token_ids, after))

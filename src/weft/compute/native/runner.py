@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from weft.compute.native import _core
 from weft.compute.processed import processed, score_values
 from weft.compute.rope import inverse_frequencies
-from weft.compute.runner import Batch, FloatArray, IntArray
+from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.compute.sampler import Choice, Drawn
 from weft.core.types import LogprobRow
 from weft.model.card import AdapterBytes
@@ -119,6 +119,10 @@ class NativeRunner(NativeModel):
         native = native_spec(spec, dtype, max_model_len, rounding)
         super().__init__(spec, weights, native=native, machine=machine)
 
+    @property
+    def adapters(self) -> AdapterStore:
+        return self
+
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
         """Make the pool; its memory is taken as blocks are first written.
 
@@ -127,7 +131,7 @@ class NativeRunner(NativeModel):
         self._model.allocate_kv(num_blocks, block_size)
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
-        """See `AdapterRunner`. An adapter that does not fit the model is a `ValueError`."""
+        """See `AdapterStore`. An adapter that does not fit the model is a `ValueError`."""
         low_rank = {name: (delta.a, delta.b) for name, delta in adapter.low_rank.items()}
         self._model.add_adapter(adapter_id, low_rank, dict(adapter.whole))
 
@@ -148,6 +152,8 @@ class NativeRunner(NativeModel):
 
 class NativeEncoder(NativeModel):
     """An encoder: a batch holds whole prompts; it gives the hidden states of the wanted rows."""
+
+    adapters = None
 
     def __init__(self, spec: ModelSpec, weights: Weights, *, dtype: str, machine: Machine) -> None:
         native = native_spec(spec, dtype, spec.max_position_embeddings)

@@ -16,8 +16,8 @@ from weft.engine.scheduling.sequence import Sequence
 class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     """Tokens `start .. start + num_tokens` of one sequence; `samples` if they reach its end.
 
-    The logits of the first `num_scored` rows score prompt tokens; of a pooling request, these are
-    rows whose hidden states its result is made of. `draft_token_ids` are guesses at what follows the
+    What the model gives for the first `num_leading` rows is wanted too, beside the sampled one: what for
+    is the request's affair, and the step's end knows it. `draft_token_ids` are guesses at what follows the
     last token, each computed in a row of its own behind it. `draft_position` is of the guess, from 0,
     that the sequence's last token has turned out to be, and whose row this entry is.
     """
@@ -26,7 +26,7 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     start: int
     num_tokens: int
     samples: bool
-    num_scored: int
+    num_leading: int
     draft_token_ids: tuple[int, ...] = ()
     draft_position: int | None = None
 
@@ -44,24 +44,14 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, sequence: Sequence, start: int, num_tokens: int) -> "PlannedRows":
         """The entry for the next `num_tokens` tokens from `start`."""
-        end = start + num_tokens
-        samples = end == sequence.num_tokens
-        if sequence.request.pooling_kind is not None:
-            num_rows = _num_pooled(sequence.request.pooling_kind, start, num_tokens - samples)
-            return cls(sequence, start, num_tokens, samples, num_rows)
-        last_scored = sequence.num_prompt_tokens - 1 if sequence.wants_prompt_logprobs else 0
-        return cls(
-            sequence=sequence,
-            start=start,
-            num_tokens=num_tokens,
-            samples=samples,
-            num_scored=max(0, min(end, last_scored) - start),
-        )
+        samples = start + num_tokens == sequence.num_tokens
+        num_leading = _num_leading(sequence, start, num_tokens - samples)
+        return cls(sequence, start, num_tokens, samples, num_leading)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step. The logits come back entry by entry: scored rows, the sampled row, rows of drafts."""
+    """One step. The logits come back entry by entry: leading rows, the sampled row, rows of drafts."""
 
     entries: tuple[PlannedRows, ...]
 
@@ -83,8 +73,8 @@ class Plan:
             token_ids += entry.sequence.token_ids[start : start + num_tokens]
             token_ids += entry.draft_token_ids
             positions += range(start, start + end_row - first_row)
-            if entry.num_scored:
-                logit_rows += range(first_row, first_row + entry.num_scored)
+            if entry.num_leading:
+                logit_rows += range(first_row, first_row + entry.num_leading)
             if entry.samples:
                 logit_rows += range(first_row + num_tokens - 1, end_row)
             starts.append(end_row)
@@ -156,14 +146,20 @@ Result: TypeAlias = SampledRow | PooledRow | FailedRow
 Part: TypeAlias = tuple[Plan, list[Result]]
 
 
-def _num_pooled(kind: PoolingKind, start: int, num_rows: int) -> int:
-    """How many of the first `num_rows` rows from `start` a pooled result needs."""
-    match kind:
+def _num_leading(sequence: Sequence, start: int, num_rows: int) -> int:
+    """How many of `num_rows` rows from `start`, all before the sampled one, give what is wanted of a prompt.
+
+    These score its tokens, or a pooled result is made of them.
+    """
+    match sequence.request.pooling_kind:
+        case None:
+            last_scored = sequence.num_prompt_tokens - 1 if sequence.wants_prompt_logprobs else 0
+            return max(0, min(num_rows, last_scored - start))
         case PoolingKind.CLS:
             return min(1, num_rows) if start == 0 else 0
         case PoolingKind.LAST:
             return 0
         case PoolingKind.MEAN | PoolingKind.EACH:
             return num_rows
-        case _:
+        case kind:
             assert_never(kind)

@@ -306,7 +306,7 @@ class Scheduler:
         """How many tokens the sequence may compute, if their rows are to be scored."""
         if not sequence.wants_prompt_logprobs:
             return sys.maxsize
-        return self.max_scored_rows - sum(entry.num_scored for entry in entries.values())
+        return self.max_scored_rows - sum(entry.num_leading for entry in entries.values())
 
     def _admissible(self) -> Iterator[Sequence]:
         if self.admission is Admission.OPEN:
