@@ -21,7 +21,7 @@ from benchmarks.steps.budget import measure_budget, print_budget
 from benchmarks.steps.scaling import measure_scaling, print_scaling
 from benchmarks.steps.timing import Numbers, Shape, Timing, fill_pool, measure
 from weft.compute.backends import BACKENDS, choose
-from weft.compute.native import NativeRunner, cpu, draw_rows, resident_bytes
+from weft.compute.native import NativeRunner, NativeSampler, cpu, resident_bytes
 from weft.compute.runner import Batch, Runner
 from weft.core.config import ComputeConfig, EngineOptions
 from weft.model.card import ModelCard
@@ -135,7 +135,7 @@ def time_drawing(vocab_size: int, num_runs: int) -> dict[str, float]:
         taken = []
         for run in range(num_runs):
             started = time.perf_counter()
-            draw_rows(logits, [temperature] * 32, [run] * 32)
+            NativeSampler.draw_rows(logits, [temperature] * 32, [run] * 32)
             taken.append(time.perf_counter() - started)
         medians[name] = 1e3 * statistics.median(taken)
         print(f"choose 32 tokens, {name}: {medians[name]:.2f} ms")

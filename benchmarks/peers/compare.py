@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from benchmarks.peers.checkpoints import SHAPES, Shape, tensor_shapes, write_checkpoint
 from benchmarks.peers.environments import LLAMA, ROOT, TRANSFORMERS, VLLM, vllm_variables
 from benchmarks.peers.workloads import WORKLOADS, Prompts, Workload
-from weft.compute.native import measure_limits
+from weft.compute.native import measure_roofline
 
 HERE = Path(__file__).resolve().parent
 START_TIMEOUT_S = 600.0
@@ -175,7 +175,7 @@ async def measure(
         for workload in workloads:
             prompts = workload.prompts(shape.vocab, repetition)
             for engine in order:
-                limits = measure_limits("bfloat16")
+                limits = measure_roofline("bfloat16")
                 answer = await engine.run(prompts, workload.max_tokens)
                 if repetition:
                     results.append(_measured(engine.name, workload, answer, limits.bytes_per_s))

@@ -14,7 +14,7 @@ import numpy as np
 import zmq
 
 from benchmarks.steps.timing import BLOCK_SIZE
-from weft.compute.native import NativeRunner, draw_rows
+from weft.compute.native import NativeRunner, NativeSampler
 from weft.compute.runner import Batch, FloatArray, Runner
 from weft.core.config import EngineConfig, EngineOptions
 from weft.core.types import Request, SamplingParams
@@ -57,6 +57,8 @@ class _Stamp:
 
 class _WatchedRunner:
     """A runner that notes when it was at work on steps that decode `num_rows` rows."""
+
+    adapters = None
 
     def __init__(self, runner: NativeRunner, num_rows: int) -> None:
         self.vocab_size = runner.vocab_size
@@ -187,6 +189,6 @@ def _sampling_ms(num_rows: int, vocab_size: int) -> float:
     taken = []
     for _ in range(10):
         started = time.thread_time()
-        draw_rows(logits, [0.0] * num_rows, [0] * num_rows)
+        NativeSampler.draw_rows(logits, [0.0] * num_rows, [0] * num_rows)
         taken.append(time.thread_time() - started)
     return 1e3 * min(taken)

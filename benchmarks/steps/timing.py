@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from weft.compute.native import Limits, NativeRunner, measure_limits
+from weft.compute.native import NativeRunner, Roofline, measure_roofline
 from weft.compute.runner import Batch, Runner
 
 BLOCK_SIZE = 16
@@ -35,7 +35,7 @@ class Timing:
     taken: list[float]
     parts: dict[str, float]
     running_s: float
-    limits: Limits | None
+    limits: Roofline | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ def measure(runner: Runner, shape: Shape, num_runs: int, numbers: Numbers) -> Ti
     native = runner if isinstance(runner, NativeRunner) else None
     before = native.seconds() if native else {}
     limits = (
-        [measure_limits(numbers.dtype, native.num_threads, numbers.quantization)] if native else []
+        [measure_roofline(numbers.dtype, native.num_threads, numbers.quantization)]
+        if native
+        else []
     )
     cpu_started, taken = time.process_time(), []
     for _ in range(num_runs):
@@ -91,12 +93,14 @@ def measure(runner: Runner, shape: Shape, num_runs: int, numbers: Numbers) -> Ti
     after = native.seconds() if native else {}
     threads = native.num_threads if native else 1
     if native:
-        limits.append(measure_limits(numbers.dtype, native.num_threads, numbers.quantization))
+        limits.append(measure_roofline(numbers.dtype, native.num_threads, numbers.quantization))
     return Timing(
         taken,
         {part: (after[part] - before[part]) / num_runs for part in after},
         cpu_s / num_runs / threads,
-        Limits(max(one.bytes_per_s for one in limits), max(one.operations_per_s for one in limits))
+        Roofline(
+            max(one.bytes_per_s for one in limits), max(one.operations_per_s for one in limits)
+        )
         if limits
         else None,
     )

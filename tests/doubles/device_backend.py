@@ -7,7 +7,7 @@ import numpy as np
 
 from weft.compute.backend import Backend
 from weft.compute.backends import BACKENDS
-from weft.compute.native import sampling
+from weft.compute.native import NativeSampler
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DeviceSampler:
 
     def __getattr__(self, name: str):
         self.called.add(name)
-        function = getattr(sampling, name)
+        function = getattr(NativeSampler(), name)
 
         def on_device(rows, *args):
             result = function(rows.values, *args)
@@ -50,6 +50,8 @@ class DeviceSampler:
 
 class DeviceRunner:
     """The runner of another backend, whose logits stay where they are."""
+
+    adapters = None
 
     def __init__(self, runner) -> None:
         self.vocab_size = runner.vocab_size

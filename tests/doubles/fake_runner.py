@@ -14,6 +14,8 @@ from weft.compute.runner import Batch, FloatArray
 class FakeRunner:
     """`nan_after`: a token id after which the logits are NaN. `epoch`: which weights it has."""
 
+    adapters = None
+
     def __init__(self, vocab_size: int = 64, nan_after: int | None = None) -> None:
         self.vocab_size = vocab_size
         self.num_rows: list[int] = []  # rows of each step

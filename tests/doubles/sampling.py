@@ -3,8 +3,7 @@
 import numpy as np
 
 from weft.compute.processed import constrain, score_values, truncate
-from weft.engine.sampling.choosing import to_choice
-from weft.engine.sampling.noise import noise_key
+from weft.engine.step_sampler import noise_key, to_choice
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tests.doubles.fake_runner import FakeRunner
-from weft.compute.native import sampling
+from weft.compute.native import NativeSampler
 from weft.compute.runner import Runner
 from weft.core.config import CacheConfig, ComputeConfig, EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.types import (
@@ -19,10 +19,10 @@ from weft.core.types import (
     SequenceOutput,
 )
 from weft.engine.constraints.grammar import Grammar, GrammarFailed, Vocabulary, build
-from weft.engine.sampling.finish import Finisher, Sampling
-from weft.engine.sampling.sampler import StepSampler
+from weft.engine.loop import Finisher
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.step_sampler import StepSampler
 
 EOS = 1
 
@@ -68,7 +68,7 @@ class SteppingEngine:
         self.answers: dict[str, list[Answer]] = {}
         self.vocabulary: Vocabulary | None = None  # set by tests that use grammars
         # Tests that pool give another.
-        self.finisher: Finisher = Sampling(StepSampler(sampling, config.model_config.logprobs_mode))
+        self.finisher: Finisher = StepSampler(NativeSampler(), config.model_config.logprobs_mode)
         cache = config.cache_config
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
 

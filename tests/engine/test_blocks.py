@@ -2,8 +2,8 @@
 
 from tests.doubles.stepping import make_engine
 from weft.core.types import BlockStored
-from weft.engine.scheduling.blocks import BlockPool
 from weft.engine.scheduling.drafts import DraftCounts
+from weft.engine.scheduling.kv_cache import BlockPool
 
 PROMPT = list(range(10, 21))  # two full blocks of 4 and a part
 

@@ -17,8 +17,8 @@ from weft.core.types import (
     OutputKind,
     SamplingParams,
 )
+from weft.engine.front.calls import STALL_S
 from weft.engine.front.client import FrontClient
-from weft.engine.front.control import STALL_S
 from weft.engine.front.kv_feed import KvEventFeed
 from weft.engine.messages import (
     Abort,
@@ -167,10 +167,11 @@ async def test_death_fails_every_request_call_and_subscription():
 async def test_an_engine_that_answers_nothing_is_unhealthy():
     """Health pings through the engine's mailbox and fails when the answer stays out; never by a request."""
     client = HandClient()
-    client._heard_at -= 5
+    client._calls.last_event_at -= 5
     await client.check_health()
     (ping,) = [command for command in client.sent if isinstance(command, Ping)]
-    client._pinged_at -= STALL_S + 1
+    for stamp in ("last_event_at", "_pinged_at"):  # time passes
+        setattr(client._calls, stamp, getattr(client._calls, stamp) - STALL_S - 1)
     with pytest.raises(Unavailable, match="has not answered"):
         await client.check_health()
     client._on_event(Reply(ping.call_id, load=LOAD))

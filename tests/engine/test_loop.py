@@ -37,6 +37,7 @@ class Wide:
     """A runner of a large vocabulary, whose logits cost little to make."""
 
     vocab_size = 152_000
+    adapters = None
 
     def allocate_kv(self, *, num_blocks, block_size):
         """It keeps none."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.busy import PATIENCE_S
 from tests.engine.test_front import HandClient, begin
 from weft.core.types import FinishReason, OutputKind, SamplingParams
-from weft.engine.front.pace import Pace
+from weft.engine.front.open_requests import Pace
 
 INTERVAL_S = 0.025
 
@@ -216,7 +216,7 @@ async def test_a_whole_answer_wakes_its_reader_once():
     await settle()
     [engine_id] = client.engine_ids
     client.say(engine_id, [70])
-    assert not client._open.get(engine_id).has_news.is_set()
+    assert not client._open.get(engine_id).wakeup.is_set()
     client.say(engine_id, [71], finish_reason=FinishReason.LENGTH)
     await reader.task
     assert reader.heard == [[70, 71]]

@@ -6,16 +6,15 @@ import pytest
 
 from tests.doubles.sampling import choose, gumbel, logprob_row
 from tests.doubles.stepping import make_request
-from weft.compute.native import choose_token, sampling
+from weft.compute.native import NativeSampler
 from weft.compute.processed import truncate
 from weft.compute.sampler import Choice
 from weft.core.config import LogprobsMode
 from weft.core.types import SamplingParams
 from weft.engine.constraints.thought import OpenThought, ThoughtWatch
-from weft.engine.sampling.choosing import to_choice
-from weft.engine.sampling.sampler import StepSampler
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.sequence import Sequence
+from weft.engine.step_sampler import StepSampler, to_choice
 
 VOCAB = 12
 LOGITS = np.array([2.0, 1.5, 1.5, 1.0, 0.5, 0.0, -0.5, -1, -2, -3, -4, -9], np.float32)
@@ -205,8 +204,8 @@ def test_a_mask_that_would_leave_nothing_is_passed_over():
 def test_chosen_ids_are_scored_with_their_ranks():
     """Beside the sampled token, in the order they were asked for; ties count against them."""
     step = make_sequence(temperature=0.0, logprobs=3, logprob_token_ids=[11, 2, 0])
-    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_scored=0),))
-    [row] = StepSampler(sampling).sample(LOGITS[None], plan)
+    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_leading=0),))
+    [row] = StepSampler(NativeSampler()).sample(LOGITS[None], plan)
     exact = np.log(softmax(LOGITS.astype(np.float64)))
     assert [(token_id, rank) for token_id, _, rank in row.logprobs] == [
         (0, 1),
@@ -223,8 +222,8 @@ PENALISED = {"frequency_penalty": 1.0, "output": (0,), "logprobs": 12}
 def scored(mode, **params):
     """Token to value, as the sampler reports a row under this mode."""
     step = make_sequence(**params)
-    plan = Plan((PlannedRows(step, start=0, num_tokens=3, samples=True, num_scored=0),))
-    [row] = StepSampler(sampling, mode).sample(LOGITS[None], plan)
+    plan = Plan((PlannedRows(step, start=0, num_tokens=3, samples=True, num_leading=0),))
+    [row] = StepSampler(NativeSampler(), mode).sample(LOGITS[None], plan)
     assert row.logprobs[0][0] == row.token_id
     return {token_id: value for token_id, value, _ in row.logprobs}
 
@@ -263,8 +262,8 @@ def test_a_forced_token_comes_whatever_else_was_asked(mode):
     step = make_sequence(logprobs=2, temperature=0.7, top_k=3, allowed_token_ids=[1, 2])
     end = OpenThought(end="b", end_token_ids=[11])
     step.thought = ThoughtWatch(end, lambda token_id: b"a", budget=0)
-    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_scored=0),))
-    [row] = StepSampler(sampling, mode).sample(LOGITS[None], plan)
+    plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_leading=0),))
+    [row] = StepSampler(NativeSampler(), mode).sample(LOGITS[None], plan)
     assert row.token_id == row.logprobs[0][0] == choose(LOGITS, step) == 11
 
 
@@ -273,11 +272,11 @@ def test_an_ending_is_kept_back_only_where_a_grammar_rules():
     step = make_sequence(ignore_eos=True, temperature=0.0)
     step.request = msgspec.structs.replace(step.request, eos_token_ids=(0,))
     step.grammar = AllowsAll()
-    assert choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 1
+    assert NativeSampler.choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 1
     step.thought = ThoughtWatch(
         OpenThought(end="b", end_token_ids=[11]), lambda token_id: b"a", budget=None
     )
-    assert choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 0
+    assert NativeSampler.choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 0
 
 
 class AllowsAll:
@@ -287,11 +286,11 @@ class AllowsAll:
 @pytest.mark.parametrize("mode", list(LogprobsMode))
 def test_the_mode_changes_no_token(mode):
     """Nor does asking for log-probabilities: with them rows go another way, to the same draw."""
-    sampler = StepSampler(sampling, mode)
+    sampler = StepSampler(NativeSampler(), mode)
     for params in ({}, {"temperature": 0.7}, {"temperature": 0.0}):
         for seed in range(30):
             plain, asked = (
-                Plan((PlannedRows(step, 0, 2, samples=True, num_scored=0),))
+                Plan((PlannedRows(step, 0, 2, samples=True, num_leading=0),))
                 for step in (
                     make_sequence(seed=seed, **params, **wish) for wish in ({}, {"logprobs": 2})
                 )

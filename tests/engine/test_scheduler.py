@@ -4,10 +4,10 @@ import pytest
 
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import EOS, make_engine
-from weft.compute.native import sampling
+from weft.compute.native import NativeSampler
 from weft.core.types import FinishReason
-from weft.engine.sampling.sampler import StepSampler
 from weft.engine.scheduling.scheduler import Admission
+from weft.engine.step_sampler import StepSampler
 
 PROMPT = list(range(10, 21))  # 11 tokens: two full blocks of 4 and a part
 OTHER = list(range(30, 41))
@@ -301,7 +301,7 @@ def test_a_step_scores_no_more_rows_than_it_may_keep():
     plain.run()
     while limited.scheduler.has_work:
         plan = limited.step()
-        assert sum(entry.num_scored for entry in plan.entries) <= 3
+        assert sum(entry.num_leading for entry in plan.entries) <= 3
     for name in "abc":
         got, expected = limited.answers[name][0], plain.answers[name][0]
         assert got.error is None
@@ -381,4 +381,4 @@ def _begin(engine):
     """Plan and compute a step without committing it."""
     plan = engine.scheduler.plan()
     logits = engine.runner.forward(plan.to_batch(engine.config.cache_config.block_size))
-    return plan, StepSampler(sampling).sample(logits, plan)
+    return plan, StepSampler(NativeSampler()).sample(logits, plan)

@@ -13,7 +13,7 @@ from tests.doubles.stepping import make_engine
 from weft.compute.pooler import load_pooler
 from weft.core.config import PoolerConfig
 from weft.core.types import FinishReason, PoolingKind
-from weft.engine.sampling.finish import Pooling
+from weft.engine.step_pooler import StepPooler
 from weft.model.open import open_model
 
 MODEL = open_model(
@@ -51,7 +51,7 @@ class PoolingMachine(RuleBasedStateMachine):
             max_num_batched_tokens=6,
             policy="priority",
         )
-        self.engine.finisher = Pooling(POOLER)
+        self.engine.finisher = StepPooler(POOLER)
         self.submitted = {}
         self.aborted = set()
 
@@ -119,7 +119,7 @@ class PoolingMachine(RuleBasedStateMachine):
 def alone(prompt, kind, params):
     """What the model makes of a prompt."""
     engine = make_engine(ALONE, num_blocks=4, block_size=16, enable_prefix_caching=False)
-    engine.finisher = Pooling(POOLER)
+    engine.finisher = StepPooler(POOLER)
     engine.submit_pooling("alone", prompt, kind, **params)
     assert engine.step().num_tokens == len(prompt)
     [answer] = engine.answers["alone"]

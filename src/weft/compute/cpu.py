@@ -1,7 +1,7 @@
 """`CpuBackend`: what the two backends on the CPU share, in C++ and in numpy."""
 
 from weft.compute.memory import free_memory_bytes
-from weft.compute.native import MAX_THREADS, available_cpus, sampling
+from weft.compute.native import MAX_THREADS, NativeSampler, available_cpus
 from weft.compute.sampler import Sampler
 from weft.core.config import ComputeConfig, EngineOptions
 from weft.core.errors import ConfigError
@@ -14,7 +14,7 @@ _CACHE_TYPES = ("auto", "int8")
 class CpuBackend:
     """A backend by that name, but for its runners and their sizes."""
 
-    sampler: Sampler = sampling
+    sampler: Sampler = NativeSampler()
 
     def __init__(self, name: str) -> None:
         self._name = name

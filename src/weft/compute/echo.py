@@ -7,7 +7,7 @@ import numpy as np
 
 from weft.compute.cpu import no_effect
 from weft.compute.memory import free_memory_bytes
-from weft.compute.native import cpu, sampling
+from weft.compute.native import NativeSampler, cpu
 from weft.compute.runner import Batch, FloatArray, IntArray, Runner
 from weft.compute.sampler import Sampler
 from weft.core.config import ComputeConfig, EngineOptions
@@ -21,6 +21,8 @@ _CERTAIN = 100.0  # logit of the answer; all others are 0, so sampling at temper
 
 class EchoRunner:
     """A row `k` tokens after the last of the prompt answers prompt token `k`, then end-of-sequence."""
+
+    adapters = None
 
     def __init__(self, spec: EchoSpec, sleep: Callable[[float], None] = time.sleep) -> None:
         self.vocab_size = spec.vocab_size
@@ -64,7 +66,7 @@ class EchoRunner:
 class EchoBackend:
     """For models without weights, and for no others: there is nothing to decide."""
 
-    sampler: Sampler = sampling
+    sampler: Sampler = NativeSampler()
 
     def suits(self, card: ModelCard) -> bool:
         return not card.num_parameters

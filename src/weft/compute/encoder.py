@@ -77,6 +77,8 @@ class _Layer:
 class EncoderRunner:
     """Loaded weights. A batch holds whole prompts; it gives the hidden states of the wanted rows."""
 
+    adapters = None
+
     def __init__(self, spec: ModelSpec, weights: Weights, *, num_threads: int = 1) -> None:
         self.vocab_size = spec.vocab_size
         self._threads = ThreadPoolExecutor(num_threads, "weft-encoder")

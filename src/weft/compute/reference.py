@@ -14,7 +14,7 @@ from weft.compute.adapters import AdapterRows, AdapterSet
 from weft.compute.attention import AttentionPlan, attend, plan_attention
 from weft.compute.int8 import Int8Rows, multiply
 from weft.compute.rope import inverse_frequencies, rotate, rotations
-from weft.compute.runner import Batch, FloatArray, IntArray
+from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.model.lora import Adapter
 from weft.model.spec import LayerSpec, ModelSpec, QkNorm, RopeSpec
 from weft.model.weights import Weights
@@ -124,6 +124,10 @@ class ReferenceRunner:
         shape = (len(spec.layers), 2, num_blocks * block_size, spec.num_kv_heads, spec.head_dim)
         self._block_size = block_size
         self._pool = np.zeros(shape, np.float32)
+
+    @property
+    def adapters(self) -> AdapterStore:
+        return self
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
         self._adapters.add(adapter_id, adapter)

@@ -1,7 +1,7 @@
 """`Runner`: what the engine asks of a model on a device; `Batch`: one step, as arrays."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,11 @@ class Runner(Protocol):
 
     vocab_size: int
 
+    @property
+    def adapters(self) -> "AdapterStore | None":
+        """Where LoRA adapters go; None where its backend takes none."""
+        ...
+
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
         """Make the KV pool. Called once, before the first step."""
         ...
@@ -53,9 +58,8 @@ class Runner(Protocol):
         ...
 
 
-@runtime_checkable
-class AdapterRunner(Runner, Protocol):
-    """A runner whose sequences may each have a LoRA adapter."""
+class AdapterStore(Protocol):
+    """The LoRA adapters of a runner, of which each sequence may have one."""
 
     spec: ModelSpec
 

@@ -6,7 +6,7 @@ happens comes out as events, whose receiver must not block.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, assert_never
 
 from weft.compute.backends import backend_of
@@ -33,10 +33,10 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
-from weft.engine.sampling.finish import Finisher, Pooling, Sampling
-from weft.engine.sampling.sampler import StepSampler
-from weft.engine.scheduling.plan import Plan
+from weft.engine.scheduling.plan import Part, Plan
 from weft.engine.scheduling.scheduler import Admission, Scheduler
+from weft.engine.step_pooler import StepPooler
+from weft.engine.step_sampler import StepSampler
 
 # Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if
 # it must. 8,192 rows of 152,000 tokens would be 5 GB.
@@ -57,6 +57,14 @@ class Mailbox(Protocol):
         ...
 
 
+class Finisher(Protocol):
+    """What ends a step, chosen at the start: a model that generates samples, one that pools pools."""
+
+    def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
+        """The results of a step, each part to be committed before the next is taken."""
+        ...
+
+
 class EngineLoop:
     """Runs until `Stop`. An exception from a step is fatal: it leaves `run`, and nothing is limped on."""
 
@@ -73,9 +81,9 @@ class EngineLoop:
         self._block_size = config.cache_config.block_size
         self._runner = runner
         self._finisher: Finisher = (
-            Sampling(StepSampler(backend_of(config).sampler, config.model_config.logprobs_mode))
+            StepSampler(backend_of(config).sampler, config.model_config.logprobs_mode)
             if pooler is None
-            else Pooling(pooler)
+            else StepPooler(pooler)
         )
         self._mailbox = mailbox
         self._emit = emit

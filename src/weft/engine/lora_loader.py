@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from weft.compute.backends import backend_of
-from weft.compute.runner import AdapterRunner, Runner
+from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, NotFound
 from weft.engine.messages import AddLora, Reply
@@ -19,20 +19,20 @@ class LoraLoader:
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self._config, self._limits = config, config.lora_config
         self._model_type = config.model_config.model_type
-        self._runner = runner if isinstance(runner, AdapterRunner) else None
-        assert self._limits is None or self._runner is not None, "refused when it was chosen"
+        self._adapters = runner.adapters
+        assert self._limits is None or self._adapters is not None, "refused when it was chosen"
         self.num_loaded = 0
 
     def load(self, command: AddLora) -> Reply:
         """Load an adapter, whole or not at all; what is wrong with it is in the answer."""
         assert self._limits is not None
-        assert self._runner is not None
+        assert self._adapters is not None
         try:
             path = Path(command.path)
             _check_room(path, backend_of(self._config).free_bytes())
-            targets = AdapterTargets.of(self._runner.spec, self._model_type)
+            targets = AdapterTargets.of(self._adapters.spec, self._model_type)
             adapter = read_adapter(path, targets, max_rank=self._limits.max_lora_rank)
-            self._runner.add_adapter(command.lora_id, adapter)
+            self._adapters.add_adapter(command.lora_id, adapter)
             self.num_loaded += 1
         except (ConfigError, NotFound) as error:
             is_missing = isinstance(error, NotFound)
@@ -45,8 +45,8 @@ class LoraLoader:
 
     def remove(self, lora_id: int) -> None:
         """Forget a loaded adapter."""
-        assert self._runner is not None
-        self._runner.remove_adapter(lora_id)
+        assert self._adapters is not None
+        self._adapters.remove_adapter(lora_id)
         self.num_loaded -= 1
 
 

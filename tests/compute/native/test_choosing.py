@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from tests.doubles.sampling import choose, logprob_row
 from tests.doubles.stepping import make_request
-from weft.compute.native import choose_token, score_tokens
+from weft.compute.native import NativeSampler
 from weft.compute.sampler import Choice
 from weft.core.types import SamplingParams
-from weft.engine.sampling.choosing import to_choice
 from weft.engine.scheduling.sequence import Sequence
+from weft.engine.step_sampler import to_choice
 
 MAYBE = st.booleans()
 
@@ -72,7 +72,7 @@ def test_a_choice_is_the_twin_s(
     )
     words = [[some[0]], [some[1], some[2]]] if has[2] else []
     sequence = make_sequence(rng, vocab_size, params, (some[3],), bad_token_ids=words)
-    assert choose_token(row, to_choice(sequence)) == choose(row, sequence)
+    assert NativeSampler.choose_token(row, to_choice(sequence)) == choose(row, sequence)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_many_seeds_choose_what_the_twin_chooses(settings_):
     for seed in range(15):
         params = SamplingParams(seed=seed, **settings_)
         sequence = make_sequence(np.random.default_rng(2), 50_000, params)
-        chosen.append(choose_token(row, to_choice(sequence)))
+        chosen.append(NativeSampler.choose_token(row, to_choice(sequence)))
         assert chosen[-1] == choose(row, sequence)
     assert len(set(chosen)) > 5
 
@@ -114,7 +114,10 @@ def test_log_probabilities_are_the_twin_s(random, vocab_size, spread, step, num_
     row = make_row(rng, vocab_size, spread, num_masked, step)
     token = int(rng.integers(0, vocab_size))
     num_best = vocab_size if num_top == -1 else num_top
-    ours, twin = score_tokens(row, [token], num_best), logprob_row(row, token, num_top)
+    ours, twin = (
+        NativeSampler.score_tokens(row, [token], num_best),
+        logprob_row(row, token, num_top),
+    )
     assert ours is not None
     assert [(token, rank) for token, _, rank in ours] == [(token, rank) for token, _, rank in twin]
     # One that is nearly 0 is the logarithm of nearly 1, of which float64 knows 16 places.
@@ -128,8 +131,8 @@ def test_a_row_that_is_not_finite_is_told(place, value):
     """NaN anywhere, or an infinite best: there is nothing to choose and no probability."""
     row = np.zeros(2000, np.float32)
     row[place] = value
-    assert choose_token(row, Choice(temperature=1.0)) is None
-    assert score_tokens(row, [1], 3) is None
+    assert NativeSampler.choose_token(row, Choice(temperature=1.0)) is None
+    assert NativeSampler.score_tokens(row, [1], 3) is None
 
 
 @pytest.mark.parametrize("field", ["allowed", "forbidden", "forbidden_ends", "seen", "output"])
@@ -137,16 +140,16 @@ def test_a_row_that_is_not_finite_is_told(place, value):
 def test_a_token_beyond_the_row_is_refused(field, token):
     """Nothing is written out of bounds, whatever a caller overlooked."""
     with pytest.raises(ValueError, match=field):
-        choose_token(np.zeros(10, np.float32), Choice(**{field: [token]}))
+        NativeSampler.choose_token(np.zeros(10, np.float32), Choice(**{field: [token]}))
     with pytest.raises(ValueError, match="biased"):
-        choose_token(np.zeros(10, np.float32), Choice(bias={token: 1.0}))
+        NativeSampler.choose_token(np.zeros(10, np.float32), Choice(bias={token: 1.0}))
     with pytest.raises(ValueError, match="given"):
-        score_tokens(np.zeros(10, np.float32), [token])
+        NativeSampler.score_tokens(np.zeros(10, np.float32), [token])
 
 
 def test_a_mask_that_leaves_nothing_is_passed_over():
     """What was there before is there again."""
     row = np.array([1, 3, -np.inf, 2], np.float32)
-    assert choose_token(row, Choice(allowed=[2])) == 1
-    assert choose_token(row, Choice(forbidden=[0, 1, 1, 3])) == 1
-    assert choose_token(row, Choice(forbidden=[1, 3], forbidden_ends=[0])) == 0
+    assert NativeSampler.choose_token(row, Choice(allowed=[2])) == 1
+    assert NativeSampler.choose_token(row, Choice(forbidden=[0, 1, 1, 3])) == 1
+    assert NativeSampler.choose_token(row, Choice(forbidden=[1, 3], forbidden_ends=[0])) == 0

@@ -1,4 +1,4 @@
-"""The C++ core, seen from Python: its runners, and what the CPU offers them."""
+"""The C++ core, seen from Python: its runners and sampler, and what the CPU offers them."""
 
 from dataclasses import dataclass
 
@@ -8,30 +8,29 @@ from weft.compute.native.runner import (
     Machine,
     NativeEncoder,
     NativeRunner,
+    NativeSampler,
+    ResidentBytes,
     Rounding,
     available_cpus,
+    resident_bytes,
     trim_heap,
     usable_paths,
 )
-from weft.compute.native.sampling import choose_token, draw_rows, score_tokens
-from weft.compute.native.sizes import ResidentBytes, resident_bytes
 
 __all__ = [
     "MAX_THREADS",
     "Cpu",
-    "Limits",
     "Machine",
     "NativeEncoder",
     "NativeRunner",
+    "NativeSampler",
     "ResidentBytes",
+    "Roofline",
     "Rounding",
     "available_cpus",
-    "choose_token",
     "cpu",
-    "draw_rows",
-    "measure_limits",
+    "measure_roofline",
     "resident_bytes",
-    "score_tokens",
     "trim_heap",
     "usable_paths",
 ]
@@ -52,20 +51,20 @@ class Cpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Roofline:
     """What memory and the multipliers of this machine gave at best, just now."""
 
     bytes_per_s: float
     operations_per_s: float
 
 
-def measure_limits(
+def measure_roofline(
     dtype: str, num_threads: int | None = None, quantization: str | None = None
-) -> Limits:
+) -> Roofline:
     """Read memory and multiply in registers for some tens of milliseconds; for benchmarks."""
     element = "bfloat16" if dtype == "bfloat16" else "float32"
     threads = _core.available_cpus() if num_threads is None else num_threads
-    return Limits(
+    return Roofline(
         *_core.measure_limits(usable_paths()[0], element, quantization or "none", threads)
     )
 

@@ -1,18 +1,28 @@
-"""`NativeRunner` and `NativeEncoder`: models in C++. One call a step, without Python's lock."""
+"""Models in C++, the sampler of their logits, and the memory they take.
 
-from collections.abc import Iterator
+One call a step for the model and one for plain sampling, both without Python's lock.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.compute.native import _core
+from weft.compute.processed import processed, score_values
 from weft.compute.rope import inverse_frequencies
-from weft.compute.runner import Batch, FloatArray, IntArray
+from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
+from weft.compute.sampler import Choice, Drawn
+from weft.core.types import LogprobRow
+from weft.model.card import AdapterBytes
 from weft.model.lora import Adapter
 from weft.model.spec import ModelSpec, RopeSpec
 from weft.model.weights import Tensor, Weights, refuse_values
 
 MAX_THREADS = 1024
+_INT32_MAX = 2**31 - 1
+_NEVER = np.float32(-np.inf)
 _SAME = (  # fields that the core calls by the same name
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
@@ -109,6 +119,10 @@ class NativeRunner(NativeModel):
         native = native_spec(spec, dtype, max_model_len, rounding)
         super().__init__(spec, weights, native=native, machine=machine)
 
+    @property
+    def adapters(self) -> AdapterStore:
+        return self
+
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
         """Make the pool; its memory is taken as blocks are first written.
 
@@ -117,7 +131,7 @@ class NativeRunner(NativeModel):
         self._model.allocate_kv(num_blocks, block_size)
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
-        """See `AdapterRunner`. An adapter that does not fit the model is a `ValueError`."""
+        """See `AdapterStore`. An adapter that does not fit the model is a `ValueError`."""
         low_rank = {name: (delta.a, delta.b) for name, delta in adapter.low_rank.items()}
         self._model.add_adapter(adapter_id, low_rank, dict(adapter.whole))
 
@@ -139,6 +153,8 @@ class NativeRunner(NativeModel):
 class NativeEncoder(NativeModel):
     """An encoder: a batch holds whole prompts; it gives the hidden states of the wanted rows."""
 
+    adapters = None
+
     def __init__(self, spec: ModelSpec, weights: Weights, *, dtype: str, machine: Machine) -> None:
         native = native_spec(spec, dtype, spec.max_position_embeddings)
         super().__init__(spec, weights, native=native, machine=machine)
@@ -154,6 +170,82 @@ class NativeEncoder(NativeModel):
         if batch.adapter_ids is not None:
             raise ValueError("adapter_ids must be None: there are no adapters here")
         return self._run(batch, None, None)
+
+
+class NativeSampler:
+    """A `Sampler` of logits in the host's memory, in C++ but for what few requests want."""
+
+    @staticmethod
+    def draw_rows(logits: FloatArray, temperatures: list[float], keys: list[int]) -> Drawn:
+        token_ids = np.zeros(len(logits), np.int32)
+        is_finite = np.zeros(len(logits), np.bool_)
+        _core.draw_rows(
+            np.ascontiguousarray(logits),
+            np.array(temperatures, np.float64),
+            np.array(keys, np.uint64),
+            token_ids,
+            is_finite,
+        )
+        return Drawn(token_ids, is_finite)
+
+    @staticmethod
+    def choose_token(row: FloatArray, choice: Choice) -> int | None:
+        return _core.choose(
+            np.ascontiguousarray(row),
+            None if choice.allowed is None else np.array(choice.allowed, np.int32),
+            np.array(choice.forbidden, np.int32),
+            np.array(choice.forbidden_ends, np.int32),
+            np.array(list(choice.bias), np.int32),
+            np.array(list(choice.bias.values()), np.float32),
+            np.array(choice.seen, np.int32),
+            np.array(choice.output, np.int32),
+            (choice.repetition_penalty, choice.frequency_penalty, choice.presence_penalty),
+            choice.temperature,
+            choice.min_p,
+            min(choice.top_k, _INT32_MAX),
+            choice.top_p,
+            choice.key,
+        )
+
+    @staticmethod
+    def score_tokens(row: FloatArray, given: Sequence[int], num_best: int = 0) -> LogprobRow | None:
+        scores = _core.score(np.ascontiguousarray(row), np.array(given, np.int32), num_best)
+        return None if scores is None else list(zip(*scores, strict=True))
+
+    @staticmethod
+    def are_numbers(logits: FloatArray) -> bool:
+        return bool(np.isfinite(logits.max(axis=-1)).all())  # NaN spreads through max
+
+    @staticmethod
+    def masked(row: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
+        return np.where(mask, row, _NEVER)
+
+    processed = staticmethod(processed)
+    score_values = staticmethod(score_values)
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentBytes:
+    """`kv_per_token` is for all layers, keys and values."""
+
+    weights: int
+    kv_per_token: int
+    kv_dtype: str
+    adapter: AdapterBytes
+
+
+def resident_bytes(
+    spec: ModelSpec,
+    dtype: str,
+    quantization: str | None = None,
+    kv_cache_dtype: str = "auto",
+) -> ResidentBytes:
+    """Sizes for a checkpoint that is served as `dtype`; float16 is widened."""
+    rounding = Rounding(quantization, kv_cache_dtype)
+    native = native_spec(spec, dtype, spec.max_position_embeddings, rounding)
+    weights, kv_per_token, per_rank, padded_to = native.sizes()
+    kv_dtype = "int8" if kv_cache_dtype == "int8" else native.element
+    return ResidentBytes(weights, kv_per_token, kv_dtype, AdapterBytes(per_rank, padded_to))
 
 
 def usable_paths() -> list[str]:

@@ -1,26 +1,40 @@
 """`FrontClient`: the half of an engine client that lives with the callers.
 
-It checks and numbers requests, sends commands, and turns the engine's events into each request's
-outputs. Where the engine runs, and how commands and events travel, is the subclass's affair. All of
-it runs on one event loop.
+It prepares requests, sends commands, and turns the engine's events into each request's outputs. Where
+the engine runs, and how commands and events travel, is the subclass's affair. All of it runs on one
+event loop.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
-from contextlib import AbstractContextManager, aclosing
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, aclosing, suppress
 from functools import partial
 from typing import assert_never
 
 import msgspec
 
+from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
-from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
+from weft.core.engine_info import EngineInfo
+from weft.core.errors import (
+    BadRequest,
+    EngineDead,
+    GenerationError,
+    Unavailable,
+    Unsupported,
+    WeftError,
+)
 from weft.core.metrics import Metrics
 from weft.core.observed import ObservedRequest
+from weft.core.stats import StepStats
 from weft.core.types import (
     EngineLoad,
+    KvEventBatch,
+    LoRARequest,
+    PauseMode,
     PoolingParams,
     PoolingRequestOutput,
     PromptType,
@@ -33,20 +47,28 @@ from weft.core.types import (
     StructuredOutputsParams,
 )
 from weft.engine.constraints.check import GrammarChecker
-from weft.engine.front.control import EngineControl
-from weft.engine.front.lora_table import Held
-from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Stream
-from weft.engine.front.pace import Pace
+from weft.engine.front.calls import EngineCalls
+from weft.engine.front.kv_feed import KvEventFeed
+from weft.engine.front.lora_table import LoadedAdapter, LoraTable
+from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Pace, Stream
 from weft.engine.front.pooling_stream import PoolingStream
 from weft.engine.front.session import Session
+from weft.engine.front.stat_log import StatLog
 from weft.engine.messages import (
     Abort,
     Add,
+    AddLora,
+    Call,
+    Command,
     Event,
     Failed,
+    Pause,
     Ready,
     Reply,
+    ResetPrefixCache,
+    Resume,
     StepOutput,
+    Stop,
 )
 from weft.text.outputs import Due, RequestStream
 from weft.text.prepare import InputProcessor
@@ -54,8 +76,10 @@ from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
+_LOAD_TIMEOUT_S = 0.5
 
-class FrontClient(EngineControl):
+
+class FrontClient(EngineClient):
     """See the module. Subclasses give `_send`, `shutdown` and `wait_closed`, and call `_on_event`.
 
     Without `metrics` nothing is observed.
@@ -64,7 +88,20 @@ class FrontClient(EngineControl):
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
     ) -> None:
-        super().__init__(config, metrics)
+        self.vllm_config = config  # by this name to callers written for vLLM
+        self.info = EngineInfo.of(config)
+        self.model_config = config.model_config
+        self._loras = LoraTable(config, self._load_lora, self._send)
+        self._metrics = None if metrics is None else metrics.add_engine(config, self._loras.usage)
+        self._calls = EngineCalls(self._send)
+        self._feed = KvEventFeed()
+        self._load = EngineLoad()
+        self._stats = StepStats()
+        self._stat_log = StatLog()
+        self._is_paused = False
+        self._is_closing = False
+        self._dead_error: WeftError | None = None
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.renderer: Tokenizer = tokenizer
         clock = time.monotonic if self._metrics is None else self._metrics.clock
         self._inputs = InputProcessor(config, tokenizer, clock=clock)
@@ -74,6 +111,14 @@ class FrontClient(EngineControl):
         self._open = OpenRequests(config.scheduler_config)
         self._pace = Pace(config.stream_interval_ms / 1e3, asyncio.get_running_loop())
         self._sessions: set[Session] = set()
+
+    @abstractmethod
+    def _send(self, command: Command) -> None:
+        """Hand a command to the engine; never blocks."""
+
+    @abstractmethod
+    async def wait_closed(self) -> None:
+        """Return when the engine is gone, after `shutdown` or its death."""
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -148,10 +193,10 @@ class FrontClient(EngineControl):
         opened = self._open.admit(request, stream)
         if session is not None:
             session.current = opened
-        held: Held | None = None
+        held: LoadedAdapter | None = None
         try:
             if request.lora_request is not None:
-                held = await self._loras.hold(request.lora_request, unless=opened.has_news)
+                held = await self._loras.hold(request.lora_request, unless=opened.wakeup)
                 request = msgspec.structs.replace(request, lora_id=held and held.lora_id)
             if request.params.structured_outputs is not None:
                 request = await self._with_grammar(request, request.params.structured_outputs)
@@ -193,7 +238,7 @@ class FrontClient(EngineControl):
         named = self._open.named(request_ids)
         for opened in named:
             opened.stream.abort()
-            opened.has_news.set()
+            opened.wakeup.set()
         if named and self._dead_error is None:
             engine_ids = [opened.request.engine_id for opened in named]
             self._send(Abort(engine_ids, is_silent=True))
@@ -202,15 +247,130 @@ class FrontClient(EngineControl):
     def num_active_requests(self) -> int:
         return len(self._open) + sum(session.is_parked for session in self._sessions)
 
+    # -- state --------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return self._dead_error is None and not self._is_closing
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.errored
+
+    @property
+    def errored(self) -> bool:
+        """See `EngineClient`. An engine that was told to stop is not in error."""
+        return self._dead_error is not None and not self._is_closing
+
+    @property
+    def dead_error(self) -> BaseException:
+        """See `EngineClient`. A new one each time: a raised exception keeps its traceback."""
+        return EngineDead(str(self._dead_error)) if self._dead_error else EngineDead()
+
+    async def check_health(self) -> None:
+        """Raise if the engine is dead, or has neither stepped nor answered a ping for long.
+
+        The ping goes through the engine's own mailbox; no request is ever queued for it.
+        """
+        if self._dead_error is not None:
+            raise self.dead_error
+        if not self._is_closing:
+            self._calls.check_answering()
+
+    async def get_loads(self) -> list[EngineLoad]:
+        """See `EngineClient`. A busy engine answers with the load after its last step."""
+        self._check_alive()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._calls.ping()), _LOAD_TIMEOUT_S)
+        return [self._load]
+
+    def subscribe_kv_events(
+        self, start_sequence_number: int | None = None
+    ) -> AsyncGenerator[KvEventBatch, None]:
+        self._check_alive()
+        return self._feed.subscribe(start_sequence_number)
+
+    async def do_log_stats(self) -> None:
+        """See `EngineClient`. An engine that had nothing to do since the last call is not mentioned."""
+        line = self._stat_log.line(self._load, self._stats)
+        if line is not None:
+            log.info("%s", line)
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        return self.info.tasks
+
+    # -- control ------------------------------------------------------------------------------
+
+    async def pause_generation(
+        self,
+        *,
+        mode: PauseMode | str = PauseMode.ABORT,
+        wait_for_inflight_requests: bool = False,
+        clear_cache: bool = True,
+    ) -> None:
+        """See `EngineClient`. `wait_for_inflight_requests` is the older spelling of mode "wait"."""
+        if mode not in list(PauseMode):
+            allowed = ", ".join(PauseMode)
+            raise BadRequest("mode", f"mode must be one of {allowed}, got {mode!r}", mode)
+        chosen = PauseMode.WAIT if wait_for_inflight_requests else PauseMode(mode)
+        self._is_paused = True
+        await self._call(Pause(self._calls.next_id(), chosen.value, clear_cache))
+
+    async def resume_generation(self) -> None:
+        await self._call(Resume(self._calls.next_id()))
+        self._is_paused = False
+
+    async def is_paused(self) -> bool:
+        return self._is_paused
+
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """See `EngineClient`. Without a connector, resetting it has nothing to do and succeeds."""
+        del reset_connector
+        reply = await self._call(ResetPrefixCache(self._calls.next_id(), reset_running_requests))
+        return reply.is_done
+
+    # -- adapters -----------------------------------------------------------------------------
+
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        return {} if self.vllm_config.lora_config is None else self._loras.requests
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        self._check_alive()
+        await self._loras.add(lora_request)
+        return True
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        self._check_alive()
+        return self._loras.remove(lora_id)
+
+    async def list_loras(self) -> set[int]:
+        return self._loras.loaded_ids
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        self._check_alive()
+        return await self._loras.pin(lora_id)
+
+    def _load_lora(self, lora_id: int, path: str) -> asyncio.Future[Reply]:
+        return self._calls.send(AddLora(self._calls.next_id(), lora_id, path))
+
+    async def _call(self, command: Call) -> Reply:
+        self._check_alive()
+        return await self._calls.send(command)
+
     # -- what the engine says -----------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
-        self._hear()
+        self._calls.last_event_at = time.monotonic()
         match event:
             case StepOutput():
                 self._on_step(event)
             case Reply():
-                self._on_reply(event)
+                if event.load is not None:
+                    self._set_load(event.load)
+                self._calls.resolve(event)
             case Ready():
                 self._set_load(event.load)
                 if not self._ready.done():
@@ -251,9 +411,9 @@ class FrontClient(EngineControl):
             observed.take(output.index, *stream.progress(output.index))
         due = stream.due
         if due is Due.NOW:
-            self._pace.tell_now(opened)
+            self._pace.wake_now(opened)
         elif due is Due.SOON:
-            self._pace.tell_soon(opened)
+            self._pace.wake_soon(opened)
 
     def _die(self, error: WeftError) -> None:
         """The engine is gone: everyone who waits for it learns so, once."""
@@ -267,11 +427,30 @@ class FrontClient(EngineControl):
                 opened.fail(self.dead_error)
         for session in self._sessions:
             session.fail(self.dead_error)
-        self._fail_calls()
+        self._calls.fail(str(error))
         self._loras.fail(self.dead_error)
         self._feed.close(error)
         if not self._ready.done():
             self._ready.set_exception(error)
+
+    def _set_load(self, load: EngineLoad) -> None:
+        self._load = load
+        if self._metrics is not None:
+            self._metrics.load = load
+
+    def _check_alive(self) -> None:
+        if self._dead_error is not None:
+            raise self.dead_error
+        if self._is_closing:
+            raise Unavailable("the server is shutting down")
+
+    def _begin_shutdown(self, timeout: float | None) -> bool:
+        """Send the engine `Stop`; False if that was done before or it is dead."""
+        if self._is_closing or self._dead_error is not None:
+            return False
+        self._is_closing = True
+        self._send(Stop(timeout or 0.0))
+        return True
 
 
 async def _pop(stream: Stream[OutputT_co]) -> OutputT_co | None:

@@ -22,7 +22,7 @@ MAX_NAMES = 1024  # whether loaded or not
 
 
 @dataclass(eq=False, slots=True)
-class Held:
+class LoadedAdapter:
     """An adapter in the engine. One that was replaced or removed is retired, and goes when idle."""
 
     lora_id: int
@@ -35,7 +35,7 @@ class _Entry:
     """A name. `load` is None while it is not in the engine; `task` is what brings it there."""
 
     request: LoRARequest
-    load: Held | None = None
+    load: LoadedAdapter | None = None
     task: asyncio.Task[None] | None = None
     is_begun: bool = False  # the engine was told: the task cannot be called off any more
     num_waiting: int = 0
@@ -64,7 +64,9 @@ class LoraTable:
         self._send = send
         self._entries: dict[str, _Entry] = {}
         self._arriving: dict[str, _Entry] = {}  # never loaded yet, or to take another's place
-        self._loads: set[Held] = set()  # those retired too: they take room until they are idle
+        self._loads: set[LoadedAdapter] = (
+            set()
+        )  # those retired too: they take room until they are idle
         self._num_loading = 0
         self._ids = itertools.count(1)
         self._uses = itertools.count(1)
@@ -151,7 +153,7 @@ class LoraTable:
 
     # -- requests -----------------------------------------------------------------------------
 
-    async def hold(self, request: LoRARequest, *, unless: asyncio.Event) -> Held | None:
+    async def hold(self, request: LoRARequest, *, unless: asyncio.Event) -> LoadedAdapter | None:
         """Have the adapter in the engine, and keep it there until `release`.
 
         Waits while others, in use, take all the room; None if `unless` comes first.
@@ -173,7 +175,7 @@ class LoraTable:
             held.cancel()
         return held.result() if is_held else None
 
-    def release(self, held: Held) -> None:
+    def release(self, held: LoadedAdapter) -> None:
         """One request less runs with it."""
         held.num_open -= 1
         self._drop_if_over(held)
@@ -183,7 +185,7 @@ class LoraTable:
         name = request.lora_name
         return self._entries.get(name) or self._arriving.get(name) or _Entry(request)
 
-    async def _hold(self, entry: _Entry) -> Held:
+    async def _hold(self, entry: _Entry) -> LoadedAdapter:
         """The entry's load, counted as open; it is brought into the engine first if it has to be."""
         entry.num_waiting += 1
         try:
@@ -245,8 +247,8 @@ class LoraTable:
             self._call_off(entry)
             self._has_room.set()
 
-    async def _load(self, entry: _Entry) -> Held:
-        request, load = entry.request, Held(next(self._ids))
+    async def _load(self, entry: _Entry) -> LoadedAdapter:
+        request, load = entry.request, LoadedAdapter(next(self._ids))
         entry.is_begun = True
         self._num_loading += 1
         try:
@@ -290,7 +292,7 @@ class LoraTable:
             self._drop_if_over(load)
             self._has_room.set()
 
-    def _drop_if_over(self, load: Held) -> None:
+    def _drop_if_over(self, load: LoadedAdapter) -> None:
         if load.is_retired and not load.num_open and load in self._loads:
             self._loads.remove(load)
             if self._error is None:

@@ -1,8 +1,8 @@
-"""The requests in flight at the front of an engine, and the limits on how many there may be."""
+"""The requests in flight at the front of an engine: how many there may be, and when their readers wake."""
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -59,27 +59,27 @@ class Stream(Protocol[OutputT_co]):
 class OpenRequest:
     """A request in flight: its stream, and the flag that wakes its reader.
 
-    `told_at` is when the reader was last woken. `observed` is set once it was accepted, where there
+    `woken_at` is when the reader was last woken. `observed` is set once it was accepted, where there
     are metrics.
     """
 
     __slots__ = (
         "error",
-        "has_news",
         "observed",
         "request",
         "stream",
-        "told_at",
         "waits_for_prefill",
+        "wakeup",
+        "woken_at",
     )
 
     def __init__(self, request: Request, stream: Stream[Any]) -> None:
         self.request = request
         self.stream = stream
-        self.has_news = asyncio.Event()
+        self.wakeup = asyncio.Event()
         self.error: BaseException | None = None
         self.waits_for_prefill = True
-        self.told_at = -math.inf
+        self.woken_at = -math.inf
         self.observed: ObservedRequest | None = None
 
     def observe_end(self) -> None:
@@ -93,20 +93,20 @@ class OpenRequest:
 
     async def wait(self) -> None:
         """Return when there is news; raise the error if that is it."""
-        await self.has_news.wait()
-        self.has_news.clear()
+        await self.wakeup.wait()
+        self.wakeup.clear()
         if self.error is not None:
             raise self.error
 
-    def tell(self, now: float) -> None:
+    def wake(self, now: float) -> None:
         """Wake the reader."""
-        self.told_at = now
-        self.has_news.set()
+        self.woken_at = now
+        self.wakeup.set()
 
     def fail(self, error: BaseException) -> None:
         """Make the reader raise `error`."""
         self.error = error
-        self.has_news.set()
+        self.wakeup.set()
 
 
 class OpenRequests:
@@ -187,3 +187,75 @@ class OpenRequests:
         siblings.discard(request.engine_id)
         if not siblings:
             del self._engine_ids[request.request_id]
+
+
+class Timer(Protocol):
+    """A call that is still to come."""
+
+    def cancel(self) -> None:
+        """Have it not come."""
+        ...
+
+
+class Loop(Protocol):
+    """What is asked of an event loop: its clock, and a call at a time of that clock."""
+
+    def time(self) -> float:
+        """Seconds."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], None], /) -> Timer:
+        """Call back when it is that time."""
+        ...
+
+
+class Pace:
+    """Wakes the readers of all streams.
+
+    A stream that has told nothing for `interval_s` tells its news at once, and so do answers that begin
+    and end. What comes sooner waits for the rest of the interval and leaves in one piece. So a model
+    whose steps take longer is never waited for, and no token waits longer than the interval.
+    One timer serves all: who waits when it is due goes with it, a little early.
+    """
+
+    def __init__(self, interval_s: float, loop: Loop) -> None:
+        self._interval_s = interval_s
+        self._loop = loop
+        self._waiting: dict[OpenRequest, None] = {}  # in the order in which they began to wait
+        self._timer: Timer | None = None
+        self._due_at = 0.0  # of the timer
+
+    def wake_now(self, opened: OpenRequest) -> None:
+        """Wake the reader."""
+        self._waiting.pop(opened, None)
+        opened.wake(self._loop.time())
+
+    def wake_soon(self, opened: OpenRequest) -> None:
+        """Wake the reader now or when the interval since it was last woken is over."""
+        if opened in self._waiting or opened.wakeup.is_set():
+            return
+        now = self._loop.time()
+        due_at = opened.woken_at + self._interval_s
+        if due_at <= now:
+            opened.wake(now)
+            return
+        self._waiting[opened] = None
+        if self._timer is None or due_at < self._due_at:
+            self._wait_until(due_at)
+
+    def forget(self, opened: OpenRequest) -> None:
+        """The reader has gone."""
+        self._waiting.pop(opened, None)
+
+    def _wait_until(self, due_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_at = due_at
+        self._timer = self._loop.call_at(due_at, self._wake_waiting)
+
+    def _wake_waiting(self) -> None:
+        self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        now = self._loop.time()
+        for opened in waiting:
+            opened.wake(now)

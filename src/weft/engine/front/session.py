@@ -96,18 +96,18 @@ class Session:
         before: list[int] = []
         parked: RequestOutput | None = None
         while (piece := await self._next()) is not None:
-            asked = _checked(piece, params)
-            told = _Told()
-            async with aclosing(answer(asked, before)) as outputs:
+            checked = _checked(piece, params)
+            context = _Context()
+            async with aclosing(answer(checked, before)) as outputs:
                 async for output in outputs:
-                    told.take(output, asked.sampling_params)
+                    context.take(output, checked.sampling_params)
                     is_end = output.is_finished and self._is_end(output)
                     parked = msgspec.structs.replace(output, is_finished=is_end)
                     yield parked
                     if is_end:
                         return
             self.current = None
-            before = told.context
+            before = context.token_ids
         if parked is not None:
             yield _ending(parked, FinishReason.ABORT if self._is_aborted else None)
 
@@ -129,24 +129,24 @@ class Session:
         return is_aborted or (self._is_read and not self._waiting and self._error is None)
 
 
-class _Told:
+class _Context:
     """What one piece and its answer add to the context."""
 
     def __init__(self) -> None:
         self._prompt: list[int] = []
-        self._token_ids: list[int] = []
+        self._answer: list[int] = []
 
     def take(self, output: RequestOutput, params: SamplingParams | None) -> None:
-        """The news of the answer."""
+        """Take in an output of the answer."""
         self._prompt = output.prompt_token_ids
         new = output.outputs[0].token_ids
         is_delta = params is not None and params.output_kind is OutputKind.DELTA
-        self._token_ids = [*self._token_ids, *new] if is_delta else list(new)
+        self._answer = [*self._answer, *new] if is_delta else list(new)
 
     @property
-    def context(self) -> list[int]:
+    def token_ids(self) -> list[int]:
         """The last token is left out: nothing was computed behind it, and the input takes its place."""
-        return [*self._prompt, *self._token_ids[:-1]]
+        return [*self._prompt, *self._answer[:-1]]
 
 
 def _checked(piece: object, params: SamplingParams) -> StreamingInput:

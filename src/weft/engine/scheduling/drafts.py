@@ -1,6 +1,6 @@
 """Drafts: what a sequence will probably say next, guessed from what it said before.
 
-A guess costs a row of the step it rides in. It never decides anything: `weft.engine.sampling.finish` takes it
+A guess costs a row of the step it rides in. It never decides anything: the step's sampler takes it
 only where the model, with its own noise and rules, chooses the same token.
 """
 
@@ -52,12 +52,8 @@ class DraftCounts:
     def __init__(self) -> None:
         self.num_drafts = 0
         self.num_tokens = 0
+        self.num_accepted = 0
         self.num_accepted_at: list[int] = []
-
-    @property
-    def num_accepted(self) -> int:
-        """Tokens that were drafted and came."""
-        return sum(self.num_accepted_at)
 
     def propose(self, num_tokens: int) -> None:
         """A draft goes into a step."""
@@ -67,4 +63,5 @@ class DraftCounts:
 
     def accept(self, position: int) -> None:
         """A draft was right at its place `position`, counted from 0."""
+        self.num_accepted += 1
         self.num_accepted_at[position] += 1

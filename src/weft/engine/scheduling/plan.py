@@ -1,21 +1,23 @@
-"""`Plan`: what one step computes, as a value; and its form as arrays for the runner."""
+"""`Plan`: what one step computes, as a value, and its form as arrays for the runner; `Result`: what
+became of each of its entries."""
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import msgspec
 import numpy as np
 
-from weft.compute.runner import Batch, IntArray
-from weft.core.types import PoolingKind
+from weft.compute.pooler import Collected
+from weft.compute.runner import Batch, FloatArray, IntArray
+from weft.core.types import LogprobRow, PoolingKind
 from weft.engine.scheduling.sequence import Sequence
 
 
 class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     """Tokens `start .. start + num_tokens` of one sequence; `samples` if they reach its end.
 
-    The logits of the first `num_scored` rows score prompt tokens; of a pooling request, these are
-    rows whose hidden states its result is made of. `draft_token_ids` are guesses at what follows the
+    What the model gives for the first `num_leading` rows is wanted too, beside the sampled one: what for
+    is the request's affair, and the step's end knows it. `draft_token_ids` are guesses at what follows the
     last token, each computed in a row of its own behind it. `draft_position` is of the guess, from 0,
     that the sequence's last token has turned out to be, and whose row this entry is.
     """
@@ -24,7 +26,7 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     start: int
     num_tokens: int
     samples: bool
-    num_scored: int
+    num_leading: int
     draft_token_ids: tuple[int, ...] = ()
     draft_position: int | None = None
 
@@ -42,24 +44,14 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, sequence: Sequence, start: int, num_tokens: int) -> "PlannedRows":
         """The entry for the next `num_tokens` tokens from `start`."""
-        end = start + num_tokens
-        samples = end == sequence.num_tokens
-        if sequence.request.pooling_kind is not None:
-            num_rows = _num_pooled(sequence.request.pooling_kind, start, num_tokens - samples)
-            return cls(sequence, start, num_tokens, samples, num_rows)
-        last_scored = sequence.num_prompt_tokens - 1 if sequence.wants_prompt_logprobs else 0
-        return cls(
-            sequence=sequence,
-            start=start,
-            num_tokens=num_tokens,
-            samples=samples,
-            num_scored=max(0, min(end, last_scored) - start),
-        )
+        samples = start + num_tokens == sequence.num_tokens
+        num_leading = _num_leading(sequence, start, num_tokens - samples)
+        return cls(sequence, start, num_tokens, samples, num_leading)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step. The logits come back entry by entry: scored rows, the sampled row, rows of drafts."""
+    """One step. The logits come back entry by entry: leading rows, the sampled row, rows of drafts."""
 
     entries: tuple[PlannedRows, ...]
 
@@ -81,8 +73,8 @@ class Plan:
             token_ids += entry.sequence.token_ids[start : start + num_tokens]
             token_ids += entry.draft_token_ids
             positions += range(start, start + end_row - first_row)
-            if entry.num_scored:
-                logit_rows += range(first_row, first_row + entry.num_scored)
+            if entry.num_leading:
+                logit_rows += range(first_row, first_row + entry.num_leading)
             if entry.samples:
                 logit_rows += range(first_row + num_tokens - 1, end_row)
             starts.append(end_row)
@@ -124,14 +116,50 @@ class Plan:
         return np.frombuffer(joined, np.int32).reshape(len(tables), width // 4)
 
 
-def _num_pooled(kind: PoolingKind, start: int, num_rows: int) -> int:
-    """How many of the first `num_rows` rows from `start` a pooled result needs."""
-    match kind:
+class SampledRow(msgspec.Struct, frozen=True, eq=False):
+    """`token_id` is None when the entry did not reach its sequence's end.
+
+    `prompt_logprobs` has one row for each scored row of the entry.
+    """
+
+    token_id: int | None = None
+    logprobs: LogprobRow | None = None
+    prompt_logprobs: list[LogprobRow] = []
+
+
+class PooledRow(msgspec.Struct, frozen=True, eq=False):
+    """What was `collected` of a prompt so far and, at its end, what it `pooled` to."""
+
+    collected: Collected
+    pooled: FloatArray | None = None
+
+
+class FailedRow(msgspec.Struct, frozen=True, eq=False):
+    """`error` ends the sequence; `is_corrupt` says that it is for values that are not numbers."""
+
+    error: str
+    is_corrupt: bool = False
+
+
+Result: TypeAlias = SampledRow | PooledRow | FailedRow
+# Results that are to be committed before the next are made; all of one plan, unless it has drafts.
+Part: TypeAlias = tuple[Plan, list[Result]]
+
+
+def _num_leading(sequence: Sequence, start: int, num_rows: int) -> int:
+    """How many of `num_rows` rows from `start`, all before the sampled one, give what is wanted of a prompt.
+
+    These score its tokens, or a pooled result is made of them.
+    """
+    match sequence.request.pooling_kind:
+        case None:
+            last_scored = sequence.num_prompt_tokens - 1 if sequence.wants_prompt_logprobs else 0
+            return max(0, min(num_rows, last_scored - start))
         case PoolingKind.CLS:
             return min(1, num_rows) if start == 0 else 0
         case PoolingKind.LAST:
             return 0
         case PoolingKind.MEAN | PoolingKind.EACH:
             return num_rows
-        case _:
+        case kind:
             assert_never(kind)

@@ -19,14 +19,17 @@ from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.thought import ThoughtWatch
-from weft.engine.scheduling.drafts import DraftCounts, NgramLookup
-from weft.engine.scheduling.finish import why_finished
-from weft.engine.scheduling.plan import Plan, PlannedRows
-from weft.engine.scheduling.prefix import PrefixCache
-from weft.engine.scheduling.repetition import RepetitionWatch
-from weft.engine.scheduling.results import FailedRow, PooledRow, Result, SampledRow
-from weft.engine.scheduling.sequence import Sequence, Status
-from weft.engine.scheduling.stopwatch import Stopwatch
+from weft.engine.scheduling.drafts import DraftCounts
+from weft.engine.scheduling.kv_cache import PrefixCache
+from weft.engine.scheduling.plan import (
+    FailedRow,
+    Plan,
+    PlannedRows,
+    PooledRow,
+    Result,
+    SampledRow,
+)
+from weft.engine.scheduling.sequence import Sequence, Status, Stopwatch
 
 
 class Admission(Enum):
@@ -122,15 +125,9 @@ class Scheduler:
         """
         assert request.engine_id not in self._sequences, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
-        speculation = self.config.speculation
         sequences = [
-            Sequence(
-                request=request,
-                index=index,
-                order=(priority, self._num_arrivals + index),
-                token_ids=list(request.prompt_token_ids),
-                repetition=_repetition_watch(request),
-                lookup=None if speculation is None else NgramLookup(speculation),
+            Sequence.of(
+                request, index, (priority, self._num_arrivals + index), self.config.speculation
             )
             for index in range(request.params.n)
         ]
@@ -309,7 +306,7 @@ class Scheduler:
         """How many tokens the sequence may compute, if their rows are to be scored."""
         if not sequence.wants_prompt_logprobs:
             return sys.maxsize
-        return self.max_scored_rows - sum(entry.num_scored for entry in entries.values())
+        return self.max_scored_rows - sum(entry.num_leading for entry in entries.values())
 
     def _admissible(self) -> Iterator[Sequence]:
         if self.admission is Admission.OPEN:
@@ -400,10 +397,9 @@ class Scheduler:
         is_told = sequence.index == 0  # one answer tells for all
         if row.token_id is None:
             return _output(sequence, prompt_logprobs=scored) if scored and is_told else None
-        sequence.token_ids.append(row.token_id)
         self.stopwatch.count_token(sequence)
         try:
-            reason, stop_reason = why_finished(sequence, row.token_id, self.max_model_len)
+            reason, stop_reason = sequence.append(row.token_id, self.max_model_len)
         except GrammarFailed as failure:
             return self._end(sequence, FinishReason.ERROR, error=_grammar_error(failure))
         output = _output(
@@ -489,11 +485,6 @@ def _output(sequence: Sequence, **news: Any) -> SequenceOutput:
 
 def _by_order(sequence: Sequence) -> tuple[int, int]:
     return sequence.order
-
-
-def _repetition_watch(request: Request) -> RepetitionWatch | None:
-    asked = request.params.repetition_detection
-    return RepetitionWatch(asked) if asked is not None and asked.max_pattern_size else None
 
 
 def _grammar_error(failure: GrammarFailed) -> str:

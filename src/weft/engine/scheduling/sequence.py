@@ -1,11 +1,14 @@
-"""`Sequence`: one answer being made. Only the scheduler changes one."""
+"""`Sequence`: one answer being made, which only the scheduler changes; and `Stopwatch`, which stamps it."""
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from weft.compute.pooler import Collected
-from weft.core.types import PoolingKind, Request, SamplingParams
+from weft.core.config import SpeculativeConfig
+from weft.core.stats import SequenceTimes
+from weft.core.types import FinishReason, PoolingKind, Request, SamplingParams
 from weft.engine.constraints.grammar import GrammarState
 from weft.engine.constraints.thought import ThoughtWatch
 from weft.engine.scheduling.drafts import NgramLookup
@@ -60,6 +63,26 @@ class Sequence:
     first_token_at: float | None = None
     last_token_at: float | None = None
     collected: Collected | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        index: int,
+        order: tuple[int, int],
+        speculation: SpeculativeConfig | None,
+    ) -> "Sequence":
+        """The answer `index` of a request, of which nothing is computed yet."""
+        repetition = request.params.repetition_detection
+        is_watched = repetition is not None and repetition.max_pattern_size
+        return cls(
+            request=request,
+            index=index,
+            order=order,
+            token_ids=list(request.prompt_token_ids),
+            repetition=RepetitionWatch(repetition) if repetition and is_watched else None,
+            lookup=None if speculation is None else NgramLookup(speculation),
+        )
 
     @property
     def params(self) -> SamplingParams:
@@ -135,3 +158,102 @@ class Sequence:
         """Whether some prompt position has still to be scored; they are never scored twice."""
         is_asked = self.params.prompt_logprobs is not None
         return is_asked and self.num_scored_tokens < self.num_prompt_tokens - 1
+
+    def append(self, token_id: int, max_model_len: int) -> tuple[FinishReason | None, int | None]:
+        """Take in the next token: why the answer ends with it and, for a stop token that is named, its id.
+
+        Grammar, reasoning and repetition follow here. `GrammarFailed` if the grammar cannot.
+        """
+        self.token_ids.append(token_id)
+        params = self.params
+        eos_token_ids = () if params.ignore_eos else self.request.eos_token_ids
+        if token_id in eos_token_ids[:1]:
+            return FinishReason.STOP, None
+        if token_id in eos_token_ids or token_id in (params.stop_token_ids or ()):
+            return FinishReason.STOP, token_id
+        grammar = self.ruling_grammar
+        if self.thought is not None and not self.thought.is_over:
+            self.thought.push(token_id)
+        if grammar is not None:
+            grammar.advance(token_id)
+            if grammar.is_over:
+                return FinishReason.STOP, None
+        if self.num_tokens >= max_model_len:
+            return FinishReason.LENGTH, None
+        if params.max_tokens is not None and self.num_output_tokens >= params.max_tokens:
+            return FinishReason.LENGTH, None
+        if self.repetition is not None:
+            is_repeating = self.repetition.push(token_id)
+            if is_repeating and self.num_output_tokens >= params.min_tokens:
+                return FinishReason.REPETITION, None
+        return None, None
+
+
+class Stopwatch:
+    """Owned by the scheduler. `clock` is monotonic, in seconds; it is read once a `tick`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._now = clock()
+        self.num_prompt_tokens = 0  # of sequences that have their first token
+        self.num_generated_tokens = 0
+        self._intervals: dict[float, int] = {}
+        self._ended: list[SequenceTimes] = []
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` would give anything."""
+        return bool(self._intervals or self._ended)
+
+    def tick(self) -> None:
+        """What is stamped from here on happens now."""
+        self._now = self._clock()
+
+    def queue(self, sequence: Sequence) -> None:
+        """The sequence has arrived."""
+        sequence.queued_at = self._now
+
+    def schedule(self, sequence: Sequence) -> None:
+        """The sequence runs. Only the first time counts: waiting after a preemption is no queueing."""
+        if sequence.scheduled_at is None:
+            sequence.scheduled_at = self._now
+
+    def count_token(self, sequence: Sequence) -> None:
+        """The sequence has one more token."""
+        self.num_generated_tokens += 1
+        if sequence.last_token_at is None:
+            self.num_prompt_tokens += sequence.num_prompt_tokens
+            sequence.first_token_at = self._now
+        else:
+            # Sequences that run step by step have the same interval: a step tells one number for all.
+            interval = self._now - sequence.last_token_at
+            self._intervals[interval] = self._intervals.get(interval, 0) + 1
+        sequence.last_token_at = self._now
+
+    def finish_prompt(self, sequence: Sequence) -> None:
+        """The sequence's prompt is computed, and no token follows."""
+        self.num_prompt_tokens += sequence.num_prompt_tokens
+        sequence.first_token_at = sequence.last_token_at = self._now
+
+    def end(self, sequence: Sequence) -> None:
+        """The sequence is gone, however it ended."""
+        self._ended.append(
+            SequenceTimes(
+                queue_s=_between(sequence.queued_at, sequence.scheduled_at),
+                prefill_s=_between(sequence.scheduled_at, sequence.first_token_at),
+                decode_s=_between(sequence.first_token_at, sequence.last_token_at),
+                num_prompt_tokens=sequence.num_prompt_tokens,
+                num_cached_tokens=sequence.num_cached_tokens or 0,
+                num_output_tokens=sequence.num_output_tokens,
+            )
+        )
+
+    def take(self) -> tuple[list[tuple[float, int]], list[SequenceTimes]]:
+        """Intervals between tokens, with how many there were of each; and who has ended. Once each."""
+        intervals, self._intervals = self._intervals, {}
+        ended, self._ended = self._ended, []
+        return list(intervals.items()), ended
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

@@ -1,24 +1,35 @@
-"""Pooling: from a step's hidden states to the results of the prompts that end in it."""
+"""`StepPooler`: from a step's hidden states to the results of the prompts that end in it."""
 
 import itertools
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from weft.compute.pooler import Collected, Pooler
-from weft.compute.runner import FloatArray
+from weft.compute.runner import FloatArray, Rows
 from weft.core.types import PoolingKind
-from weft.engine.scheduling.plan import Plan, PlannedRows
-from weft.engine.scheduling.results import FailedRow, PooledRow, Result
+from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, PooledRow, Result
 
 log = logging.getLogger("weft.engine")
 
 _NOT_NUMBERS = "the model produced hidden states that are not numbers"
 
 
-def pool(rows: FloatArray, plan: Plan, pooler: Pooler) -> list[Result]:
-    """Collect the rows of every entry; finish those that reach their prompt's end."""
-    counts = [entry.num_scored + entry.samples for entry in plan.entries]
+@dataclass(frozen=True, slots=True)
+class StepPooler:
+    """Collects the rows of every entry, on the host; finishes those that reach their prompt's end."""
+
+    pooler: Pooler
+
+    def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
+        """All results at once."""
+        yield plan, _pool(np.asarray(rows), plan, self.pooler)
+
+
+def _pool(rows: FloatArray, plan: Plan, pooler: Pooler) -> list[Result]:
+    counts = [entry.num_leading + entry.samples for entry in plan.entries]
     ends = list(itertools.accumulate(counts))
     assert (ends[-1] if ends else 0) == len(rows), (ends, len(rows))
     return [

@@ -5,10 +5,19 @@ transformations is the one users of this field expect: masks, bias, penalties, t
 min-p, top-k, top-p, then the draw. Log-probabilities are of the model's own logits, before all that,
 unless the engine's mode says otherwise; but where there is a grammar, what it does not allow has no
 probability for them either.
+
+A drafted token's row was computed as if the draft were right. So each sequence is sampled and
+committed token by token, and goes on to its next row as long as it chose what was drafted: penalties,
+grammars, noise and ends are those of steps of one token, and so is every bit of the answer.
+
+Noise is a pure function of (seed, output position, token id), drawn from no stream: a seeded answer does
+not depend on batching, chunking, preemption or masks. Its mixing function is the 64-bit finaliser of
+SplitMix64.
 """
 
 import itertools
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weft.compute.runner import Rows
@@ -16,15 +25,16 @@ from weft.compute.sampler import Choice, Sampler
 from weft.core.config import LogprobsMode
 from weft.core.types import LogprobRow
 from weft.engine.constraints.grammar import GrammarFailed
-from weft.engine.sampling.choosing import to_choice
-from weft.engine.sampling.noise import noise_key
-from weft.engine.scheduling.plan import Plan, PlannedRows
-from weft.engine.scheduling.results import FailedRow, Result, SampledRow
-from weft.engine.scheduling.sequence import Sequence
+from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, Result, SampledRow
+from weft.engine.scheduling.sequence import Sequence, Status
 
 log = logging.getLogger("weft.engine")
 
 _CORRUPT = FailedRow(error="the model produced logits that are not numbers", is_corrupt=True)
+
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, the increment of SplitMix64
+_M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +44,24 @@ class StepSampler:
     backend: Sampler
     mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
 
+    def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
+        """One token of each sequence, and then one more of those whose drafts were right."""
+        chosen, chains = _split(plan)
+        if not chains:
+            yield plan, self.sample(rows, plan)
+            return
+        yield plan, self.sample(rows[chosen], plan)
+        depth = 0
+        while chains := [chain for chain in chains if chain.is_right(depth)]:
+            entries = [PlannedRows.confirming(chain.sequence, depth) for chain in chains]
+            follow = Plan(tuple(entries))
+            chosen = [chain.first_row + depth for chain in chains]
+            yield follow, self.sample(rows[chosen], follow)
+            depth += 1
+
     def sample(self, logits: Rows, plan: Plan) -> list[Result]:
         """Choose a token for every entry that reaches its sequence's end, and score what was asked for."""
-        counts = [entry.num_scored + entry.samples for entry in plan.entries]
+        counts = [entry.num_leading + entry.samples for entry in plan.entries]
         ends = list(itertools.accumulate(counts))
         num_rows, vocab_size = logits.shape
         assert (ends[-1] if ends else 0) == num_rows, (ends, num_rows)
@@ -89,7 +114,7 @@ class StepSampler:
                     [sequence.token_ids[entry.start + i + 1]],
                     sequence.params.prompt_logprobs,
                 )
-                for i in range(entry.num_scored)
+                for i in range(entry.num_leading)
             ]
             if not entry.samples:
                 return SampledRow(prompt_logprobs=prompt_logprobs)
@@ -138,7 +163,7 @@ class StepSampler:
 
 def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
     """Whether the entry asks for one token and no more, from its row as it is, by temperature alone."""
-    if not entry.samples or entry.num_scored:
+    if not entry.samples or entry.num_leading:
         return False
     sequence = entry.sequence
     params = sequence.params
@@ -157,3 +182,90 @@ def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
         and (not params.min_tokens or sequence.num_output_tokens >= params.min_tokens)
     )
     return params.logprobs is None and is_whole and is_untouched
+
+
+def to_choice(sequence: Sequence) -> Choice:
+    """Everything but the grammar, which has masked the row before, and a token that is forced."""
+    params = sequence.params
+    has_repetition = params.repetition_penalty != 1.0
+    has_penalty = bool(params.presence_penalty or params.frequency_penalty)
+    return Choice(
+        allowed=params.allowed_token_ids,
+        forbidden=bad_ends(sequence) if sequence.request.bad_token_ids else (),
+        forbidden_ends=early_ends(sequence),
+        bias=params.logit_bias or {},
+        seen=sequence.token_ids if has_repetition else (),
+        output=sequence.output_token_ids if has_penalty else (),
+        repetition_penalty=params.repetition_penalty,
+        frequency_penalty=params.frequency_penalty,
+        presence_penalty=params.presence_penalty,
+        temperature=0.0 if params.is_greedy else params.temperature,
+        min_p=params.min_p,
+        top_k=max(0, params.top_k),
+        top_p=params.top_p,
+        key=noise_key(sequence.seed, sequence.num_output_tokens),
+    )
+
+
+def bad_ends(sequence: Sequence) -> list[int]:
+    """The tokens that would complete a bad word now; only the output counts."""
+    num_output = sequence.num_output_tokens
+    ends = []
+    for word in sequence.request.bad_token_ids:
+        num_before = len(word) - 1
+        if num_before == 0 or (
+            num_before <= num_output and sequence.token_ids[-num_before:] == word[:-1]
+        ):
+            ends.append(word[-1])
+    return ends
+
+
+def early_ends(sequence: Sequence) -> list[int]:
+    """The tokens that would end the answer where it must not end yet."""
+    params = sequence.params
+    if sequence.num_output_tokens < params.min_tokens:
+        return [*sequence.request.eos_token_ids, *(params.stop_token_ids or ())]
+    if params.ignore_eos and sequence.ruling_grammar is not None:
+        return list(sequence.request.eos_token_ids)
+    return []
+
+
+def noise_key(seed: int, position: int) -> int:
+    """What tells the noise of one output position from that of all others; 64 bits."""
+    return _mix_int(_mix_int(seed + _GAMMA) + position * _GAMMA)
+
+
+def _mix_int(value: int) -> int:
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * _M1) & _MASK
+    value = ((value ^ (value >> 27)) * _M2) & _MASK
+    return value ^ (value >> 31)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A sequence, what was drafted for it, and where the logits of the drafts begin."""
+
+    sequence: Sequence
+    draft_token_ids: tuple[int, ...]
+    first_row: int
+
+    def is_right(self, depth: int) -> bool:
+        """Whether the token just committed is the draft's `depth`-th, and more may follow."""
+        if self.sequence.status is not Status.RUNNING or depth >= len(self.draft_token_ids):
+            return False
+        return self.sequence.token_ids[-1] == self.draft_token_ids[depth]
+
+
+def _split(plan: Plan) -> tuple[list[int], list[_Chain]]:
+    """The rows of logits without those of drafts; and the drafts."""
+    rows: list[int] = []
+    chains: list[_Chain] = []
+    row = 0
+    for entry in plan.entries:
+        after = row + entry.num_leading + entry.samples
+        rows += range(row, after)
+        if entry.draft_token_ids:
+            chains.append(_Chain(entry.sequence, entry.draft_token_ids, after))
+        row = after + len(entry.draft_token_ids)
+    return rows, chains

@@ -1,0 +1,66 @@
+"""`EngineCalls`: commands that the engine answers, and whether it still answers."""
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import Callable
+
+from weft.core.errors import EngineDead, Unavailable
+from weft.engine.messages import Call, Command, Ping, Reply
+
+STALL_S = 30.0  # an engine that answers nothing for so long is unhealthy; no step takes as long
+_IDLE_S = 1.0  # after so long without an event a check of health sends a ping
+
+
+class EngineCalls:
+    """One event loop owns it. Its owner keeps `last_event_at`, on the monotonic clock, up to date."""
+
+    def __init__(self, send: Callable[[Command], None]) -> None:
+        self.last_event_at = time.monotonic()
+        self._send = send
+        self._ids = itertools.count()
+        self._pending: dict[int, asyncio.Future[Reply]] = {}
+        self._ping: asyncio.Future[Reply] | None = None
+        self._pinged_at = -math.inf
+
+    def next_id(self) -> int:
+        """The id of a call that is about to be sent."""
+        return next(self._ids)
+
+    def send(self, command: Call) -> asyncio.Future[Reply]:
+        """Send a command; the future has its reply."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._pending[command.call_id] = future
+        self._send(command)
+        return future
+
+    def ping(self) -> asyncio.Future[Reply]:
+        """The one ping that is under way: an engine in a long step must not find a pile of them."""
+        if self._ping is None or self._ping.done():
+            self._pinged_at = time.monotonic()
+            self._ping = self.send(Ping(self.next_id()))
+        return self._ping
+
+    def check_answering(self) -> None:
+        """Raise `Unavailable` if nothing came since a ping long ago; ping if nothing came of late."""
+        now = time.monotonic()
+        is_unanswered = self._pinged_at >= self.last_event_at
+        if is_unanswered and now - self._pinged_at > STALL_S:
+            raise Unavailable(f"the engine has not answered for {now - self._pinged_at:.0f} s")
+        if now - self.last_event_at > _IDLE_S:
+            self.ping()
+
+    def resolve(self, reply: Reply) -> None:
+        """Hand a reply to its caller, unless that has given up."""
+        future = self._pending.pop(reply.call_id, None)
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+    def fail(self, message: str) -> None:
+        """The engine is dead: whoever waits for a reply gets an error of its own."""
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(EngineDead(message))
+                future.exception()  # a ping's answer may have nobody waiting for it
+        self._pending.clear()

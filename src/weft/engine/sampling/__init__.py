@@ -1,1 +1,0 @@
-"""From a step's logits, or hidden states, to what is committed."""
