@@ -16,7 +16,7 @@ from weft.schema import anthropic as schema
 from weft.web.anthropic.blocks import OF_ASSISTANT, OF_USER
 from weft.web.anthropic.messages import to_shape, to_turn
 from weft.web.anthropic.unsupported import LABELS, LABELS_ANYWHERE, REFUSED, REFUSED_BLOCKS
-from weft.web.openai.model_names import resolve_model
+from weft.web.inference.call import resolve_model
 from weft.web.options import ApiOptions
 
 KNOWN_BLOCKS = {*OF_USER, *OF_ASSISTANT, *REFUSED_BLOCKS}

@@ -10,7 +10,7 @@ from tests.web.openai.calls import CHAT, HELLO, answer, chat, chat_chunks, compl
 from tests.web.serving import ECHO, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded, EngineDead, NotFound
 from weft.text.chat import RESERVED_NAMES
-from weft.web.openai.calling import heading
+from weft.web.inference.call import heading
 from weft.web.openai.chat import to_turn
 
 SCHEMA = "response_format"

@@ -10,10 +10,10 @@ from weft.schema.chat import ChatBody, FunctionBody, ToolBody
 from weft.schema.completion import CompletionBody
 from weft.schema.sampling import JsonSchemaFormat, ResponseFormat, StreamOptions
 from weft.web.chat.format import forced_format
-from weft.web.openai.calling import heading
+from weft.web.inference.call import heading
+from weft.web.inference.fields import INNER_LABELS, LABELS, REFUSED
 from weft.web.openai.chat import to_shape, to_turn
 from weft.web.openai.completions import completion_params, to_job
-from weft.web.openai.unsupported import INNER_LABELS, LABELS, REFUSED
 
 TAG = '{"type":"structural_tag","format":{"type":"any_text"}}'
 

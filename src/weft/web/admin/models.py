@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.web.http.endpoint import Answer, Call, Endpoint
-from weft.web.openai.model_names import resolve_model
+from weft.web.inference.call import resolve_model
 from weft.web.served import Served
 
 

@@ -28,8 +28,7 @@ from weft.web.chat.tools import check_tools, is_forced
 from weft.web.chat.turn import Turn
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.sse import named_event
-from weft.web.openai.calling import rank_of, trace_of
-from weft.web.openai.model_names import resolve_model
+from weft.web.inference.call import rank_of, resolve_model, trace_of
 from weft.web.served import Served
 
 # What the newer one no longer takes is served to both; in the one before them, events have no names.

@@ -3,9 +3,9 @@
 from weft.schema.chat import ChatAnswer, ChatBody, ChatChunk
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChunk
 from weft.web.http.endpoint import Endpoint
+from weft.web.inference.fields import beyond_openai
 from weft.web.openai.chat import create_chat_completion
 from weft.web.openai.completions import create_completion
-from weft.web.openai.departures import beyond_openai
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(

@@ -25,20 +25,19 @@ from weft.web.chat.run import run_turn
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.openai.calling import (
+from weft.web.inference.call import (
     Heading,
     Telling,
     check_streamable,
     heading,
     rank_of,
     telling,
+    to_usage,
     trace_of,
 )
+from weft.web.inference.fields import refuse_unsupported, to_params
+from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 from weft.web.openai.chat_stream import ChatShape, chat_events
-from weft.web.openai.logprobs import LogprobWriter, to_prompt_logprobs
-from weft.web.openai.sampling import to_params
-from weft.web.openai.unsupported import refuse_unsupported
-from weft.web.openai.usage import to_usage
 
 
 async def create_chat_completion(call: Call) -> Answer:

@@ -17,7 +17,9 @@ from weft.core.validate import MAX_N
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.openai.calling import Telling, check_streamable, heading, rank_of, telling, trace_of
+from weft.web.inference.call import Telling, check_streamable, heading, rank_of, telling, trace_of
+from weft.web.inference.fields import refuse_unsupported, to_params
+from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 from weft.web.openai.completion_run import merged
 from weft.web.openai.completion_stream import (
     CompletionShape,
@@ -25,9 +27,6 @@ from weft.web.openai.completion_stream import (
     completion_events,
     total_usage,
 )
-from weft.web.openai.logprobs import LogprobWriter, to_prompt_logprobs
-from weft.web.openai.sampling import to_params
-from weft.web.openai.unsupported import refuse_unsupported
 from weft.web.served import Served
 
 DEFAULT_MAX_TOKENS = 16  # as published

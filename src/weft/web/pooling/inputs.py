@@ -10,9 +10,8 @@ from weft.schema.pooling import InputFields, PoolingFields
 from weft.web.chat.prompt import check_priority, render, tokenization_kwargs
 from weft.web.chat.turn import Turn
 from weft.web.http.endpoint import Call
-from weft.web.openai.calling import Heading, label_of
-from weft.web.openai.model_names import resolve_model
-from weft.web.openai.unsupported import refuse_unsupported
+from weft.web.inference.call import Heading, label_of, resolve_model
+from weft.web.inference.fields import refuse_unsupported
 from weft.web.served import Served
 
 # As OpenAI has it: each input is a request of its own, and takes a place in the queue.

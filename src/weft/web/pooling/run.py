@@ -10,7 +10,7 @@ from weft.core.errors import GenerationError
 from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType, RequestOptions
 from weft.schema.pooling import PoolingFields, PoolingUsage
 from weft.web.http.endpoint import Call
-from weft.web.openai.calling import trace_of
+from weft.web.inference.call import trace_of
 
 # Of one HTTP request; enough to fill steps, and few enough to leave places for others.
 _MAX_OPEN = 128

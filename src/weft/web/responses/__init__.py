@@ -4,7 +4,7 @@ from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import DeletedResponse, InputItemList, ResponseObject
 from weft.schema.responses import ResponsesBody
 from weft.web.http.endpoint import Endpoint
-from weft.web.openai.departures import beyond_openai
+from weft.web.inference.fields import beyond_openai
 from weft.web.responses.create import Creation
 from weft.web.responses.reads import Reads
 from weft.web.responses.runs import Runs

@@ -10,9 +10,8 @@ from weft.schema.responses import ResponsesBody
 from weft.web.chat.prompt import check_messages
 from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.openai.calling import trace_of
-from weft.web.openai.logprobs import LogprobWriter
-from weft.web.openai.model_names import resolve_model
+from weft.web.inference.call import resolve_model, trace_of
+from weft.web.inference.logprobs import LogprobWriter
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Conversation, Message, new_id, read_input
 from weft.web.responses.request import to_response, to_turn, wants_logprobs

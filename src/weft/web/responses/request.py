@@ -20,8 +20,8 @@ from weft.schema.responses import (
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Call
-from weft.web.openai.calling import rank_of
-from weft.web.openai.sampling import to_params
+from weft.web.inference.call import rank_of
+from weft.web.inference.fields import to_params
 from weft.web.responses.items import Message
 from weft.web.responses.unsupported import LOGPROBS, check_tool
 

@@ -13,7 +13,7 @@ from weft.web.chat.run import PreparedTurn, run_turn
 from weft.web.chat.turn import Turn
 from weft.web.http.sse import named_event
 from weft.web.http.state import ServerState
-from weft.web.openai.logprobs import LogprobWriter
+from weft.web.inference.logprobs import LogprobWriter
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Conversation, Message
 from weft.web.responses.store import ResponseLimits, ResponseStore, to_stored

@@ -2,7 +2,7 @@
 
 from weft.schema.tokens import SimpleAnswer, SimpleBody, TokensAnswer, TokensBody, TokensChunk
 from weft.web.http.endpoint import Endpoint
-from weft.web.openai.departures import beyond_openai
+from weft.web.inference.fields import beyond_openai
 from weft.web.tokens.generate import generate
 from weft.web.tokens.simple import simple_generate
 

@@ -15,10 +15,9 @@ from weft.schema.usage import PromptTokensDetails, Usage
 from weft.web.chat.prompt import check_priority, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.sse import DONE, data_event
-from weft.web.openai.calling import label_of, rank_of, trace_of
-from weft.web.openai.logprobs import LogprobWriter, to_prompt_logprobs
-from weft.web.openai.model_names import resolve_model
-from weft.web.openai.unsupported import refuse_unsupported
+from weft.web.inference.call import label_of, rank_of, resolve_model, trace_of
+from weft.web.inference.fields import refuse_unsupported
+from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 
 
 async def generate(call: Call) -> Answer:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec import UNSET, UnsetType
+
 from weft.core.errors import BadRequest
 from weft.core.validate import validate_request_id
 from weft.schema.sampling import GenerationFields
+from weft.schema.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from weft.web.http.endpoint import Call
-from weft.web.openai.model_names import resolve_model
 from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
@@ -41,6 +43,17 @@ def heading(call: Call, fields: GenerationFields, *, prefix: str, created: int) 
     label = label_of(call, fields.request_id)
     model = resolve_model(call.served, fields.model)
     return Heading(id=f"{prefix}-{label}", created=created, model=model)
+
+
+def resolve_model(served: Served, name: str | None) -> str:
+    """The name that the answer bears. None is the model that is served first; `NotFound` for a stranger's.
+
+    An adapter is a model of its own name.
+    """
+    if name is None:
+        return served.client.model_config.served_model_name
+    served.lora_request(name)
+    return name
 
 
 def label_of(call: Call, written: str | None) -> str:
@@ -89,6 +102,31 @@ async def trace_of(served: Served, headers: Mapping[str, str]) -> Mapping[str, s
     """The trace that a request belongs to, where traces are exported."""
     found = {name: headers[name] for name in _TRACE_HEADERS if name in headers}
     return found if found and await served.client.is_tracing_enabled() else None
+
+
+def to_usage(
+    telling: Telling,
+    *,
+    num_prompt_tokens: int,
+    num_completion_tokens: int,
+    num_cached_tokens: int | None = None,
+    num_reasoning_tokens: int = 0,
+) -> Usage:
+    """Token counts with the details that are told; `num_cached_tokens` None is not known yet."""
+    cached: PromptTokensDetails | UnsetType = UNSET
+    if telling.has_cached_tokens and num_cached_tokens is not None:
+        cached = PromptTokensDetails(cached_tokens=num_cached_tokens)
+    return Usage(
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=num_completion_tokens,
+        total_tokens=num_prompt_tokens + num_completion_tokens,
+        prompt_tokens_details=cached,
+        completion_tokens_details=(
+            CompletionTokensDetails(reasoning_tokens=num_reasoning_tokens)
+            if telling.has_reasoning_tokens
+            else UNSET
+        ),
+    )
 
 
 def _usable(label: str) -> str | None:
