@@ -1,6 +1,5 @@
 """POST /v1/responses: check everything that can be refused, then answer, stream, or leave it to a task."""
 
-import re
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
@@ -19,9 +18,8 @@ from weft.web.responses.runs import Asked, Run, Runs, encoded
 from weft.web.responses.unsupported import check_body
 from weft.web.served import Served
 
-# What the conversation's own checks call by chat's names.
+# What this API calls otherwise than chat and the engine do.
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
-_MAX_TOKENS = re.compile(r"\bmax_tokens\b")
 
 
 class Creation:
@@ -133,9 +131,7 @@ def _own_words(body: ResponsesBody) -> Iterator[None]:
     try:
         yield
     except BadRequest as error:
-        text = _MAX_TOKENS.sub("max_output_tokens", str(error))
-        name = names.get(error.parameter or "", error.parameter)
-        raise type(error)(name, text, error.value) from error
+        raise error.renamed(names) from error
 
 
 def _logprob_writer(served: Served, body: ResponsesBody) -> LogprobWriter:
