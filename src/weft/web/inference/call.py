@@ -1,19 +1,110 @@
 """What every generating endpoint reads from a call beside the words of its own API."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields
 
 from msgspec import UNSET, UnsetType
 
 from weft.core.errors import BadRequest
+from weft.core.types import LoRARequest, RequestOptions
 from weft.core.validate import validate_request_id
 from weft.schema.sampling import GenerationFields
 from weft.schema.usage import CompletionTokensDetails, PromptTokensDetails, Usage
-from weft.web.http.endpoint import Call
+from weft.web.http.endpoint import Answer, Call, Handler
 from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
 _TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall(Call):
+    """A call, and all that its headers and body say of who is to answer it: read once, before the handler.
+
+    `model` is the name that the answer bears, a served one or that of the adapter `lora_request`. `label`
+    may come from the body too.
+    """
+
+    model: str
+    lora_request: LoRARequest | None
+    data_parallel_rank: int | None
+    trace_headers: Mapping[str, str] | None
+
+    def heading(self, prefix: str) -> "Heading":
+        """What stands on top of the answer, made now."""
+        return Heading(id=f"{prefix}-{self.label}", created=int(time.time()), model=self.model)
+
+    def request_options(self, priority: int | None = None) -> RequestOptions:
+        """What the engine is to know of the call."""
+        return RequestOptions(
+            request_id=self.request_id,
+            lora_request=self.lora_request,
+            trace_headers=self.trace_headers,
+            priority=priority or 0,
+            data_parallel_rank=self.data_parallel_rank,
+        )
+
+
+def for_model(
+    handler: Callable[[ModelCall], Awaitable[Answer]], *, is_blank_none: bool = False
+) -> Handler:
+    """A handler of calls that ask the model something; `is_blank_none` takes "" for no name of a model."""
+
+    async def handle(call: Call) -> Answer:
+        return await handler(await to_model_call(call, is_blank_none=is_blank_none))
+
+    return handle
+
+
+async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall:
+    """The call with what it says of the model; `NotFound` for a model that nobody serves."""
+    name: str | None = call.body.model
+    model, lora_request = resolve_model(call.served, None if is_blank_none and name == "" else name)
+    given = {field.name: getattr(call, field.name) for field in fields(Call)}
+    return ModelCall(
+        **{**given, "label": _label(call)},
+        model=model,
+        lora_request=lora_request,
+        data_parallel_rank=_rank(call.headers),
+        trace_headers=await _trace(call.served, call.headers),
+    )
+
+
+def resolve_model(served: Served, name: str | None) -> tuple[str, LoRARequest | None]:
+    """The name that the answer bears, and the adapter of that name; None is the model served first."""
+    if name is None:
+        return served.client.model_config.served_model_name, None
+    return name, served.lora_request(name)
+
+
+def _label(call: Call) -> str:
+    """The client's label: its header, or what it wrote into the body, or else our own id."""
+    written = getattr(call.body, "request_id", None)
+    if call.label == call.request_id and written is not None:
+        return _usable(written) or call.label
+    return call.label
+
+
+def _usable(label: str) -> str | None:
+    """The label, unless it cannot be shown: a bad one costs the client its label, not its answer."""
+    try:
+        validate_request_id(label)
+    except BadRequest:
+        return None
+    return label
+
+
+def _rank(headers: Mapping[str, str]) -> int | None:
+    """The rank that a router chose; what is no number is ignored."""
+    text = headers.get(_RANK_HEADER, "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+async def _trace(served: Served, headers: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The trace that a request belongs to, where traces are exported."""
+    found = {name: headers[name] for name in _TRACE_HEADERS if name in headers}
+    return found if found and await served.client.is_tracing_enabled() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,31 +127,6 @@ class Telling:
     """Whether tokens are written as `token_id:N` rather than as text."""
     has_cached_tokens: bool
     has_reasoning_tokens: bool
-
-
-def heading(call: Call, fields: GenerationFields, *, prefix: str, created: int) -> Heading:
-    """The answer's id bears the client's label, wherever it wrote it, or else ours."""
-    label = label_of(call, fields.request_id)
-    model = resolve_model(call.served, fields.model)
-    return Heading(id=f"{prefix}-{label}", created=created, model=model)
-
-
-def resolve_model(served: Served, name: str | None) -> str:
-    """The name that the answer bears. None is the model that is served first; `NotFound` for a stranger's.
-
-    An adapter is a model of its own name.
-    """
-    if name is None:
-        return served.client.model_config.served_model_name
-    served.lora_request(name)
-    return name
-
-
-def label_of(call: Call, written: str | None) -> str:
-    """The client's label: its header, or what it wrote into the body, or else our own id."""
-    if call.label == call.request_id and written is not None:
-        return _usable(written) or call.label
-    return call.label
 
 
 def telling(call: Call, fields: GenerationFields) -> Telling:
@@ -92,18 +158,6 @@ def check_streamable(fields: GenerationFields) -> None:
         raise BadRequest("prompt_logprobs", "prompt_logprobs are not available when stream is true")
 
 
-def rank_of(headers: Mapping[str, str]) -> int | None:
-    """The rank that a router chose; what is no number is ignored."""
-    text = headers.get(_RANK_HEADER, "").strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
-
-
-async def trace_of(served: Served, headers: Mapping[str, str]) -> Mapping[str, str] | None:
-    """The trace that a request belongs to, where traces are exported."""
-    found = {name: headers[name] for name in _TRACE_HEADERS if name in headers}
-    return found if found and await served.client.is_tracing_enabled() else None
-
-
 def to_usage(
     telling: Telling,
     *,
@@ -127,12 +181,3 @@ def to_usage(
             else UNSET
         ),
     )
-
-
-def _usable(label: str) -> str | None:
-    """The label, unless it cannot be shown: a bad one costs the client its label, not its answer."""
-    try:
-        validate_request_id(label)
-    except BadRequest:
-        return None
-    return label

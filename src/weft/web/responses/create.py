@@ -8,8 +8,8 @@ from weft.core.errors import BadRequest
 from weft.schema.responses import ResponsesBody
 from weft.web.chat.prompt import check_messages
 from weft.web.chat.run import prepare_turn
-from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.inference.call import resolve_model, trace_of
+from weft.web.http.endpoint import Answer, Events
+from weft.web.inference.call import ModelCall
 from weft.web.inference.logprobs import LogprobWriter
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Conversation, Message, new_id, read_input
@@ -28,7 +28,7 @@ class Creation:
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
-    async def create(self, call: Call) -> Answer:
+    async def create(self, call: ModelCall) -> Answer:
         """The handler."""
         body: ResponsesBody = call.body
         asked = await self.to_asked(call, body)
@@ -45,13 +45,12 @@ class Creation:
             raise run.error
         return run.response
 
-    async def to_asked(self, call: Call, body: ResponsesBody) -> Asked:
+    async def to_asked(self, call: ModelCall, body: ResponsesBody) -> Asked:
         """The request, checked: what is wrong with it raises here, before anything has begun."""
         check_body(body)
         if body.background:
             self._runs.check_room()
         served = call.served
-        model = resolve_model(served, body.model)
         before = self._before(body)
         conversation = await read_input(
             body.input, before=before, find_item=self._runs.store.item_finder()
@@ -62,8 +61,6 @@ class Creation:
             call,
             body,
             [*before, *conversation.messages],
-            model=model,
-            trace_headers=await trace_of(served, call.headers),
         )
         with _own_words(body):
             prepared = await prepare_turn(served, turn)
@@ -76,7 +73,7 @@ class Creation:
                 body,
                 turn.params,
                 response_id=new_id("resp"),
-                model=model,
+                model=call.model,
                 created_at=int(time.time()),
             ),
             conversation=conversation,

@@ -92,13 +92,13 @@ class Run:
             if not writer.has_started:
                 raise
             self.error = error
-            for told in writer.fail(error, asked.turn.request_id):
+            for told in writer.fail(error, asked.turn.options.request_id):
                 yield told
 
     def log_error(self) -> None:
         """Log what nobody raised on purpose, where nobody else is told of it."""
         if self.error is not None and not isinstance(self.error, WeftError):
-            log.error("request %s failed", self.asked.turn.request_id, exc_info=self.error)
+            log.error("request %s failed", self.asked.turn.options.request_id, exc_info=self.error)
 
     def cancelled(self) -> list[StreamEvent]:
         """The events that are missing where it ended before its time."""
