@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from weft.core.errors import BadRequest
+from weft.core.errors import BadRequest, Key
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -12,11 +12,11 @@ MAX_LABEL_CHARS = 256
 def check_integer(name: str, value: object, low: int, high: int) -> None:
     """Raise `BadRequest` for anything but an integer in [low, high]; a bool is none."""
     if type(value) is not int:
-        raise BadRequest(name, f"{name} must be an integer, got {shown(value)}")
+        raise BadRequest(name, (Key(name), f" must be an integer, got {shown(value)}"))
     if value < low:
-        raise BadRequest(name, f"{name} must be at least {low}, got {shown(value)}", value)
+        raise BadRequest(name, (Key(name), f" must be at least {low}, got {shown(value)}"), value)
     if value > high:
-        raise BadRequest(name, f"{name} must be at most {high}, got {shown(value)}", value)
+        raise BadRequest(name, (Key(name), f" must be at most {high}, got {shown(value)}"), value)
 
 
 def check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
@@ -25,11 +25,11 @@ def check_number(name: str, value: object, low: float, high: float, *, above: bo
     NaN and a bool are none.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(name, f"{name} must be a number, got {shown(value)}")
+        raise BadRequest(name, (Key(name), f" must be a number, got {shown(value)}"))
     # Written so that NaN, which compares false with everything, is refused.
     if not (low < value if above else low <= value) or not value <= high:
         bounds = f"{'(' if above else '['}{low:g}, {high:g}]"
-        raise BadRequest(name, f"{name} must be in {bounds}, got {shown(value)}", value)
+        raise BadRequest(name, (Key(name), f" must be in {bounds}, got {shown(value)}"), value)
 
 
 def check_label(

@@ -1,6 +1,8 @@
 """One hierarchy of errors; each class has a `Code`, and each wire owns one table from `Code` to status."""
 
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Self
 
 
 class Code(Enum):
@@ -25,18 +27,34 @@ class WeftError(Exception):
     code = Code.INTERNAL
 
 
+class Key(str):
+    """A field's name inside a message, where an API that calls the field otherwise finds it."""
+
+    __slots__ = ()
+
+
 class BadRequest(WeftError, ValueError):
     """The caller can fix this; the message says what was wrong and what is allowed.
 
-    A `ValueError` too, so that callers written for other engines catch it.
+    It is one text, or parts whose `Key`s name fields. `parameter` is the field at fault. A `ValueError`
+    too, so that callers written for other engines catch it.
     """
 
     code = Code.INVALID
 
-    def __init__(self, parameter: str | None, message: str, value: object = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, parameter: str | None, message: str | Sequence[str], value: object = None
+    ) -> None:
+        self._parts = (message,) if isinstance(message, str) else tuple(message)
+        super().__init__("".join(self._parts))
         self.parameter = parameter
         self.value = value
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The same error for an API that has `names` of its own for some fields."""
+        parts = [names.get(part, part) if isinstance(part, Key) else part for part in self._parts]
+        parameter = None if self.parameter is None else names.get(self.parameter, self.parameter)
+        return type(self)(parameter, parts, self.value)
 
 
 class ContextLengthExceeded(BadRequest):

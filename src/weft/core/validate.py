@@ -14,7 +14,7 @@ import msgspec
 
 from weft.core.checks import INT32_MAX, check_integer, check_label, check_number, shown
 from weft.core.config import EngineConfig
-from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.errors import BadRequest, ContextLengthExceeded, Key
 from weft.core.params import BOOLEANS, INTEGERS, NUMBERS, WIDE, Parameter
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import OutputKind, RepetitionDetectionParams, SamplingParams
@@ -231,7 +231,12 @@ def _check_lengths(params: SamplingParams, limits: Limits) -> None:
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise BadRequest(
             "min_tokens",
-            f"min_tokens must be at most max_tokens ({params.max_tokens}), got {params.min_tokens}",
+            (
+                Key("min_tokens"),
+                " must be at most ",
+                Key("max_tokens"),
+                f" ({params.max_tokens}), got {params.min_tokens}",
+            ),
             params.min_tokens,
         )
     validate_truncation(params.truncate_prompt_tokens, limits)

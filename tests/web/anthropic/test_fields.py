@@ -16,7 +16,7 @@ from weft.schema import anthropic as schema
 from weft.web.anthropic.blocks import OF_ASSISTANT, OF_USER
 from weft.web.anthropic.messages import to_shape, to_turn
 from weft.web.anthropic.unsupported import LABELS, LABELS_ANYWHERE, REFUSED, REFUSED_BLOCKS
-from weft.web.openai.model_names import resolve_model
+from weft.web.inference.call import to_model_call
 from weft.web.options import ApiOptions
 
 KNOWN_BLOCKS = {*OF_USER, *OF_ASSISTANT, *REFUSED_BLOCKS}
@@ -180,11 +180,10 @@ def labels_of(struct):
     return own | (LABELS_ANYWHERE.keys() & set(fields_of(struct)))
 
 
-def outcome(served, fields):
+async def outcome(served, fields):
     """All that a body becomes."""
-    call = make_call(served, MESSAGES, filled(served, fields))
-    model = resolve_model(served, call.body.model)
-    return to_turn(call, call.body, model=model), to_shape(call, call.body, model)
+    call = await to_model_call(make_call(served, MESSAGES, filled(served, fields)))
+    return to_turn(call, call.body), to_shape(call, call.body)
 
 
 async def fate(struct, name):
@@ -194,9 +193,9 @@ async def fate(struct, name):
     place = PLACES[struct]
     options = ApiOptions(reasoning_parser="qwen3")
     async with serving(ECHO, options=options, served_model_name=["one", "two"]) as served:
-        before = outcome(served, place(beside))
+        before = await outcome(served, place(beside))
         try:
-            after = outcome(served, place({**beside, name: value}))
+            after = await outcome(served, place({**beside, name: value}))
         except BadRequest as error:
             is_named = name in str(error) or struct is schema.Caller
             return "refused" if is_named else f"refused without its name: {error}"
@@ -256,16 +255,16 @@ def test_the_tables_name_fields_that_exist():
 async def test_null_is_the_same_as_absent():
     """Clients send null for what they do not set."""
     async with serving(ECHO) as served:
-        plain = outcome(served, {})
+        plain = await outcome(served, {})
         needed = {"model", "messages", "max_tokens"}
         nulls = dict.fromkeys(set(fields_of(schema.MessagesBody)) - needed)
-        assert outcome(served, nulls) == plain
+        assert await outcome(served, nulls) == plain
 
 
 async def test_unknown_fields_are_ignored():
     """Clients send what newer and other servers know."""
     async with serving(ECHO) as served:
-        assert outcome(served, {"something_new": 1}) == outcome(served, {})
+        assert await outcome(served, {"something_new": 1}) == await outcome(served, {})
 
 
 def test_a_count_knows_the_fields_of_a_prompt():

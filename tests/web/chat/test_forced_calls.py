@@ -11,7 +11,7 @@ from tests.web.serving import ECHO, RANDOM, TINY, serving, weather_tool
 from training.tiny import toolbox
 from training.tiny.document import is_held_out
 from weft.core.errors import BadRequest
-from weft.core.types import SamplingParams
+from weft.core.types import RequestOptions, SamplingParams
 from weft.text.parsers.table import TOOL_PARSERS
 from weft.text.parsers.tool_families import ALIASES
 from weft.web.chat.fold import fold
@@ -33,8 +33,7 @@ def turn(says="What is the weather in Paris?", tools=PAIR, choice="required", **
     """A turn that has to end in a call."""
     params = {"temperature": 0.0, "max_tokens": 300, **changes.pop("params", {})}
     return Turn(
-        request_id="r",
-        model="",
+        options=RequestOptions(request_id="r"),
         messages=({"role": "user", "content": says},),
         params=SamplingParams(**params),
         tools=tools,

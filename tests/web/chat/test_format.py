@@ -7,7 +7,7 @@ import pytest
 
 from tests.web.serving import ECHO, SCRIPT, serving, weather_tool
 from weft.core.errors import BadRequest
-from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.core.types import RequestOptions, SamplingParams, StructuredOutputsParams
 from weft.web.chat.fold import fold
 from weft.web.chat.run import run_turn
 from weft.web.chat.turn import NamedTool, Tool, Turn
@@ -25,8 +25,7 @@ def turn(says, **changes):
     """A turn whose answer is `says`."""
     params = {"temperature": 0.0, "max_tokens": 300, **changes.pop("params", {})}
     return Turn(
-        request_id="r",
-        model="",
+        options=RequestOptions(request_id="r"),
         messages=({"role": "user", "content": says},),
         params=SamplingParams(**params),
         **changes,

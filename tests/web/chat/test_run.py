@@ -7,7 +7,7 @@ import pytest
 
 from tests.web.serving import ECHO, is_compact, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.core.types import RequestOptions, SamplingParams, StructuredOutputsParams
 from weft.web.chat.fold import fold
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import MAX_FORCED_CALLS
@@ -28,8 +28,7 @@ def turn(messages=HELLO, **changes):
     """A short turn."""
     params = changes.pop("params", {})
     return Turn(
-        request_id="r",
-        model="",
+        options=RequestOptions(request_id="r"),
         messages=messages,
         params=SamplingParams(**{"max_tokens": 200, "temperature": 1.0, "seed": 3, **params}),
         **changes,

@@ -10,7 +10,7 @@ from tests.web.openai.calls import CHAT, HELLO, answer, chat, chat_chunks, compl
 from tests.web.serving import ECHO, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded, EngineDead, NotFound
 from weft.text.chat import RESERVED_NAMES
-from weft.web.openai.calling import heading
+from weft.web.inference.call import to_model_call
 from weft.web.openai.chat import to_turn
 
 SCHEMA = "response_format"
@@ -274,7 +274,7 @@ async def test_the_header_wins_over_the_request_id_of_the_body():
     """The body's is for clients that cannot set headers."""
     async with serving(ECHO) as served:
         call = make_call(served, CHAT, {"messages": HELLO, "request_id": "b"}, label="h")
-        assert heading(call, call.body, prefix="p", created=0).id == "p-h"
+        assert (await to_model_call(call)).heading("p").id == "p-h"
 
 
 @pytest.mark.parametrize(
@@ -284,8 +284,8 @@ async def test_the_rank_header_is_a_number_or_nothing(text, rank):
     """What is no number is ignored; whether there is such a rank, the engine knows."""
     async with serving(ECHO) as served:
         headers = {"x-data-parallel-rank": text}
-        call = make_call(served, CHAT, {"messages": HELLO}, headers=headers)
-        assert to_turn(call, call.body, model="m").data_parallel_rank == rank
+        call = await to_model_call(make_call(served, CHAT, {"messages": HELLO}, headers=headers))
+        assert to_turn(call, call.body).options.data_parallel_rank == rank
 
 
 async def test_a_rank_that_is_not_there_is_refused():

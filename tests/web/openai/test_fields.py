@@ -1,5 +1,7 @@
 """Every field of every body is used, refused by name, or in the table of labels."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -10,10 +12,10 @@ from weft.schema.chat import ChatBody, FunctionBody, ToolBody
 from weft.schema.completion import CompletionBody
 from weft.schema.sampling import JsonSchemaFormat, ResponseFormat, StreamOptions
 from weft.web.chat.format import forced_format
-from weft.web.openai.calling import heading
+from weft.web.inference.call import to_model_call
+from weft.web.inference.fields import INNER_LABELS, LABELS, REFUSED
 from weft.web.openai.chat import to_shape, to_turn
 from weft.web.openai.completions import completion_params, to_job
-from weft.web.openai.unsupported import INNER_LABELS, LABELS, REFUSED
 
 TAG = '{"type":"structural_tag","format":{"type":"any_text"}}'
 
@@ -123,17 +125,17 @@ ADDS_BOS = {"add_bos_token": True, "bos_token": "<|im_start|>"}
 
 async def chat_outcome(served, fields):
     """All that a chat body becomes."""
-    call = make_call(served, CHAT, {"messages": HELLO, **fields})
-    head = heading(call, call.body, prefix="chatcmpl", created=0)
-    turn = to_turn(call, call.body, model=head.model)
-    return turn, to_shape(call, call.body, turn, head)
+    call = await to_model_call(make_call(served, CHAT, {"messages": HELLO, **fields}))
+    turn = to_turn(call, call.body)
+    shape = to_shape(call, call.body, turn)
+    return turn, replace(shape, head=replace(shape.head, created=0))
 
 
 async def completions_outcome(served, fields):
     """All that a completions body becomes."""
-    call = make_call(served, COMPLETIONS, {"prompt": "hello", **fields})
+    call = await to_model_call(make_call(served, COMPLETIONS, {"prompt": "hello", **fields}))
     job = await to_job(call, call.body)
-    head = heading(call, call.body, prefix="cmpl", created=0)
+    head = replace(job.shape.head, created=0)
     shape = {name: getattr(job.shape, name) for name in job.shape.__slots__ if name != "head"}
     params = completion_params(served, call.body)  # a request no longer tells 1.0 from nothing
     requests = [comparable(request) for request in job.requests]

@@ -102,6 +102,22 @@ def test_the_field_at_fault_is_named(parameter, fields, echo, wait):
     assert len(handlers.runs.store) == 0
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_output_tokens": 0},
+        {"max_output_tokens": 5000},
+        {"max_output_tokens": 2, "min_tokens": 3},
+    ],
+)
+def test_a_refusal_speaks_of_this_apis_fields(fields, echo, wait):
+    """Its text as well: there is no max_tokens here that a caller could mend."""
+    with pytest.raises(BadRequest) as refused:
+        wait(Handlers(echo).create(input="hello", **fields))
+    assert "max_output_tokens" in str(refused.value)
+    assert " max_tokens" not in f" {refused.value}"
+
+
 async def test_a_model_without_parsers_makes_no_calls_of_its_own_choice():
     """As in chat: nothing here could find them in what it writes."""
     async with serving(ECHO) as served:

@@ -9,6 +9,7 @@ from tests.web.responses.serving_responses import Handlers, flat_tool
 from weft.core.errors import BadRequest
 from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool, TextFormat
 from weft.web.http.endpoint import Call
+from weft.web.inference.call import to_model_call
 from weft.web.responses.create import Creation
 from weft.web.responses.unsupported import REFUSED
 
@@ -73,7 +74,7 @@ async def outcome(served, fields):
         path_parameters={},
         query={},
     )
-    asked = await Creation(handlers.runs).to_asked(call, body)
+    asked = await Creation(handlers.runs).to_asked(await to_model_call(call), body)
     response = msgspec.structs.replace(asked.response, id="", created_at=0)
     return asked.turn, response, asked.logprobs and asked.logprobs.chosen_ids
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.web.http.endpoint import Answer, Call, Endpoint
-from weft.web.openai.model_names import resolve_model
+from weft.web.inference.call import resolve_model
 from weft.web.served import Served
 
 
@@ -53,7 +53,7 @@ async def _list(call: Call) -> Answer:
 
 
 async def _get(call: Call) -> Answer:
-    name = resolve_model(call.served, call.path_parameters["model"])
+    name, _ = resolve_model(call.served, call.path_parameters["model"])
     return next(card for card in _cards(call.served) if card.id == name)
 
 

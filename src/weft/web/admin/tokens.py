@@ -12,7 +12,7 @@ from weft.text.inputs import check_length
 from weft.text.tokenizer import Tokenizer
 from weft.web.chat.prompt import template_messages
 from weft.web.http.endpoint import Answer, Call, Endpoint
-from weft.web.openai.model_names import resolve_model
+from weft.web.inference.call import resolve_model
 from weft.web.served import Served
 
 

@@ -9,12 +9,13 @@ from weft.schema.anthropic import (
 )
 from weft.web.anthropic.messages import count_tokens, create_message
 from weft.web.http.endpoint import Dialect, Endpoint
+from weft.web.inference.call import for_model
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
         path="/v1/messages",
-        handler=create_message,
+        handler=for_model(create_message),
         summary="The next message of a conversation in Anthropic's words, in one piece or streamed",
         dialect=Dialect.ANTHROPIC,
         body=MessagesBody,
@@ -24,7 +25,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
         path="/v1/messages/count_tokens",
-        handler=count_tokens,
+        handler=for_model(count_tokens),
         summary="How many tokens the prompt of such a conversation takes",
         dialect=Dialect.ANTHROPIC,
         body=PromptBody,

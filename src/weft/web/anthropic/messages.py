@@ -28,8 +28,7 @@ from weft.web.chat.tools import check_tools, is_forced
 from weft.web.chat.turn import Turn
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.sse import named_event
-from weft.web.openai.calling import rank_of, trace_of
-from weft.web.openai.model_names import resolve_model
+from weft.web.inference.call import ModelCall
 from weft.web.served import Served
 
 # What the newer one no longer takes is served to both; in the one before them, events have no names.
@@ -41,25 +40,22 @@ _EFFORTS = {"xhigh": "high", "max": "high"}
 _NAMES = {"stop": "stop_sequences", "json": "output_config.format", "prompt": "messages"}
 
 
-async def create_message(call: Call) -> Answer:
+async def create_message(call: ModelCall) -> Answer:
     """The handler."""
     body: MessagesBody = call.body
     check_version(call.headers)
-    model = resolve_model(call.served, body.model)
-    trace = await trace_of(call.served, call.headers)
-    turn = to_turn(call, body, model=model, trace_headers=trace)
-    shape = to_shape(call, body, model)
+    turn = to_turn(call, body)
+    shape = to_shape(call, body)
     if body.stream:
         return Events(_encoded(message_events(call.served, turn, shape)))
     return await _whole(message_events(call.served, turn, shape))
 
 
-async def count_tokens(call: Call) -> Answer:
+async def count_tokens(call: ModelCall) -> Answer:
     """The handler of the count: what the prompt of the same body would take."""
     body: PromptBody = call.body
     check_version(call.headers)
-    model = resolve_model(call.served, body.model)
-    turn = to_turn(call, body, model=model)
+    turn = to_turn(call, body)
     check_tools(turn.tools, turn.tool_choice)
     text = await render(call.served, turn)
     tokenizer = call.served.tokenizer
@@ -83,9 +79,7 @@ def check_version(headers: Mapping[str, str]) -> None:
 # -- body to turn -------------------------------------------------------------------------------
 
 
-def to_turn(
-    call: Call, body: PromptBody, *, model: str, trace_headers: Mapping[str, str] | None = None
-) -> Turn:
+def to_turn(call: ModelCall, body: PromptBody) -> Turn:
     """What `body` asks for, every field of it used or refused."""
     refuse_unsupported(body)
     if body.output_config is not None:
@@ -93,8 +87,7 @@ def to_turn(
     messages = to_messages(body)
     continues = is_prefill(messages)
     return Turn(
-        request_id=call.request_id,
-        model=model,
+        options=call.request_options(),
         messages=messages,
         params=_params(call, body),
         tools=to_tools(body),
@@ -104,17 +97,15 @@ def to_turn(
         add_generation_prompt=not continues,
         continue_final_message=continues,
         is_streamed=isinstance(body, MessagesBody) and bool(body.stream),
-        data_parallel_rank=rank_of(call.headers),
-        trace_headers=trace_headers,
     )
 
 
-def to_shape(call: Call, body: MessagesBody, model: str) -> MessageShape:
+def to_shape(call: ModelCall, body: MessagesBody) -> MessageShape:
     """How the answer is to look."""
     thinking = body.thinking
     return MessageShape(
         id=f"msg_{call.label}",
-        model=model,
+        model=call.model,
         shows_thoughts=thinking is None or thinking.display != "omitted",
         counts_thoughts=call.served.options.reasoning_parser is not None,
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.client import EngineClient
-from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.errors import BadRequest, ContextLengthExceeded, Key
 from weft.core.types import PromptType, Request, RequestOptions, SamplingParams
 from weft.core.validate import Limits
 from weft.text.chat import ChatTemplate
@@ -175,8 +175,14 @@ def _check_room(num_prompt_tokens: int, params: SamplingParams, limits: Limits) 
     if asked is not None and num_prompt_tokens + asked > limits.max_sequence_len:
         raise ContextLengthExceeded(
             "max_tokens",
-            f"this model's maximum context length is {limits.max_sequence_len} tokens, but "
-            f"{num_prompt_tokens + asked} were requested: {num_prompt_tokens} in the prompt and "
-            f"{asked} for the answer (max_tokens)",
+            (
+                (
+                    f"this model's maximum context length is {limits.max_sequence_len} tokens, but "
+                    f"{num_prompt_tokens + asked} were requested: {num_prompt_tokens} in the prompt and "
+                    f"{asked} for the answer ("
+                ),
+                Key("max_tokens"),
+                ")",
+            ),
             num_prompt_tokens + asked,
         )

@@ -11,7 +11,6 @@ from weft.core.types import (
     OutputKind,
     PositionLogprobs,
     Request,
-    RequestOptions,
     SamplingParams,
 )
 from weft.web.chat.answers import AnswerReader, Wishes
@@ -87,15 +86,11 @@ async def _prepared(served: Served, turn: Turn) -> PreparedTurn:
     params = with_special_tokens(served, turn, _params(served, turn))
     text = await render(served, turn)
     form = choose_format(served, turn, text, params)
-    options = RequestOptions(
-        request_id=turn.request_id,
-        lora_request=served.lora_request(turn.model) if turn.model else None,
+    options = msgspec.structs.replace(
+        turn.options,
         tokenization_kwargs=tokenization_kwargs(
             add_special_tokens=turn.add_special_tokens, truncation_side=turn.truncation_side
         ),
-        trace_headers=turn.trace_headers,
-        priority=turn.priority,
-        data_parallel_rank=turn.data_parallel_rank,
         **form.engine_arguments(params),
     )
     prompt = with_salt(text, turn.cache_salt)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from weft.core.types import PositionLogprobs, SamplingParams
+from weft.core.types import PositionLogprobs, RequestOptions, SamplingParams
 from weft.text.parsers.parts import Part
 
 
@@ -39,13 +39,11 @@ class Turn:
     """One request for the next message. `messages` are in OpenAI's shape, tools apart.
 
     `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
-    `weft.web.chat`; everything else of `params` is the caller's. `model` is a served name or an adapter's;
-    empty is the model that is served.
+    `weft.web.chat`, and so is what `options` say of tokenising; everything else is the caller's.
     Where `is_streamed` is false nobody looks before the end, and each answer comes in one delta.
     """
 
-    request_id: str
-    model: str
+    options: RequestOptions
     messages: Sequence[Mapping[str, Any]]
     params: SamplingParams
     tools: Sequence[Tool] = ()
@@ -61,9 +59,6 @@ class Turn:
     is_streamed: bool = True
     truncation_side: str | None = None
     cache_salt: str | None = None
-    priority: int = 0
-    data_parallel_rank: int | None = None
-    trace_headers: Mapping[str, str] | None = None
 
 
 TurnReason: TypeAlias = Literal["stop", "length", "tool_calls", "abort", "repetition"]

@@ -3,15 +3,16 @@
 from weft.schema.chat import ChatAnswer, ChatBody, ChatChunk
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChunk
 from weft.web.http.endpoint import Endpoint
+from weft.web.inference.call import for_model
+from weft.web.inference.fields import beyond_openai
 from weft.web.openai.chat import create_chat_completion
 from weft.web.openai.completions import create_completion
-from weft.web.openai.departures import beyond_openai
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
         path="/v1/chat/completions",
-        handler=create_chat_completion,
+        handler=for_model(create_chat_completion),
         summary="The next message of a conversation, in one piece or streamed",
         body=ChatBody,
         departures=beyond_openai,
@@ -21,7 +22,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
         path="/v1/completions",
-        handler=create_completion,
+        handler=for_model(create_completion),
         summary="What follows one text or several, in one piece or streamed",
         body=CompletionBody,
         departures=beyond_openai,

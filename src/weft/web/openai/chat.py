@@ -1,7 +1,5 @@
 """/v1/chat/completions: the body to a `Turn`, and a turn's events to the answer or its chunks."""
 
-import time
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,29 +23,23 @@ from weft.web.chat.run import run_turn
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.openai.calling import (
-    Heading,
+from weft.web.inference.call import (
+    ModelCall,
     Telling,
     check_streamable,
-    heading,
-    rank_of,
     telling,
-    trace_of,
+    to_usage,
 )
+from weft.web.inference.fields import refuse_unsupported, to_params
+from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 from weft.web.openai.chat_stream import ChatShape, chat_events
-from weft.web.openai.logprobs import LogprobWriter, to_prompt_logprobs
-from weft.web.openai.sampling import to_params
-from weft.web.openai.unsupported import refuse_unsupported
-from weft.web.openai.usage import to_usage
 
 
-async def create_chat_completion(call: Call) -> Answer:
+async def create_chat_completion(call: ModelCall) -> Answer:
     """The handler."""
     body: ChatBody = call.body
-    head = heading(call, body, prefix="chatcmpl", created=int(time.time()))
-    trace = await trace_of(call.served, call.headers)
-    turn = to_turn(call, body, model=head.model, trace_headers=trace)
-    shape = to_shape(call, body, turn, head)
+    turn = to_turn(call, body)
+    shape = to_shape(call, body, turn)
     if body.stream:
         return Events(chat_events(call.served, turn, shape))
     whole = await fold(run_turn(call.served, turn))
@@ -58,16 +50,13 @@ async def create_chat_completion(call: Call) -> Answer:
 # -- body to turn -------------------------------------------------------------------------------
 
 
-def to_turn(
-    call: Call, body: ChatBody, *, model: str, trace_headers: Mapping[str, str] | None = None
-) -> Turn:
+def to_turn(call: ModelCall, body: ChatBody) -> Turn:
     """What `body` asks for, every field of it used or refused."""
     refuse_unsupported(body)
     check_streamable(body)
     tools = to_tools(body)
     return Turn(
-        request_id=call.request_id,
-        model=model,
+        options=call.request_options(body.priority),
         messages=body.messages,
         params=_params(call, body, tools),
         tools=tools,
@@ -82,9 +71,6 @@ def to_turn(
         is_streamed=bool(body.stream),
         truncation_side=body.truncation_side,
         cache_salt=body.cache_salt,
-        priority=body.priority or 0,
-        data_parallel_rank=rank_of(call.headers),
-        trace_headers=trace_headers,
     )
 
 
@@ -189,14 +175,14 @@ def _adds_prompt(body: ChatBody) -> bool:
 # -- whole turn to answer -----------------------------------------------------------------------
 
 
-def to_shape(call: Call, body: ChatBody, turn: Turn, head: Heading) -> ChatShape:
+def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
     """How the answer is to look."""
     told: Telling = telling(call, body)
     role = call.served.options.response_role
     if not turn.add_generation_prompt and body.messages:
         role = str(body.messages[-1].get("role"))
     return ChatShape(
-        head=head,
+        head=call.heading("chatcmpl"),
         telling=told,
         role=role,
         num_answers=turn.params.n,

@@ -22,9 +22,8 @@ from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCal
 from weft.web.chat.run import run_turn
 from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent
 from weft.web.http.sse import DONE, EventOfText, data_event
-from weft.web.openai.calling import Heading, Telling
-from weft.web.openai.logprobs import LogprobWriter
-from weft.web.openai.usage import to_usage
+from weft.web.inference.call import Heading, Telling, to_usage
+from weft.web.inference.logprobs import LogprobWriter
 from weft.web.served import Served
 
 

@@ -10,9 +10,8 @@ from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
 from weft.schema.completion import CompletionChunk, CompletionChunkChoice
 from weft.schema.usage import CompletionLogprobs, Usage
 from weft.web.http.sse import DONE, EventOfText, data_event
-from weft.web.openai.calling import Heading, Telling
-from weft.web.openai.logprobs import LogprobWriter
-from weft.web.openai.usage import to_usage
+from weft.web.inference.call import Heading, Telling, to_usage
+from weft.web.inference.logprobs import LogprobWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

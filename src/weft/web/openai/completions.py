@@ -1,7 +1,6 @@
 """/v1/completions: the body to prompts and parameters, and the engine's outputs to the answer."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,12 +11,14 @@ import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.logprobs import num_rows_of, write_rows
-from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
+from weft.core.types import OutputKind, Request, RequestOutput, SamplingParams
 from weft.core.validate import MAX_N
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
-from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.openai.calling import Telling, check_streamable, heading, rank_of, telling, trace_of
+from weft.web.http.endpoint import Answer, Events
+from weft.web.inference.call import ModelCall, Telling, check_streamable, telling
+from weft.web.inference.fields import refuse_unsupported, to_params
+from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 from weft.web.openai.completion_run import merged
 from weft.web.openai.completion_stream import (
     CompletionShape,
@@ -25,9 +26,6 @@ from weft.web.openai.completion_stream import (
     completion_events,
     total_usage,
 )
-from weft.web.openai.logprobs import LogprobWriter, to_prompt_logprobs
-from weft.web.openai.sampling import to_params
-from weft.web.openai.unsupported import refuse_unsupported
 from weft.web.served import Served
 
 DEFAULT_MAX_TOKENS = 16  # as published
@@ -44,7 +42,7 @@ class CompletionJob:
     has_prompt_rows: bool
 
 
-async def create_completion(call: Call) -> Answer:
+async def create_completion(call: ModelCall) -> Answer:
     """The handler."""
     body: CompletionBody = call.body
     job = await to_job(call, body)
@@ -54,15 +52,14 @@ async def create_completion(call: Call) -> Answer:
     return await _answer(outputs, job)
 
 
-async def to_job(call: Call, body: CompletionBody) -> CompletionJob:
+async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
     """What `body` asks for, every field of it used or refused, every prompt known to fit."""
     check_body(body)
-    head = heading(call, body, prefix="cmpl", created=int(time.time()))
     told = telling(call, body)
     params = completion_params(call.served, body)
-    requests = await prepare_all(call, body, params, model=head.model)
+    requests = await prepare_all(call, body, params)
     shape = CompletionShape(
-        head=head,
+        head=call.heading("cmpl"),
         telling=told,
         num_answers=params.n,
         echoes=[await _echo(call.served, request, params) for request in requests]
@@ -130,7 +127,7 @@ def split_prompts(prompt: str | list[str | int | list[int]] | None) -> list[str 
 
 
 async def prepare_all(
-    call: Call, body: CompletionBody, params: SamplingParams, *, model: str
+    call: ModelCall, body: CompletionBody, params: SamplingParams
 ) -> list[Request]:
     """All prompts, tokenised and checked before the engine knows of the first."""
     given = split_prompts(body.prompt)
@@ -143,16 +140,12 @@ async def prepare_all(
             f"at most {MAX_ANSWERS} answers are made at once, "
             f"got {len(given)} prompts with {params.n} each",
         )
-    options = RequestOptions(
-        request_id=call.request_id,
-        lora_request=served.lora_request(model),
+    options = msgspec.structs.replace(
+        call.request_options(body.priority),
         tokenization_kwargs=tokenization_kwargs(
             add_special_tokens=body.add_special_tokens is not False,
             truncation_side=body.truncation_side,
         ),
-        trace_headers=await trace_of(served, call.headers),
-        priority=body.priority or 0,
-        data_parallel_rank=rank_of(call.headers),
     )
     requests: list[Request] = []
     for position, prompt in enumerate(given):

@@ -1,5 +1,7 @@
 """Embeddings, pooling, classification, scores and rankings, as endpoints."""
 
+from functools import partial
+
 from weft.schema.pooling import (
     ClassifyAnswer,
     ClassifyBody,
@@ -13,15 +15,19 @@ from weft.schema.pooling import (
     ScoreBody,
 )
 from weft.web.http.endpoint import Endpoint
+from weft.web.inference.call import for_model
 from weft.web.pooling.embeddings import create_embeddings
 from weft.web.pooling.pool import create_classification, create_pooling
 from weft.web.pooling.score import create_ranking, create_score
+
+# Clients of embeddings write an empty name where they mean the model that there is.
+_for_model = partial(for_model, is_blank_none=True)
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
         path="/v1/embeddings",
-        handler=create_embeddings,
+        handler=_for_model(create_embeddings),
         summary="One vector for each text",
         body=EmbeddingBody,
         answer=EmbeddingAnswer,
@@ -29,7 +35,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
         path="/pooling",
-        handler=create_pooling,
+        handler=_for_model(create_pooling),
         summary="What the model makes of each text, by task",
         body=PoolingBody,
         answer=PoolingAnswer,
@@ -37,7 +43,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
         path="/classify",
-        handler=create_classification,
+        handler=_for_model(create_classification),
         summary="The class of each text, and the scores of all classes",
         body=ClassifyBody,
         answer=ClassifyAnswer,
@@ -46,7 +52,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Endpoint(
             method="POST",
             path=path,
-            handler=create_score,
+            handler=_for_model(create_score),
             summary="How well two texts go together",
             body=ScoreBody,
             answer=ScoreAnswer,
@@ -57,7 +63,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Endpoint(
             method="POST",
             path=path,
-            handler=create_ranking,
+            handler=_for_model(create_ranking),
             summary="Documents in the order in which they answer a query",
             body=RerankBody,
             answer=RerankAnswer,

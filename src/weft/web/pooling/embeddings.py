@@ -1,22 +1,21 @@
 """/v1/embeddings: one vector for each input."""
 
-import time
-
 from weft.core.errors import BadRequest
 from weft.core.types import PoolingParams
 from weft.schema.pooling import Embedding, EmbeddingAnswer, EmbeddingBody
 from weft.web.chat.prompt import with_salt
-from weft.web.http.endpoint import Answer, Call
-from weft.web.pooling.inputs import Prompts, pooler_of, pooling_heading, read_inputs
+from weft.web.http.endpoint import Answer
+from weft.web.inference.call import ModelCall
+from weft.web.pooling.inputs import Prompts, pooler_of, read_inputs
 from weft.web.pooling.long_texts import embed_long, is_cutting
 from weft.web.pooling.numbers import number_format, raw_answer
 from weft.web.pooling.run import Job, run_jobs, usage_of
 
 
-async def create_embeddings(call: Call) -> Answer:
+async def create_embeddings(call: ModelCall) -> Answer:
     """The handler."""
     body: EmbeddingBody = call.body
-    head = pooling_heading(call, body, prefix="embd", created=int(time.time()))
+    head = call.heading("embd")
     pooler = pooler_of(call.served, "embed")
     form = number_format(body)
     prompts = await read_inputs(call, body)

@@ -9,10 +9,8 @@ from weft.core.types import SamplingParams
 from weft.schema.pooling import InputFields, PoolingFields
 from weft.web.chat.prompt import check_priority, render, tokenization_kwargs
 from weft.web.chat.turn import Turn
-from weft.web.http.endpoint import Call
-from weft.web.openai.calling import Heading, label_of
-from weft.web.openai.model_names import resolve_model
-from weft.web.openai.unsupported import refuse_unsupported
+from weft.web.inference.call import ModelCall
+from weft.web.inference.fields import refuse_unsupported
 from weft.web.served import Served
 
 # As OpenAI has it: each input is a request of its own, and takes a place in the queue.
@@ -25,13 +23,6 @@ class Prompts:
 
     prompts: list[str | list[int]]
     kwargs: dict[str, Any] = field(default_factory=dict)
-
-
-def pooling_heading(call: Call, fields: PoolingFields, *, prefix: str, created: int) -> Heading:
-    """The answer's id bears the client's label, wherever it wrote it, or else ours."""
-    label = label_of(call, fields.request_id)
-    model = resolve_model(call.served, fields.model or None)
-    return Heading(id=f"{prefix}-{label}", created=created, model=model)
 
 
 def pooler_of(served: Served, *tasks: str) -> PoolerConfig:
@@ -53,7 +44,7 @@ def check_fields(served: Served, body: PoolingFields) -> None:
     check_priority(served.client, body.priority or 0)
 
 
-async def read_inputs(call: Call, body: InputFields) -> Prompts:
+async def read_inputs(call: ModelCall, body: InputFields) -> Prompts:
     """The inputs of a body, in one of their two forms."""
     check_fields(call.served, body)
     if body.messages is not None and body.input is not None:
@@ -89,10 +80,9 @@ def split_input(given: str | list[str | int | list[int]]) -> list[str | list[int
     return cast(list[str | list[int]], given)
 
 
-def _turn(call: Call, body: InputFields, messages: list[dict[str, Any]]) -> Turn:
+def _turn(call: ModelCall, body: InputFields, messages: list[dict[str, Any]]) -> Turn:
     return Turn(
-        request_id=call.request_id,
-        model=resolve_model(call.served, body.model or None),
+        options=call.request_options(),
         messages=messages,
         params=_IDLE,
         template_kwargs=body.chat_template_kwargs or {},

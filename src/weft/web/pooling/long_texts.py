@@ -12,7 +12,7 @@ from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import PoolingParams, PoolingRequestOutput
 from weft.schema.pooling import EmbeddingBody
 from weft.web.chat.prompt import with_salt
-from weft.web.http.endpoint import Call
+from weft.web.inference.call import ModelCall
 from weft.web.pooling.inputs import Prompts
 from weft.web.pooling.run import Job, run_jobs
 
@@ -26,7 +26,7 @@ def is_cutting(pooler: PoolerConfig, params: PoolingParams) -> bool:
 
 
 async def embed_long(
-    call: Call,
+    call: ModelCall,
     body: EmbeddingBody,
     prompts: Prompts,
     params: PoolingParams,
@@ -50,7 +50,7 @@ async def embed_long(
 
 
 async def _token_ids(
-    call: Call, prompt: str | list[int], prompts: Prompts, pooler: PoolerConfig
+    call: ModelCall, prompt: str | list[int], prompts: Prompts, pooler: PoolerConfig
 ) -> list[int]:
     if isinstance(prompt, list):
         ids = prompt
@@ -75,7 +75,7 @@ async def _token_ids(
     return ids
 
 
-def _check_length(call: Call, text: str, pooler: PoolerConfig) -> None:
+def _check_length(call: ModelCall, text: str, pooler: PoolerConfig) -> None:
     """Before time and memory are spent on tokens."""
     limits = call.served.client.info.limits
     if pooler.max_embed_len is not None:

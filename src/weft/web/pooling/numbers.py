@@ -14,7 +14,7 @@ from starlette.responses import Response
 from weft.core.errors import BadRequest
 from weft.core.types import PoolingRequestOutput
 from weft.schema.pooling import BytesMetadata, Item, NumberFields, PoolingUsage
-from weft.web.openai.calling import Heading
+from weft.web.inference.call import Heading
 
 _DTYPES = {"float32": "f4", "float16": "f2", "bfloat16": "u2"}
 # Servers and proxies take headers of some 16 KiB in all.

@@ -1,7 +1,5 @@
 """/pooling: whatever the model makes of each input; and /classify: its class."""
 
-import time
-
 from weft.core.errors import BadRequest
 from weft.core.types import PoolingParams, PoolingRequestOutput
 from weft.schema.pooling import (
@@ -13,16 +11,17 @@ from weft.schema.pooling import (
     PoolingBody,
 )
 from weft.web.chat.prompt import with_salt
-from weft.web.http.endpoint import Answer, Call
-from weft.web.pooling.inputs import pooler_of, pooling_heading, read_inputs
+from weft.web.http.endpoint import Answer
+from weft.web.inference.call import ModelCall
+from weft.web.pooling.inputs import pooler_of, read_inputs
 from weft.web.pooling.numbers import number_format, raw_answer, to_json
 from weft.web.pooling.run import Job, run_jobs, usage_of
 
 
-async def create_pooling(call: Call) -> Answer:
+async def create_pooling(call: ModelCall) -> Answer:
     """The handler of /pooling."""
     body: PoolingBody = call.body
-    head = pooling_heading(call, body, prefix="pool", created=int(time.time()))
+    head = call.heading("pool")
     tasks = pooler_of(call.served).tasks
     if body.dimensions is not None:
         raise BadRequest("dimensions", "dimensions is currently not supported; use /v1/embeddings")
@@ -55,10 +54,10 @@ async def create_pooling(call: Call) -> Answer:
     )
 
 
-async def create_classification(call: Call) -> Answer:
+async def create_classification(call: ModelCall) -> Answer:
     """The handler of /classify."""
     body: ClassifyBody = call.body
-    head = pooling_heading(call, body, prefix="classify", created=int(time.time()))
+    head = call.heading("classify")
     labels = pooler_of(call.served, "classify").labels
     prompts = await read_inputs(call, body)
     params = PoolingParams(

@@ -9,8 +9,7 @@ from typing import Any
 from weft.core.errors import GenerationError
 from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType, RequestOptions
 from weft.schema.pooling import PoolingFields, PoolingUsage
-from weft.web.http.endpoint import Call
-from weft.web.openai.calling import trace_of
+from weft.web.inference.call import ModelCall
 
 # Of one HTTP request; enough to fill steps, and few enough to leave places for others.
 _MAX_OPEN = 128
@@ -26,10 +25,9 @@ class Job:
 
 
 async def run_jobs(
-    call: Call, body: PoolingFields, jobs: Sequence[Job]
+    call: ModelCall, body: PoolingFields, jobs: Sequence[Job]
 ) -> list[PoolingRequestOutput]:
     """The output of each job. The first that fails ends the others."""
-    trace = await trace_of(call.served, call.headers)
     client = call.served.client
     gate = asyncio.Semaphore(_MAX_OPEN)
     turn = asyncio.Lock()
@@ -40,7 +38,7 @@ async def run_jobs(
                 await asyncio.sleep(0)
             options = RequestOptions(
                 request_id=f"{call.request_id}-{position}",
-                trace_headers=trace,
+                trace_headers=call.trace_headers,
                 priority=body.priority or 0,
                 tokenization_kwargs=job.kwargs,
             )

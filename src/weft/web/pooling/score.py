@@ -1,7 +1,6 @@
 """/score and /rerank: how well texts go together, by a cross-encoder or by their embeddings."""
 
 import asyncio
-import time
 
 from msgspec import UNSET
 
@@ -20,21 +19,21 @@ from weft.schema.pooling import (
     ScoreBody,
 )
 from weft.text.chat import ChatTemplate
-from weft.web.http.endpoint import Answer, Call
+from weft.web.http.endpoint import Answer
+from weft.web.inference.call import ModelCall
 from weft.web.pooling.inputs import (
     MAX_INPUTS,
     check_fields,
     pooler_of,
-    pooling_heading,
     tokenization,
 )
 from weft.web.pooling.run import Job, run_jobs, usage_of
 
 
-async def create_score(call: Call) -> Answer:
+async def create_score(call: ModelCall) -> Answer:
     """The handler of /score."""
     body: ScoreBody = call.body
-    head = pooling_heading(call, body, prefix="score", created=int(time.time()))
+    head = call.heading("score")
     scores, usage = await _scores(call, body, _pairs(body), is_scaled=body.use_activation)
     return ScoreAnswer(
         id=head.id,
@@ -45,10 +44,10 @@ async def create_score(call: Call) -> Answer:
     )
 
 
-async def create_ranking(call: Call) -> Answer:
+async def create_ranking(call: ModelCall) -> Answer:
     """The handler of /rerank."""
     body: RerankBody = call.body
-    head = pooling_heading(call, body, prefix="rerank", created=int(time.time()))
+    head = call.heading("rerank")
     if body.top_n is not None and body.top_n < 0:
         raise BadRequest("top_n", f"top_n must be 0 or more, got {body.top_n}")
     if body.max_tokens_per_doc is not None:
@@ -100,7 +99,7 @@ def _texts(given: str | list[str] | None) -> list[str]:
 
 
 async def _scores(
-    call: Call, body: PoolingFields, pairs: list[Pair], *, is_scaled: bool | None
+    call: ModelCall, body: PoolingFields, pairs: list[Pair], *, is_scaled: bool | None
 ) -> tuple[list[float], PoolingUsage]:
     pooler = pooler_of(call.served)
     check_fields(call.served, body)
@@ -112,7 +111,7 @@ async def _scores(
 
 
 async def _by_cross_encoder(
-    call: Call, body: PoolingFields, pairs: list[Pair], *, is_scaled: bool | None
+    call: ModelCall, body: PoolingFields, pairs: list[Pair], *, is_scaled: bool | None
 ) -> tuple[list[float], PoolingUsage]:
     params = PoolingParams(
         task="classify",
@@ -148,7 +147,7 @@ def _salted(prompt: PromptType, cache_salt: str | None) -> PromptType:
 
 
 async def _by_embeddings(
-    call: Call, body: PoolingFields, pairs: list[Pair]
+    call: ModelCall, body: PoolingFields, pairs: list[Pair]
 ) -> tuple[list[float], PoolingUsage]:
     """Every text is embedded once, however many it is compared with."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))

@@ -4,7 +4,8 @@ from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import DeletedResponse, InputItemList, ResponseObject
 from weft.schema.responses import ResponsesBody
 from weft.web.http.endpoint import Endpoint
-from weft.web.openai.departures import beyond_openai
+from weft.web.inference.call import for_model
+from weft.web.inference.fields import beyond_openai
 from weft.web.responses.create import Creation
 from weft.web.responses.reads import Reads
 from weft.web.responses.runs import Runs
@@ -20,7 +21,7 @@ def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
         Endpoint(
             method="POST",
             path=_PATH,
-            handler=creation.create,
+            handler=for_model(creation.create),
             summary="A response to an input: in one piece, streamed, or made in the background",
             body=ResponsesBody,
             departures=beyond_openai,

@@ -1,6 +1,5 @@
 """POST /v1/responses: check everything that can be refused, then answer, stream, or leave it to a task."""
 
-import re
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
@@ -9,10 +8,9 @@ from weft.core.errors import BadRequest
 from weft.schema.responses import ResponsesBody
 from weft.web.chat.prompt import check_messages
 from weft.web.chat.run import prepare_turn
-from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.openai.calling import trace_of
-from weft.web.openai.logprobs import LogprobWriter
-from weft.web.openai.model_names import resolve_model
+from weft.web.http.endpoint import Answer, Events
+from weft.web.inference.call import ModelCall
+from weft.web.inference.logprobs import LogprobWriter
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Conversation, Message, new_id, read_input
 from weft.web.responses.request import to_response, to_turn, wants_logprobs
@@ -20,9 +18,8 @@ from weft.web.responses.runs import Asked, Run, Runs, encoded
 from weft.web.responses.unsupported import check_body
 from weft.web.served import Served
 
-# What the conversation's own checks call by chat's names.
+# What this API calls otherwise than chat and the engine do.
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
-_MAX_TOKENS = re.compile(r"\bmax_tokens\b")
 
 
 class Creation:
@@ -31,7 +28,7 @@ class Creation:
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
-    async def create(self, call: Call) -> Answer:
+    async def create(self, call: ModelCall) -> Answer:
         """The handler."""
         body: ResponsesBody = call.body
         asked = await self.to_asked(call, body)
@@ -48,13 +45,12 @@ class Creation:
             raise run.error
         return run.response
 
-    async def to_asked(self, call: Call, body: ResponsesBody) -> Asked:
+    async def to_asked(self, call: ModelCall, body: ResponsesBody) -> Asked:
         """The request, checked: what is wrong with it raises here, before anything has begun."""
         check_body(body)
         if body.background:
             self._runs.check_room()
         served = call.served
-        model = resolve_model(served, body.model)
         before = self._before(body)
         conversation = await read_input(
             body.input, before=before, find_item=self._runs.store.item_finder()
@@ -65,8 +61,6 @@ class Creation:
             call,
             body,
             [*before, *conversation.messages],
-            model=model,
-            trace_headers=await trace_of(served, call.headers),
         )
         with _own_words(body):
             prepared = await prepare_turn(served, turn)
@@ -79,7 +73,7 @@ class Creation:
                 body,
                 turn.params,
                 response_id=new_id("resp"),
-                model=model,
+                model=call.model,
                 created_at=int(time.time()),
             ),
             conversation=conversation,
@@ -134,9 +128,7 @@ def _own_words(body: ResponsesBody) -> Iterator[None]:
     try:
         yield
     except BadRequest as error:
-        text = _MAX_TOKENS.sub("max_output_tokens", str(error))
-        name = names.get(error.parameter or "", error.parameter)
-        raise type(error)(name, text, error.value) from error
+        raise error.renamed(names) from error
 
 
 def _logprob_writer(served: Served, body: ResponsesBody) -> LogprobWriter:

@@ -20,8 +20,8 @@ from weft.schema.responses import (
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Call
-from weft.web.openai.calling import rank_of
-from weft.web.openai.sampling import to_params
+from weft.web.inference.call import ModelCall
+from weft.web.inference.fields import to_params
 from weft.web.responses.items import Message
 from weft.web.responses.unsupported import LOGPROBS, check_tool
 
@@ -29,20 +29,12 @@ _MAX_TOP_LOGPROBS = 20
 _PLAIN = TextFormat(type="text")
 
 
-def to_turn(
-    call: Call,
-    body: ResponsesBody,
-    messages: list[Message],
-    *,
-    model: str,
-    trace_headers: Mapping[str, str] | None = None,
-) -> Turn:
+def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Turn:
     """What `body` asks for. `messages` are what was said before, its instructions apart."""
     choice = to_choice(body)
     instructions = () if body.instructions is None else (_system(body.instructions),)
     return Turn(
-        request_id=call.request_id,
-        model=model,
+        options=call.request_options(body.priority),
         messages=(*instructions, *messages),
         params=_params(call, body, choice),
         tools=to_tools(body),
@@ -56,9 +48,6 @@ def to_turn(
         is_streamed=bool(body.stream or body.background or wants_logprobs(body)),
         truncation_side=body.truncation_side,
         cache_salt=body.cache_salt,
-        priority=body.priority or 0,
-        data_parallel_rank=rank_of(call.headers),
-        trace_headers=trace_headers,
     )
 
 

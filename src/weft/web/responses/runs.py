@@ -13,7 +13,7 @@ from weft.web.chat.run import PreparedTurn, run_turn
 from weft.web.chat.turn import Turn
 from weft.web.http.sse import named_event
 from weft.web.http.state import ServerState
-from weft.web.openai.logprobs import LogprobWriter
+from weft.web.inference.logprobs import LogprobWriter
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Conversation, Message
 from weft.web.responses.store import ResponseLimits, ResponseStore, to_stored
@@ -92,13 +92,13 @@ class Run:
             if not writer.has_started:
                 raise
             self.error = error
-            for told in writer.fail(error, asked.turn.request_id):
+            for told in writer.fail(error, asked.turn.options.request_id):
                 yield told
 
     def log_error(self) -> None:
         """Log what nobody raised on purpose, where nobody else is told of it."""
         if self.error is not None and not isinstance(self.error, WeftError):
-            log.error("request %s failed", self.asked.turn.request_id, exc_info=self.error)
+            log.error("request %s failed", self.asked.turn.options.request_id, exc_info=self.error)
 
     def cancelled(self) -> list[StreamEvent]:
         """The events that are missing where it ended before its time."""

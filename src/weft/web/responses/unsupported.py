@@ -5,8 +5,8 @@ from typing import Any
 
 from weft.core.errors import BadRequest
 from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool
-from weft.web.openai.unsupported import REFUSED as REFUSED_BY_CHAT
-from weft.web.openai.unsupported import refuse_unsupported
+from weft.web.inference.fields import REFUSED as REFUSED_BY_CHAT
+from weft.web.inference.fields import refuse_unsupported
 
 # `max_tool_calls` counts calls of built-in tools, of which there are none: it is only told again, as
 # are `metadata`, `user`, `safety_identifier` and `prompt_cache_key`.

@@ -29,7 +29,7 @@ from weft.schema.response_object import (
 from weft.schema.usage import TokenLogprob
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
-from weft.web.openai.logprobs import LogprobWriter
+from weft.web.inference.logprobs import LogprobWriter
 from weft.web.responses.items import new_id
 from weft.web.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning
 

@@ -2,7 +2,8 @@
 
 from weft.schema.tokens import SimpleAnswer, SimpleBody, TokensAnswer, TokensBody, TokensChunk
 from weft.web.http.endpoint import Endpoint
-from weft.web.openai.departures import beyond_openai
+from weft.web.inference.call import for_model
+from weft.web.inference.fields import beyond_openai
 from weft.web.tokens.generate import generate
 from weft.web.tokens.simple import simple_generate
 
@@ -10,7 +11,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
         path="/inference/v1/generate",
-        handler=generate,
+        handler=for_model(generate),
         summary="Token ids in, token ids out: what the gRPC method Generate does",
         body=TokensBody,
         departures=lambda body: beyond_openai(body.sampling_params),

@@ -9,30 +9,29 @@ import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.logprobs import num_rows_of, write_rows
-from weft.core.types import CompletionOutput, OutputKind, RequestOptions, RequestOutput
+from weft.core.types import CompletionOutput, OutputKind, RequestOutput
 from weft.schema.tokens import TokensAnswer, TokensBody, TokensChoice, TokensChunk
 from weft.schema.usage import PromptTokensDetails, Usage
 from weft.web.chat.prompt import check_priority, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.sse import DONE, data_event
-from weft.web.openai.calling import label_of, rank_of, trace_of
-from weft.web.openai.logprobs import LogprobWriter, to_prompt_logprobs
-from weft.web.openai.model_names import resolve_model
-from weft.web.openai.unsupported import refuse_unsupported
+from weft.web.inference.call import ModelCall
+from weft.web.inference.fields import refuse_unsupported
+from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 
 
-async def generate(call: Call) -> Answer:
+async def generate(call: ModelCall) -> Answer:
     """The handler."""
     body: TokensBody = call.body
     check_body(call, body)
     shape = _Shape(
-        label=label_of(call, body.request_id),
-        model=resolve_model(call.served, body.model),
+        label=call.label,
+        model=call.model,
         logprobs=_logprob_writer(call, body),
         has_usage=bool(body.stream_options and body.stream_options.include_usage),
         has_cached_tokens=call.served.options.enable_prompt_tokens_details,
     )
-    outputs = await _outputs(call, body, shape.model)
+    outputs = await _outputs(call, body)
     if body.stream:
         return Events(_events(outputs, shape))
     async with aclosing(outputs):
@@ -62,18 +61,12 @@ def check_body(call: Call, body: TokensBody) -> None:
     check_priority(call.served.client, body.priority or 0)
 
 
-async def _outputs(call: Call, body: TokensBody, model: str) -> AsyncGenerator[RequestOutput, None]:
+async def _outputs(call: ModelCall, body: TokensBody) -> AsyncGenerator[RequestOutput, None]:
     kind = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
     request = await call.served.client.prepare(
         with_salt(body.token_ids, body.cache_salt),
         msgspec.structs.replace(body.sampling_params, output_kind=kind),
-        RequestOptions(
-            request_id=call.request_id,
-            lora_request=call.served.lora_request(model),
-            trace_headers=await trace_of(call.served, call.headers),
-            priority=body.priority or 0,
-            data_parallel_rank=rank_of(call.headers),
-        ),
+        call.request_options(body.priority),
     )
     return call.served.client.run(request)
 

@@ -11,8 +11,7 @@ from weft.core.errors import BadRequest
 from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import SimpleAnswer, SimpleBody
 from weft.web.http.endpoint import Answer, Call
-from weft.web.openai.sampling import to_params
-from weft.web.openai.unsupported import refuse_unsupported
+from weft.web.inference.fields import refuse_unsupported, to_params
 
 _DEFAULT_MAX_TOKENS = 16
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.core.types import Logprob
-from weft.web.openai.logprobs import to_prompt_logprobs
+from weft.web.inference.logprobs import to_prompt_logprobs
 
 
 def test_those_of_a_long_prompt_are_the_json_of_a_short_ones():

@@ -1,0 +1,183 @@
+"""What every generating endpoint reads from a call beside the words of its own API."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields
+
+from msgspec import UNSET, UnsetType
+
+from weft.core.errors import BadRequest
+from weft.core.types import LoRARequest, RequestOptions
+from weft.core.validate import validate_request_id
+from weft.schema.sampling import GenerationFields
+from weft.schema.usage import CompletionTokensDetails, PromptTokensDetails, Usage
+from weft.web.http.endpoint import Answer, Call, Handler
+from weft.web.served import Served
+
+_RANK_HEADER = "x-data-parallel-rank"
+_TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall(Call):
+    """A call, and all that its headers and body say of who is to answer it: read once, before the handler.
+
+    `model` is the name that the answer bears, a served one or that of the adapter `lora_request`. `label`
+    may come from the body too.
+    """
+
+    model: str
+    lora_request: LoRARequest | None
+    data_parallel_rank: int | None
+    trace_headers: Mapping[str, str] | None
+
+    def heading(self, prefix: str) -> "Heading":
+        """What stands on top of the answer, made now."""
+        return Heading(id=f"{prefix}-{self.label}", created=int(time.time()), model=self.model)
+
+    def request_options(self, priority: int | None = None) -> RequestOptions:
+        """What the engine is to know of the call."""
+        return RequestOptions(
+            request_id=self.request_id,
+            lora_request=self.lora_request,
+            trace_headers=self.trace_headers,
+            priority=priority or 0,
+            data_parallel_rank=self.data_parallel_rank,
+        )
+
+
+def for_model(
+    handler: Callable[[ModelCall], Awaitable[Answer]], *, is_blank_none: bool = False
+) -> Handler:
+    """A handler of calls that ask the model something; `is_blank_none` takes "" for no name of a model."""
+
+    async def handle(call: Call) -> Answer:
+        return await handler(await to_model_call(call, is_blank_none=is_blank_none))
+
+    return handle
+
+
+async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall:
+    """The call with what it says of the model; `NotFound` for a model that nobody serves."""
+    name: str | None = call.body.model
+    model, lora_request = resolve_model(call.served, None if is_blank_none and name == "" else name)
+    given = {field.name: getattr(call, field.name) for field in fields(Call)}
+    return ModelCall(
+        **{**given, "label": _label(call)},
+        model=model,
+        lora_request=lora_request,
+        data_parallel_rank=_rank(call.headers),
+        trace_headers=await _trace(call.served, call.headers),
+    )
+
+
+def resolve_model(served: Served, name: str | None) -> tuple[str, LoRARequest | None]:
+    """The name that the answer bears, and the adapter of that name; None is the model served first."""
+    if name is None:
+        return served.client.model_config.served_model_name, None
+    return name, served.lora_request(name)
+
+
+def _label(call: Call) -> str:
+    """The client's label: its header, or what it wrote into the body, or else our own id."""
+    written = getattr(call.body, "request_id", None)
+    if call.label == call.request_id and written is not None:
+        return _usable(written) or call.label
+    return call.label
+
+
+def _usable(label: str) -> str | None:
+    """The label, unless it cannot be shown: a bad one costs the client its label, not its answer."""
+    try:
+        validate_request_id(label)
+    except BadRequest:
+        return None
+    return label
+
+
+def _rank(headers: Mapping[str, str]) -> int | None:
+    """The rank that a router chose; what is no number is ignored."""
+    text = headers.get(_RANK_HEADER, "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+async def _trace(served: Served, headers: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The trace that a request belongs to, where traces are exported."""
+    found = {name: headers[name] for name in _TRACE_HEADERS if name in headers}
+    return found if found and await served.client.is_tracing_enabled() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """What stands on top of an answer and of each of its chunks."""
+
+    id: str
+    created: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """What to tell beside the text."""
+
+    has_usage: bool
+    has_running_usage: bool
+    has_token_ids: bool
+    is_naming_by_id: bool
+    """Whether tokens are written as `token_id:N` rather than as text."""
+    has_cached_tokens: bool
+    has_reasoning_tokens: bool
+
+
+def telling(call: Call, fields: GenerationFields) -> Telling:
+    """What the body and the server's options ask for together."""
+    options = call.served.options
+    asked = fields.stream_options
+    if asked is not None and not fields.stream:
+        raise BadRequest("stream_options", "stream_options needs stream to be true")
+    if asked is not None and asked.include_obfuscation:
+        raise BadRequest("stream_options", "include_obfuscation must be absent or false")
+    has_usage = bool(asked and asked.include_usage) or options.enable_force_include_usage
+    return Telling(
+        has_usage=has_usage,
+        has_running_usage=has_usage and bool(asked and asked.continuous_usage_stats),
+        has_token_ids=bool(fields.return_token_ids),
+        is_naming_by_id=(
+            options.return_tokens_as_token_ids
+            if fields.return_tokens_as_token_ids is None
+            else fields.return_tokens_as_token_ids
+        ),
+        has_cached_tokens=options.enable_prompt_tokens_details,
+        has_reasoning_tokens=options.reasoning_parser is not None,
+    )
+
+
+def check_streamable(fields: GenerationFields) -> None:
+    """A prompt's log-probabilities come with an answer in one piece only."""
+    if fields.stream and fields.prompt_logprobs is not None:
+        raise BadRequest("prompt_logprobs", "prompt_logprobs are not available when stream is true")
+
+
+def to_usage(
+    telling: Telling,
+    *,
+    num_prompt_tokens: int,
+    num_completion_tokens: int,
+    num_cached_tokens: int | None = None,
+    num_reasoning_tokens: int = 0,
+) -> Usage:
+    """Token counts with the details that are told; `num_cached_tokens` None is not known yet."""
+    cached: PromptTokensDetails | UnsetType = UNSET
+    if telling.has_cached_tokens and num_cached_tokens is not None:
+        cached = PromptTokensDetails(cached_tokens=num_cached_tokens)
+    return Usage(
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=num_completion_tokens,
+        total_tokens=num_prompt_tokens + num_completion_tokens,
+        prompt_tokens_details=cached,
+        completion_tokens_details=(
+            CompletionTokensDetails(reasoning_tokens=num_reasoning_tokens)
+            if telling.has_reasoning_tokens
+            else UNSET
+        ),
+    )

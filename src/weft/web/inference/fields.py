@@ -1,0 +1,185 @@
+"""The fields that bodies share: those of sampling to `SamplingParams`, those that are refused, OpenAI's limits.
+
+Ranges are checked by `weft.core.validate`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.params import IN_BODIES
+from weft.core.structured import validate_structured_outputs
+from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.core.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS
+from weft.schema.sampling import ResponseFormat, SamplingFields
+from weft.web.http.endpoint import Departure
+
+_SAME = tuple(parameter.name for parameter in IN_BODIES)
+_GUIDED = ("json", "json_object", "regex", "choice", "grammar")
+MAX_STOPS = 4
+
+# Accepted with any value: they say who asks and how to group, not what to answer.
+LABELS: Mapping[str, str] = {
+    "user": "a name for the caller's own records",
+    "metadata": "the caller's own notes; nothing is stored that they could be found by",
+    "safety_identifier": "a name for the caller's own records",
+    "prompt_cache_key": "every prompt is looked up in the prefix cache, whatever its key",
+}
+
+# The same inside other fields.
+INNER_LABELS: Mapping[str, str] = {
+    "response_format.json_schema.name": "a name for the caller's own records",
+    "response_format.json_schema.description": "a note for the caller's own records",
+    "response_format.json_schema.strict": "the answer always follows the schema",
+    "tools.function.strict": (
+        "a forced call always follows its schema; one of the model's own choice is as it writes it"
+    ),
+}
+
+# By name: the values that ask for what happens anyway, and why no other is taken. Null is always one.
+REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "audio": ((), "this server answers in text"),
+    "best_of": ((), "ask for n answers and choose among them"),
+    "chat_template": ((), "templates of callers are not run; the model's own is used"),
+    "early_stopping": ((False,), "beam search is not offered"),
+    "function_call": ((), "it was replaced by tool_choice"),
+    "functions": ((), "it was replaced by tools"),
+    "guided_decoding_backend": (("auto", "guidance", "llguidance"), "there is one, llguidance"),
+    "kv_transfer_params": (({},), "this engine takes no part in KV transfer"),
+    "length_penalty": ((1.0,), "beam search is not offered"),
+    "logits_processors": (([],), "code of callers is not run"),
+    "mm_processor_kwargs": (({},), "this server takes text only"),
+    "modalities": ((["text"],), "this server answers in text"),
+    "moderation": ((), "no moderation is offered"),
+    "prediction": ((), "predicted outputs are not offered"),
+    "prompt_cache_options": (({},), "the prefix cache has no options of a request"),
+    "prompt_cache_retention": (("in_memory", "in-memory"), "the prefix cache is in memory"),
+    "prompt_embeds": (([],), "prompts are text or token ids"),
+    "service_tier": (("auto", "default"), "there is one tier"),
+    "store": ((False,), "chat completions are not stored"),
+    "suffix": (("",), "suffix is not currently supported"),
+    "use_beam_search": ((False,), "beam search is not offered"),
+    "vllm_xargs": (({},), "this engine has no further arguments"),
+    "web_search_options": ((), "this server does not search"),
+}
+
+
+def refuse_unsupported(
+    body: msgspec.Struct, table: Mapping[str, tuple[tuple[Any, ...], str]] = REFUSED
+) -> None:
+    """Raise `BadRequest` for the first field of `body` that asks for what is not offered."""
+    for name in body.__struct_fields__:
+        if name not in table:
+            continue
+        value = getattr(body, name)
+        neutral, reason = table[name]
+        if value is not None and value not in neutral:
+            allowed = "".join(f" or {msgspec.json.encode(item).decode()}" for item in neutral)
+            raise BadRequest(name, f"{name} must be absent{allowed}: {reason}")
+
+
+def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Departure]:
+    """Four stop strings, and biases from -100 to 100."""
+    stop, bias = fields.stop, fields.logit_bias
+    if isinstance(stop, list) and len(stop) > MAX_STOPS:
+        yield Departure(
+            "stop",
+            f"stop has {len(stop)} strings; OpenAI's API takes {MAX_STOPS}, this server "
+            f"{MAX_STOP_STRINGS}",
+        )
+    if bias and any(abs(value) > LOGIT_BIAS_CLAMP for value in bias.values()):
+        limit = f"{LOGIT_BIAS_CLAMP:g}"
+        yield Departure("logit_bias", f"logit_bias beyond {limit} or -{limit} counts as that")
+
+
+def to_params(
+    fields: SamplingFields,
+    defaults: Mapping[str, float | int],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+) -> SamplingParams:
+    """What `fields` ask for; what they leave open comes from `defaults`, the model's own.
+
+    `max_tokens` and `logprobs` mean something else in every API.
+    """
+    given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
+    return SamplingParams(
+        **{**defaults, **given},
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        structured_outputs=to_constraint(fields),
+    )
+
+
+def to_constraint(fields: SamplingFields) -> StructuredOutputsParams | None:
+    """What the answer has to look like; `BadRequest` for two wishes at once."""
+    wishes = dict(_wishes(fields))
+    if len(wishes) > 1:
+        names = list(wishes)
+        raise BadRequest(
+            names[1], f"only one of {' and '.join(names)} can decide what the answer looks like"
+        )
+    if fields.guided_whitespace_pattern is not None and not wishes.keys() & {
+        "guided_json",
+        "guided_json_object",
+    }:
+        raise BadRequest(
+            "guided_whitespace_pattern", "guided_whitespace_pattern goes with guided_json"
+        )
+    for name, wish in wishes.items():
+        try:
+            validate_structured_outputs(wish)
+        except BadRequest as error:
+            raise BadRequest(name, f"{name}: {error}") from error
+        return wish
+    return None
+
+
+def _wishes(fields: SamplingFields) -> list[tuple[str, StructuredOutputsParams]]:
+    """Every constraint that is asked for, with the field that does."""
+    wishes: list[tuple[str, StructuredOutputsParams | None]] = [
+        ("structured_outputs", fields.structured_outputs),
+        ("response_format", _of_format(fields.response_format)),
+    ]
+    for kind in _GUIDED:
+        value: Any = getattr(fields, f"guided_{kind}")
+        if value is not None and value is not False:
+            wishes.append((f"guided_{kind}", _guided(kind, value, fields)))
+    if fields.structural_tag is not None:
+        tag = StructuredOutputsParams(structural_tag=fields.structural_tag)
+        wishes.append(("structural_tag", tag))
+    return [(name, wish) for name, wish in wishes if wish is not None]
+
+
+def _guided(kind: str, value: object, fields: SamplingFields) -> StructuredOutputsParams:
+    pattern = fields.guided_whitespace_pattern if kind.startswith("json") else None
+    return msgspec.convert({kind: value, "whitespace_pattern": pattern}, StructuredOutputsParams)
+
+
+def _of_format(asked: ResponseFormat | None) -> StructuredOutputsParams | None:
+    if asked is None:
+        return None
+    match asked.type:
+        case "text":
+            return None
+        case "json_object":
+            return StructuredOutputsParams(json_object=True)
+        case "json_schema":
+            schema = None if asked.json_schema is None else asked.json_schema.schema
+            if schema is None:
+                raise BadRequest(
+                    "response_format",
+                    "response_format of type json_schema needs json_schema.schema",
+                )
+            return StructuredOutputsParams(json=schema)
+        case "structural_tag":
+            given = {key: value for key, value in msgspec.to_builtins(asked).items() if value}
+            return StructuredOutputsParams(structural_tag=msgspec.json.encode(given).decode())
+    raise BadRequest(
+        "response_format",
+        "response_format.type must be text, json_object, json_schema or structural_tag, "
+        f"got {asked.type[:40]!a}",
+    )
