@@ -49,9 +49,9 @@ def read_blocks(
 ) -> Iterator[tuple[Place, Block]]:
     """The blocks of `content`, each with its place, and with no field that asks for what is not offered."""
     for at, block in read_parts(content, types, place):
-        refuse_unsupported(block, at.parameter, at.path)
+        refuse_unsupported(block, at)
         if isinstance(block, DocumentBlock | SearchResultBlock) and block.citations is not None:
-            refuse_unsupported(block.citations, at.parameter, f"{at.path}.citations")
+            refuse_unsupported(block.citations, at.field("citations"))
         if isinstance(block, ToolUseBlock) and block.caller and block.caller.type != "direct":
             raise at.error(".caller must be absent or of type direct")
         yield at, block
