@@ -17,6 +17,7 @@ import jinja2
 
 from weft.core.errors import BadRequest, ConfigError, ContextLengthExceeded
 from weft.core.worker import Worker
+from weft.text.content import CHAT_PARTS, Place, Refusal, Text, read_parts, to_wire
 from weft.text.template import make_environment, reads_parts
 
 Message = Mapping[str, Any]
@@ -203,22 +204,16 @@ def _normalise(message: object, position: int, wants_parts: bool) -> dict[str, A
 
 
 def _parts(content: object, position: int) -> list[dict[str, Any]]:
+    """Parts of text; what an assistant refused it said, like any text."""
     if content is None:
         return []
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    where = f"messages[{position}].content"
-    if not isinstance(content, Sequence):
-        raise BadRequest("messages", f"{where} must be a string, a list of parts or null")
-    for part in content:
-        if not isinstance(part, Mapping) or part.get("type") != "text":
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise BadRequest(
-                "messages", f"{where} may hold parts of type text, got {str(kind)[:40]!r}"
-            )
-        if not isinstance(part.get("text"), str):
-            raise BadRequest("messages", f"{where}: the text of a part must be a string")
-    return [dict(part) for part in content]
+    place = Place("messages", f"messages[{position}].content")
+    if not isinstance(content, str | Sequence):
+        raise place.error(" must be a string, a list of parts or null")
+    parts = (part for _, part in read_parts(content, CHAT_PARTS, place))
+    return [
+        to_wire(Text(text=part.refusal) if isinstance(part, Refusal) else part) for part in parts
+    ]
 
 
 def _with_parsed_arguments(call: object) -> object:

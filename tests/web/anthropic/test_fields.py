@@ -19,7 +19,7 @@ from weft.web.anthropic.unsupported import LABELS, LABELS_ANYWHERE, REFUSED, REF
 from weft.web.inference.call import to_model_call
 from weft.web.options import ApiOptions
 
-KNOWN_BLOCKS = {*OF_USER, *OF_ASSISTANT, *REFUSED_BLOCKS}
+KNOWN_BLOCKS = {*OF_USER.structs, *OF_ASSISTANT.structs, *REFUSED_BLOCKS}
 CACHED = {"type": "ephemeral", "ttl": "1h"}
 FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
 TOOL_USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}

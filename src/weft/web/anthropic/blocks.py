@@ -1,11 +1,8 @@
-"""Blocks of a message, each as the struct of its kind; and those that are read as text, as text."""
+"""Blocks of a message, each as the struct of its type; and those that are read as text, as text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from weft.core.errors import BadRequest
 from weft.schema.anthropic import (
     Block,
     DocumentBlock,
@@ -16,6 +13,7 @@ from weft.schema.anthropic import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from weft.text.content import PartTypes, Place, read_parts
 from weft.web.anthropic.unsupported import REFUSED_BLOCKS, refuse_unsupported
 
 _STRUCTS: Mapping[str, type[Block]] = {
@@ -27,93 +25,78 @@ _STRUCTS: Mapping[str, type[Block]] = {
     "tool_use": ToolUseBlock,
     "tool_result": ToolResultBlock,
 }
-TEXT = ("text",)
-READABLE = ("text", "document", "search_result")
-OF_USER = (*READABLE, "tool_result")
-OF_ASSISTANT = ("text", "thinking", "redacted_thinking", "tool_use")
+
+
+def _types(*names: str) -> PartTypes[Block]:
+    return PartTypes(
+        structs={name: _STRUCTS[name] for name in names},
+        refused=REFUSED_BLOCKS,
+        if_refused="{part}: blocks of type {type} are not taken: {reason}",
+        if_unknown="{part}.type must be one of {types} here, got {type!a}",
+        if_untyped="{part}.type is missing, or no string",
+        if_malformed="{part}: {error}",
+    )
+
+
+TEXT = _types("text")
+READABLE = _types("text", "document", "search_result")
+OF_USER = _types(*READABLE.structs, "tool_result")
+OF_ASSISTANT = _types("text", "thinking", "redacted_thinking", "tool_use")
 
 
 def read_blocks(
-    content: str | Sequence[Mapping[str, Any]], kinds: Sequence[str], parameter: str, at: str
-) -> list[Block]:
-    """The blocks of `content`, which is at `at` in the body's field `parameter` and may hold `kinds`."""
-    if isinstance(content, str):
-        return [TextBlock(text=content)]
-    return [
-        _read_block(block, kinds, parameter, f"{at}[{position}]")
-        for position, block in enumerate(content)
-    ]
+    content: str | Sequence[Mapping[str, Any]], types: PartTypes[Block], place: Place
+) -> Iterator[tuple[Place, Block]]:
+    """The blocks of `content`, each with its place, and with no field that asks for what is not offered."""
+    for at, block in read_parts(content, types, place):
+        refuse_unsupported(block, at)
+        if isinstance(block, DocumentBlock | SearchResultBlock) and block.citations is not None:
+            refuse_unsupported(block.citations, at.field("citations"))
+        if isinstance(block, ToolUseBlock) and block.caller and block.caller.type != "direct":
+            raise at.error(".caller must be absent or of type direct")
+        yield at, block
 
 
-def to_text(block: Block, parameter: str, at: str) -> str:
-    """What the model reads of a block of one of the kinds `READABLE`."""
+def to_texts(
+    content: str | Sequence[Mapping[str, Any]], types: PartTypes[Block], place: Place
+) -> list[str]:
+    """What the model reads of each block of `content`, where `types` are among `READABLE`."""
+    return [to_text(block, at) for at, block in read_blocks(content, types, place)]
+
+
+def to_text(block: Block, place: Place) -> str:
+    """What the model reads of a block of one of the types `READABLE`."""
     match block:
         case TextBlock(text=text):
             return text
-        case DocumentBlock():
-            return _document(block, parameter, at)
+        case DocumentBlock(title=title, context=context):
+            return _tagged("document", _document(block, place), title=title, context=context)
         case SearchResultBlock(title=title, source=source, content=content):
-            text = _joined(content, parameter, f"{at}.content")
-            return _tagged("search_result", [("title", title), ("source", source)], text)
+            text = "\n".join(to_texts(content, TEXT, place.field("content")))
+            return _tagged("search_result", text, title=title, source=source)
         case _:
             raise AssertionError(f"a {type(block).__name__} is not read as text")
 
 
-def _read_block(block: Mapping[str, Any], kinds: Sequence[str], parameter: str, at: str) -> Block:
-    kind = block.get("type")
-    if not isinstance(kind, str):
-        raise BadRequest(parameter, f"{at}.type is missing, or no string")
-    if kind in REFUSED_BLOCKS:
-        raise BadRequest(
-            parameter, f"{at}: blocks of type {kind} are not taken: {REFUSED_BLOCKS[kind]}"
-        )
-    if kind not in kinds:
-        raise BadRequest(
-            parameter, f"{at}.type must be one of {', '.join(kinds)} here, got {kind[:40]!a}"
-        )
-    read = _converted(block, _STRUCTS[kind], parameter, at)
-    refuse_unsupported(read, parameter, at)
-    if isinstance(read, DocumentBlock | SearchResultBlock) and read.citations is not None:
-        refuse_unsupported(read.citations, parameter, f"{at}.citations")
-    if isinstance(read, ToolUseBlock) and read.caller and read.caller.type != "direct":
-        raise BadRequest(parameter, f"{at}.caller must be absent or of type direct")
-    return read
-
-
-def _converted(block: Mapping[str, Any], struct: type[Block], parameter: str, at: str) -> Block:
-    try:
-        return msgspec.convert(block, struct)
-    except msgspec.ValidationError as error:
-        raise BadRequest(parameter, f"{at}: {error}") from None
-
-
-def _document(block: DocumentBlock, parameter: str, at: str) -> str:
+def _document(block: DocumentBlock, place: Place) -> str:
     source = block.source
     match source.type:
         case "text" if source.data is not None:
             if source.media_type not in {None, "text/plain"}:
-                raise BadRequest(parameter, f"{at}.source.media_type must be text/plain")
-            text = source.data
+                raise place.error(".source.media_type must be text/plain")
+            return source.data
         case "content" if source.content is not None:
-            text = _joined(source.content, parameter, f"{at}.source.content")
+            return "\n".join(to_texts(source.content, TEXT, place.field("source.content")))
         case "text" | "content":
             missing = "data" if source.type == "text" else "content"
-            raise BadRequest(parameter, f"{at}.source.{missing} is missing")
-        case _:
-            raise BadRequest(
-                parameter,
-                f"{at}.source.type must be text or content, got {source.type[:40]!a}: "
-                "this server reads text only, and fetches nothing",
-            )
-    return _tagged("document", [("title", block.title), ("context", block.context)], text)
+            raise place.error(f".source.{missing} is missing")
+    raise place.error(
+        f".source.type must be text or content, got {source.type[:40]!a}: "
+        "this server reads text only, and fetches nothing"
+    )
 
 
-def _joined(content: str | Sequence[Mapping[str, Any]], parameter: str, at: str) -> str:
-    blocks = read_blocks(content, TEXT, parameter, at)
-    return "\n".join(to_text(block, parameter, at) for block in blocks)
-
-
-def _tagged(tag: str, facts: Sequence[tuple[str, str | None]], text: str) -> str:
+def _tagged(tag: str, text: str, **facts: str | None) -> str:
     """Text whose beginning and end a model can tell from what is around it."""
-    lines = [f"<{name}>{fact}</{name}>" for name, fact in facts if fact]
+    lines = [f"<{name}>{fact}</{name}>" for name, fact in facts.items() if fact]
     return "\n".join([f"<{tag}>", *lines, "<content>", text, "</content>", f"</{tag}>"])

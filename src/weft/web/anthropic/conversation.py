@@ -1,12 +1,12 @@
 """Anthropic's messages as the messages of a `Turn`, which are in OpenAI's shape.
 
-A user's tool results become messages of their own before the rest of what the user said. Thoughts of
-the assistant are its reasoning. Neighbours of one role are one message.
+A user's tool results become messages of their own before the rest of what the user said. Neighbours
+of one role are one message.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from weft.core.errors import BadRequest
@@ -19,6 +19,7 @@ from weft.schema.anthropic import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from weft.text.content import PartTypes, Place, Text, to_wire
 from weft.web.anthropic.blocks import (
     OF_ASSISTANT,
     OF_USER,
@@ -26,48 +27,42 @@ from weft.web.anthropic.blocks import (
     TEXT,
     read_blocks,
     to_text,
+    to_texts,
 )
 
 Message: TypeAlias = dict[str, Any]
 _Role: TypeAlias = Literal["user", "assistant", "system"]
-_KINDS: dict[str, tuple[_Role, Sequence[str]]] = {
-    "user": ("user", OF_USER),
-    "assistant": ("assistant", OF_ASSISTANT),
-    "system": ("system", TEXT),
+_TYPES_BY_ROLE: dict[_Role, PartTypes[Block]] = {
+    "user": OF_USER,
+    "assistant": OF_ASSISTANT,
+    "system": TEXT,
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A block and where it is in the body."""
-
-    block: Block
-    at: str
-
-
 @dataclass(slots=True)
-class _Said:
-    """What one side said before the other had its turn."""
+class _Speech:
+    """What one side said before the other had its turn; each block with its place."""
 
     role: _Role
-    blocks: list[_Placed]
+    blocks: list[tuple[Place, Block]] = field(default_factory=list)
 
 
 def to_messages(body: PromptBody) -> list[Message]:
     """The conversation, its system prompt first."""
     messages: list[Message] = []
-    if system := _system(body):
-        messages.append({"role": "system", "content": system})
+    system = to_texts(body.system or "", TEXT, Place("system", "system"))
+    if any(system):
+        messages.append({"role": "system", "content": "".join(system)})
     open_calls: dict[str, str] = {}  # names by id, of the assistant's last message
-    for said in _merged(body.messages):
-        match said.role:
+    for speech in _merged(body.messages):
+        match speech.role:
             case "system":
-                messages.append({"role": "system", "content": _content(said.blocks)})
+                messages.append({"role": "system", "content": _content(speech.blocks)})
             case "user":
-                messages += _of_user(said.blocks, open_calls)
+                messages += _of_user(speech.blocks, open_calls)
             case "assistant":
-                open_calls = _calls(said.blocks)
-                messages.append(_of_assistant(said.blocks))
+                open_calls = _calls(speech.blocks)
+                messages.append(_of_assistant([block for _, block in speech.blocks]))
     return messages
 
 
@@ -82,40 +77,27 @@ def is_prefill(messages: Sequence[Message]) -> bool:
     return True
 
 
-def _system(body: PromptBody) -> str:
-    if body.system is None:
-        return ""
-    blocks = read_blocks(body.system, TEXT, "system", "system")
-    return "".join(to_text(block, "system", "system") for block in blocks)
-
-
-def _merged(messages: Sequence[MessageBody]) -> list[_Said]:
+def _merged(messages: Sequence[MessageBody]) -> list[_Speech]:
     """The messages' blocks, neighbours of one role together. An assistant may have said nothing."""
-    merged: list[_Said] = []
+    merged: list[_Speech] = []
     for position, message in enumerate(messages):
-        at = f"messages[{position}]"
-        if message.role not in _KINDS:
-            raise BadRequest(
-                "messages",
-                f"{at}.role must be one of {', '.join(_KINDS)}, got {message.role[:40]!a}",
+        place = Place("messages", "messages")[position]
+        role = next((role for role in _TYPES_BY_ROLE if role == message.role), None)
+        if role is None:
+            raise place.error(
+                f".role must be one of {', '.join(_TYPES_BY_ROLE)}, got {message.role[:40]!a}"
             )
-        role, kinds = _KINDS[message.role]
-        blocks = [
-            _Placed(block, f"{at}.content[{number}]")
-            for number, block in enumerate(
-                read_blocks(message.content, kinds, "messages", f"{at}.content")
-            )
-        ]
+        types = _TYPES_BY_ROLE[role]
+        blocks = list(read_blocks(message.content, types, place.field("content")))
         if role == "assistant":
-            blocks = [placed for placed in blocks if _says_something(placed.block)]
+            blocks = [(at, block) for at, block in blocks if _says_something(block)]
             if not blocks:
                 continue
         elif not message.content:
-            raise BadRequest("messages", f"{at}.content is empty; only an assistant's may be")
-        if merged and merged[-1].role == role:
-            merged[-1].blocks += blocks
-        else:
-            merged.append(_Said(role, blocks))
+            raise place.error(".content is empty; only an assistant's may be")
+        if not merged or merged[-1].role != role:
+            merged.append(_Speech(role))
+        merged[-1].blocks += blocks
     return merged
 
 
@@ -128,59 +110,53 @@ def _says_something(block: Block) -> bool:
             return isinstance(block, ToolUseBlock)
 
 
-def _of_user(blocks: Sequence[_Placed], open_calls: dict[str, str]) -> list[Message]:
+def _of_user(blocks: Sequence[tuple[Place, Block]], open_calls: dict[str, str]) -> list[Message]:
     results = [
-        _result(placed.block, placed.at, open_calls)
-        for placed in blocks
-        if isinstance(placed.block, ToolResultBlock)
+        _result(block, at, open_calls) for at, block in blocks if isinstance(block, ToolResultBlock)
     ]
-    rest = [placed for placed in blocks if not isinstance(placed.block, ToolResultBlock)]
+    rest = [(at, block) for at, block in blocks if not isinstance(block, ToolResultBlock)]
     return [*results, {"role": "user", "content": _content(rest)}] if rest else results
 
 
-def _content(blocks: Sequence[_Placed]) -> str | list[Message]:
+def _content(blocks: Sequence[tuple[Place, Block]]) -> str | list[Message]:
     """Parts for templates that tell them apart; one part is its text."""
-    texts = [to_text(placed.block, "messages", placed.at) for placed in blocks]
-    return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+    texts = [to_text(block, at) for at, block in blocks]
+    return texts[0] if len(texts) == 1 else [to_wire(Text(text=text)) for text in texts]
 
 
-def _result(block: ToolResultBlock, at: str, open_calls: dict[str, str]) -> Message:
+def _result(block: ToolResultBlock, at: Place, open_calls: dict[str, str]) -> Message:
     name = open_calls.pop(block.tool_use_id, None)
     if name is None:
-        raise BadRequest(
-            "messages",
-            f"{at}.tool_use_id {block.tool_use_id[:64]!a} must be the id of a tool_use block of the "
-            "assistant's last message, and have one result",
+        raise at.error(
+            f".tool_use_id {block.tool_use_id[:64]!a} must be the id of a tool_use block of the "
+            "assistant's last message, and have one result"
         )
-    content = block.content or ""
-    blocks = read_blocks(content, READABLE, "messages", f"{at}.content")
-    text = "\n".join(to_text(part, "messages", f"{at}.content") for part in blocks)
+    text = "\n".join(to_texts(block.content or "", READABLE, at.field("content")))
     if block.is_error:
-        # Templates know no failed calls; the model has to be told in words.
+        # Templates know no failed calls; the model has to read it.
         text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": block.tool_use_id, "name": name, "content": text}
 
 
-def _calls(blocks: Sequence[_Placed]) -> dict[str, str]:
+def _calls(blocks: Sequence[tuple[Place, Block]]) -> dict[str, str]:
     calls: dict[str, str] = {}
-    for placed in blocks:
-        if isinstance(placed.block, ToolUseBlock):
-            if placed.block.id in calls:
-                raise BadRequest("messages", f"{placed.at}.id is that of another tool_use block")
-            calls[placed.block.id] = placed.block.name
+    for at, block in blocks:
+        if isinstance(block, ToolUseBlock):
+            if block.id in calls:
+                raise at.error(".id is that of another tool_use block")
+            calls[block.id] = block.name
     return calls
 
 
-def _of_assistant(blocks: Sequence[_Placed]) -> Message:
-    said = [placed.block for placed in blocks]
+def _of_assistant(blocks: Sequence[Block]) -> Message:
     message: Message = {"role": "assistant", "content": None}
-    texts = [block.text for block in said if isinstance(block, TextBlock)]
-    thoughts = [block.thinking for block in said if isinstance(block, ThinkingBlock)]
-    calls = [_call(block) for block in said if isinstance(block, ToolUseBlock)]
+    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
+    reasoning = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+    calls = [_call(block) for block in blocks if isinstance(block, ToolUseBlock)]
     if texts:
         message["content"] = "".join(texts)
-    if thoughts:
-        message["reasoning"] = "\n".join(thoughts)
+    if reasoning:
+        message["reasoning"] = "\n".join(reasoning)
     if calls:
         message["tool_calls"] = calls
     return message

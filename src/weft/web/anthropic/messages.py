@@ -16,6 +16,7 @@ from weft.schema.anthropic import (
     StreamEvent,
     ThinkingBody,
 )
+from weft.text.content import Place
 from weft.text.inputs import check_length
 from weft.web.anthropic.answer import AnswerFold
 from weft.web.anthropic.conversation import is_prefill, to_messages
@@ -83,7 +84,7 @@ def to_turn(call: ModelCall, body: PromptBody) -> Turn:
     """What `body` asks for, every field of it used or refused."""
     refuse_unsupported(body)
     if body.output_config is not None:
-        refuse_unsupported(body.output_config, "output_config", "output_config")
+        refuse_unsupported(body.output_config, Place("output_config", "output_config"))
     messages = to_messages(body)
     continues = is_prefill(messages)
     return Turn(

@@ -4,13 +4,15 @@ from typing import Any
 
 from weft.core.errors import BadRequest
 from weft.schema.anthropic import PromptBody, ToolBody
+from weft.text.content import Place
 from weft.web.anthropic.unsupported import refuse_unsupported
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice
 
 
 def to_tools(body: PromptBody) -> tuple[Tool, ...]:
     """The tools on offer."""
-    return tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(body.tools or ()))
+    place = Place("tools", "tools")
+    return tuple(_tool(tool, place[number]) for number, tool in enumerate(body.tools or ()))
 
 
 def to_choice(body: PromptBody) -> ToolChoice:
@@ -40,17 +42,16 @@ def is_parallel(body: PromptBody) -> bool:
     return body.tool_choice is None or not body.tool_choice.disable_parallel_tool_use
 
 
-def _tool(tool: ToolBody, at: str) -> Tool:
+def _tool(tool: ToolBody, place: Place) -> Tool:
     if tool.type not in {None, "custom"}:
-        raise BadRequest(
-            "tools",
-            f"{at}: tools of type {tool.type[:64]!a} are not offered: this server runs none of its "
-            "own and knows no schemas but those it is given; use a tool of type custom",
+        raise place.error(
+            f": tools of type {tool.type[:64]!a} are not offered: this server runs none of its "
+            "own and knows no schemas but those it is given; use a tool of type custom"
         )
     for name in ("name", "input_schema"):
         if getattr(tool, name) is None:
-            raise BadRequest("tools", f"{at}.{name} is missing")
-    refuse_unsupported(tool, "tools", at)
+            raise place.error(f".{name} is missing")
+    refuse_unsupported(tool, place)
     return Tool(
         name=tool.name or "",
         description=tool.description,

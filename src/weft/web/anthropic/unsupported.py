@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from weft.core.errors import BadRequest
 from weft.schema.anthropic import (
     CacheControl,
     Citations,
@@ -19,6 +18,8 @@ from weft.schema.anthropic import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from weft.text.content import Place
+from weft.web.inference import fields
 
 _CACHE = (
     "every prompt is looked up in the prefix cache, and every one is kept as long as there is room"
@@ -97,17 +98,16 @@ REFUSED_BLOCKS: Mapping[str, str] = {
 }
 
 
-def refuse_unsupported(struct: msgspec.Struct, parameter: str | None = None, at: str = "") -> None:
+def refuse_unsupported(struct: msgspec.Struct, place: Place | None = None) -> None:
     """Raise `BadRequest` for the first field of `struct` that asks for what is not offered.
 
-    `at` is where the struct is, and `parameter` the body's field that it is in; None for the body itself.
+    `place` is where the struct is; None for the body itself.
     """
     for kind in type(struct).__mro__:
-        for name, (neutral, reason) in REFUSED.get(kind, {}).items():
-            value = getattr(struct, name)
-            if value is not None and value not in neutral:
-                allowed = "".join(f" or {msgspec.json.encode(item).decode()}" for item in neutral)
-                where = f"{at}.{name}" if at else name
-                raise BadRequest(
-                    parameter or name, f"{where} must be absent{allowed}: {reason}", value
-                )
+        if kind in REFUSED:
+            fields.refuse_unsupported(
+                struct,
+                REFUSED[kind],
+                at=place.path if place else "",
+                parameter=place.parameter if place else None,
+            )

@@ -153,21 +153,12 @@ def _readable(message: Mapping[str, Any], template: str) -> Mapping[str, Any]:
     if thoughts is not None:
         # Templates were written for either name.
         readable["reasoning"] = readable["reasoning_content"] = thoughts
-    if isinstance(message.get("content"), list):
-        readable["content"] = [_text_part(part) for part in message["content"]]
-    elif message.get("content") is None and message.get("refusal"):
+    if message.get("content") is None and message.get("refusal"):
         readable["content"] = message["refusal"]
     if not message.get("tool_calls"):
         # Many templates only ask whether it is there.
         readable.pop("tool_calls", None)
     return readable
-
-
-def _text_part(part: object) -> object:
-    """A refusal is what an assistant said, like any text."""
-    if isinstance(part, Mapping) and part.get("type") == "refusal":
-        return {"type": "text", "text": part.get("refusal")}
-    return part
 
 
 def _check_room(num_prompt_tokens: int, params: SamplingParams, limits: Limits) -> None:

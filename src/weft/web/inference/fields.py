@@ -67,17 +67,26 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 def refuse_unsupported(
-    body: msgspec.Struct, table: Mapping[str, tuple[tuple[Any, ...], str]] = REFUSED
+    body: msgspec.Struct,
+    table: Mapping[str, tuple[tuple[Any, ...], str]] = REFUSED,
+    *,
+    at: str = "",
+    parameter: str | None = None,
 ) -> None:
-    """Raise `BadRequest` for the first field of `body` that asks for what is not offered."""
-    for name in body.__struct_fields__:
-        if name not in table:
+    """Raise `BadRequest` for the first field of `body` that asks for what is not offered.
+
+    `at` is where a struct inside a body is; errors name the field's path there, unless it is `parameter`
+    that they are to name.
+    """
+    for name, key in zip(body.__struct_fields__, body.__struct_encode_fields__, strict=True):
+        if key not in table:
             continue
         value = getattr(body, name)
-        neutral, reason = table[name]
+        neutral, reason = table[key]
         if value is not None and value not in neutral:
             allowed = "".join(f" or {msgspec.json.encode(item).decode()}" for item in neutral)
-            raise BadRequest(name, f"{name} must be absent{allowed}: {reason}")
+            path = f"{at}.{key}" if at else key
+            raise BadRequest(parameter or path, f"{path} must be absent{allowed}: {reason}", value)
 
 
 def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Departure]:

@@ -4,11 +4,10 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 
-from weft.core.errors import BadRequest
 from weft.schema.responses import (
     FunctionCallInput,
     FunctionOutputInput,
@@ -16,21 +15,48 @@ from weft.schema.responses import (
     MessageInput,
     ReasoningInput,
 )
+from weft.text.content import Part, PartTypes, Place, Refusal, Text, read_part, read_parts, to_wire
 
 Item = dict[str, Any]
 Message = dict[str, Any]
 
 _ROLES = ("user", "assistant", "system", "developer")
-_TEXT_PARTS = ("input_text", "output_text", "text")
+_Owned: TypeAlias = MessageInput | ReasoningInput | FunctionCallInput | FunctionOutputInput
+_ITEMS: PartTypes[_Owned | ItemReferenceInput] = PartTypes(
+    structs={
+        "message": MessageInput,
+        "reasoning": ReasoningInput,
+        "function_call": FunctionCallInput,
+        "function_call_output": FunctionOutputInput,
+        "item_reference": ItemReferenceInput,
+    },
+    if_unknown="{part}: items of type {type!a} are not taken; there are message, reasoning, "
+    "function_call, function_call_output and item_reference",
+    if_untyped="{part}.type must be a string",
+    if_malformed="{placed_error}",
+)
+_PARTS: PartTypes[Part] = PartTypes(
+    structs={"input_text": Text, "output_text": Text, "text": Text, "refusal": Refusal},
+    if_unknown="{part}: parts of type {type!a} are not taken; this server takes text only "
+    "(input_text, output_text, refusal)",
+    if_malformed="{part}.{field} must be a string",
+)
+
+
+def _only(name: str) -> PartTypes[Text]:
+    message = f"{{part}} must be of type {name}, with a text"
+    return PartTypes(structs={name: Text}, if_unknown=message, if_malformed=message)
+
+
+_REASONING, _SUMMARY = _only("reasoning_text"), _only("summary_text")
 # A reference is short and its item may be long: no template takes more than this anyway.
 _MAX_REFERRED_BYTES = 16 * 1024 * 1024
 # Items in one turn of the event loop: 2 ms.
 _AT_ONCE = 1000
-_Input = TypeVar("_Input", bound=msgspec.Struct)
 
 
 def new_id(prefix: str) -> str:
-    """An id that nobody can guess: who knows it was told it."""
+    """An id that nobody can guess: who knows it was given it."""
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
@@ -55,23 +81,25 @@ async def read_input(
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     reader = _Reader(before, find_item)
+    place = Place("input", "input")
     for position, item in enumerate(given):
         if position % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
-        reader.add(item, f"input[{position}]")
+        reader.add(item, place[position])
     return Conversation(reader.items, reader.messages)
 
 
 def to_messages(output: Iterable[Item]) -> list[Message]:
     """The messages that a response's own items make, for the next turn."""
     reader = _Reader((), lambda _: None)
+    place = Place("input", "output")
     for position, item in enumerate(output):
-        reader.add(item, f"output[{position}]")
+        reader.add(item, place[position])
     return reader.messages
 
 
 class _Reader:
-    """Takes items one by one. Thoughts, words and calls of one turn of the model are one message."""
+    """Takes items one by one. Reasoning, text and calls of one turn of the model are one message."""
 
     def __init__(
         self, before: Sequence[Mapping[str, Any]], find_item: Callable[[str], Item | None]
@@ -86,136 +114,105 @@ class _Reader:
             for call in message.get("tool_calls") or ()
         }
 
-    def add(self, item: Item, where: str) -> None:
-        match _kind(item, where):
-            case "message":
-                self._add_message(_read(item, MessageInput, where), where)
-            case "reasoning":
-                self._add_reasoning(_read(item, ReasoningInput, where), where)
-            case "function_call":
-                self._add_call(_read(item, FunctionCallInput, where), where)
-            case "function_call_output":
-                self._add_output(_read(item, FunctionOutputInput, where), where)
-            case "item_reference":
-                self._add_reference(_read(item, ItemReferenceInput, where), where)
-            case kind:
-                raise BadRequest(
-                    "input",
-                    f"{where}: items of type {kind[:40]!a} are not taken; there are message, "
-                    "reasoning, function_call, function_call_output and item_reference",
-                )
+    def add(self, item: Item, place: Place) -> None:
+        if item.get("type") is None:
+            item = {**item, "type": "message" if "role" in item else "item_reference"}
+        match read_part(item, _ITEMS, place):
+            case MessageInput() as message:
+                self._add_message(message, place)
+            case ReasoningInput() as reasoning:
+                self._add_reasoning(reasoning, place)
+            case FunctionCallInput() as call:
+                self._add_call(call, place)
+            case FunctionOutputInput() as output:
+                self._add_output(output, place)
+            case ItemReferenceInput() as reference:
+                self._add_reference(reference, place)
 
-    def _add_message(self, item: MessageInput, where: str) -> None:
+    def _add_message(self, item: MessageInput, place: Place) -> None:
         if item.role not in _ROLES:
-            raise BadRequest(
-                "input",
-                f"{where}.role must be one of {', '.join(_ROLES)}, got {item.role[:40]!a}",
-            )
-        parts = _parts(item.content, f"{where}.content")
-        content: str | list[Item] = item.content if isinstance(item.content, str) else parts
+            raise place.error(f".role must be one of {', '.join(_ROLES)}, got {item.role[:40]!a}")
+        parts = _parts(item.content, place.field("content"))
         is_answer = item.role == "assistant"
-        kind = "output_text" if is_answer else "input_text"
-        self.items.append(
-            {
-                "id": item.id or new_id("msg"),
-                "type": "message",
-                "role": item.role,
-                "status": item.status or "completed",
-                "content": [_shown(part, kind) for part in parts],
-            }
-        )
+        listed = [_listed(part, "output_text" if is_answer else "input_text") for part in parts]
+        self._list("message", "msg", item, role=item.role, content=listed)
+        content = _content(item.content, parts)
         last = self._open_message()
         if is_answer and last is not None and not {"content", "tool_calls"} & last.keys():
             last["content"] = content
         else:
             self.messages.append({"role": item.role, "content": content})
 
-    def _add_reasoning(self, item: ReasoningInput, where: str) -> None:
+    def _add_reasoning(self, item: ReasoningInput, place: Place) -> None:
         if item.encrypted_content is not None and item.content is None:
-            raise BadRequest(
-                "input",
-                f"{where}.encrypted_content cannot be read here; give the thoughts as content",
+            raise place.error(
+                ".encrypted_content cannot be read here; give the reasoning as content"
             )
-        thoughts = _texts(item.content or (), "reasoning_text", f"{where}.content")
-        summary = _texts(item.summary, "summary_text", f"{where}.summary")
-        self.items.append(
-            {
-                "id": item.id or new_id("rs"),
-                "type": "reasoning",
-                "summary": item.summary,
-                "content": item.content or [],
-                "status": item.status or "completed",
-            }
-        )
-        self._think("\n".join(thoughts or summary))
-
-    def _think(self, thoughts: str) -> None:
-        if not thoughts:
-            return
+        content = _texts(item.content or (), _REASONING, place.field("content"))
+        summary = _texts(item.summary, _SUMMARY, place.field("summary"))
+        self._list("reasoning", "rs", item, summary=item.summary, content=item.content or [])
+        reasoning = "\n".join(content or summary)
         last = self._open_message()
+        if not reasoning:
+            return
         if last is None or {"content", "tool_calls"} & last.keys():
-            self.messages.append({"role": "assistant", "reasoning": thoughts})
+            self.messages.append({"role": "assistant", "reasoning": reasoning})
         else:
-            last["reasoning"] += "\n" + thoughts
+            last["reasoning"] += "\n" + reasoning
 
-    def _add_call(self, item: FunctionCallInput, where: str) -> None:
+    def _add_call(self, item: FunctionCallInput, place: Place) -> None:
         if item.namespace is not None:
-            raise BadRequest("input", f"{where}.namespace must be absent: functions have none here")
+            raise place.error(".namespace must be absent: functions have none here")
         self._name_by_call_id[item.call_id] = item.name
-        self.items.append(
-            {
-                "id": item.id or new_id("fc"),
-                "type": "function_call",
-                "call_id": item.call_id,
-                "name": item.name,
-                "arguments": item.arguments,
-                "status": item.status or "completed",
-            }
-        )
+        function = {"name": item.name, "arguments": item.arguments}
+        self._list("function_call", "fc", item, call_id=item.call_id, **function)
         last = self._open_message()
         if last is None:
             last = {"role": "assistant"}
             self.messages.append(last)
-        function = {"name": item.name, "arguments": item.arguments}
         call = {"id": item.call_id, "type": "function", "function": function}
         last.setdefault("tool_calls", []).append(call)
 
-    def _add_output(self, item: FunctionOutputInput, where: str) -> None:
+    def _add_output(self, item: FunctionOutputInput, place: Place) -> None:
         name = self._name_by_call_id.get(item.call_id)
         if name is None:
-            raise BadRequest(
-                "input", f"{where}: no call has the call_id {item.call_id[:64]!a} that this answers"
-            )
-        parts = _parts(item.output, f"{where}.output")
+            raise place.error(f": no call has the call_id {item.call_id[:64]!a} that this answers")
+        parts = _parts(item.output, place.field("output"))
         output = item.output
+        if not isinstance(output, str):
+            output = [_listed(part, "input_text") for part in parts]
+        self._list("function_call_output", "fco", item, call_id=item.call_id, output=output)
+        # Some templates show a tool's output with its name.
+        self.messages.append(
+            {
+                "role": "tool",
+                "tool_call_id": item.call_id,
+                "name": name,
+                "content": _content(item.output, parts),
+            }
+        )
+
+    def _add_reference(self, item: ItemReferenceInput, place: Place) -> None:
+        found = self._find_item(item.id)
+        if found is None:
+            raise place.error(f": there is no stored item {item.id[:64]!a}")
+        self._num_referred_bytes += len(msgspec.json.encode(found))
+        if self._num_referred_bytes > _MAX_REFERRED_BYTES:
+            raise place.error(
+                f": the items that are referred to take more than {_MAX_REFERRED_BYTES} bytes"
+            )
+        self.add(found, place)
+
+    def _list(self, kind: str, prefix: str, item: _Owned, **fields: Any) -> None:
+        """Add the item as it is listed."""
         self.items.append(
             {
-                "id": item.id or new_id("fco"),
-                "type": "function_call_output",
-                "call_id": item.call_id,
-                "output": output
-                if isinstance(output, str)
-                else [_shown(part, "input_text") for part in parts],
+                "id": item.id or new_id(prefix),
+                "type": kind,
+                **fields,
                 "status": item.status or "completed",
             }
         )
-        content = output if isinstance(output, str) else parts
-        # Some templates tell a tool's answer by its name.
-        self.messages.append(
-            {"role": "tool", "tool_call_id": item.call_id, "name": name, "content": content}
-        )
-
-    def _add_reference(self, item: ItemReferenceInput, where: str) -> None:
-        found = self._find_item(item.id)
-        if found is None:
-            raise BadRequest("input", f"{where}: there is no stored item {item.id[:64]!a}")
-        self._num_referred_bytes += len(msgspec.json.encode(found))
-        if self._num_referred_bytes > _MAX_REFERRED_BYTES:
-            raise BadRequest(
-                "input",
-                f"{where}: the items that are referred to take more than {_MAX_REFERRED_BYTES} bytes",
-            )
-        self.add(found, where)
 
     def _open_message(self) -> Message | None:
         """The message of the model that goes on, if one does."""
@@ -223,58 +220,22 @@ class _Reader:
         return last if last is not None and last["role"] == "assistant" else None
 
 
-def _kind(item: Item, where: str) -> str:
-    kind = item.get("type")
-    if kind is None:
-        kind = "message" if "role" in item else "item_reference"
-    if not isinstance(kind, str):
-        raise BadRequest("input", f"{where}.type must be a string")
-    return kind
+def _parts(content: str | Sequence[Item], place: Place) -> list[Part]:
+    return [part for _, part in read_parts(content, _PARTS, place)]
 
 
-def _read(item: Item, kind: type[_Input], where: str) -> _Input:
-    try:
-        return msgspec.convert(item, kind)
-    except msgspec.ValidationError as error:
-        text = str(error).replace("`$", f"`{where}")
-        raise BadRequest("input", text if where in text else f"{where}: {text}") from None
+def _content(given: str | Sequence[Item], parts: Iterable[Part]) -> str | list[Item]:
+    """A message's content, in chat's form."""
+    return given if isinstance(given, str) else list(map(to_wire, parts))
 
 
-def _parts(content: str | Sequence[Item], where: str) -> list[Item]:
-    """The parts of a content, in chat's words."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [_part(part, f"{where}[{position}]") for position, part in enumerate(content)]
+def _texts(parts: Sequence[Item], types: PartTypes[Text], place: Place) -> list[str]:
+    return [part.text for _, part in read_parts(parts, types, place)]
 
 
-def _part(part: Item, where: str) -> Item:
-    kind = part.get("type")
-    if kind == "refusal" and isinstance(part.get("refusal"), str):
-        return {"type": "refusal", "refusal": part["refusal"]}
-    if kind not in _TEXT_PARTS:
-        raise BadRequest(
-            "input",
-            f"{where}: parts of type {str(kind)[:40]!a} are not taken; this server takes text only "
-            "(input_text, output_text, refusal)",
-        )
-    if not isinstance(part.get("text"), str):
-        raise BadRequest("input", f"{where}.text must be a string")
-    return {"type": "text", "text": part["text"]}
-
-
-def _texts(parts: Iterable[Item], kind: str, where: str) -> list[str]:
-    texts = []
-    for position, part in enumerate(parts):
-        text = part.get("text")
-        if part.get("type") != kind or not isinstance(text, str):
-            raise BadRequest("input", f"{where}[{position}] must be of type {kind}, with a text")
-        texts.append(text)
-    return texts
-
-
-def _shown(part: Item, kind: str) -> Item:
+def _listed(part: Part, kind: str) -> Item:
     """A part as it is listed."""
-    if part["type"] == "refusal":
-        return part
-    shown = {"type": kind, "text": part["text"]}
-    return shown | {"annotations": []} if kind == "output_text" else shown
+    if isinstance(part, Refusal):
+        return to_wire(part)
+    annotations: Item = {"annotations": []} if kind == "output_text" else {}
+    return {"type": kind, "text": part.text, **annotations}

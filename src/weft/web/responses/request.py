@@ -17,6 +17,7 @@ from weft.schema.responses import (
     TextFields,
     TextFormat,
 )
+from weft.text.content import Place
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Call
@@ -102,9 +103,8 @@ def wants_logprobs(body: ResponsesBody) -> bool:
 
 def to_tools(body: ResponsesBody) -> tuple[Tool, ...]:
     """The functions that may be called: those on offer, or those of them that the choice allows."""
-    tools = tuple(
-        _tool(tool, f"tools[{position}]") for position, tool in enumerate(body.tools or ())
-    )
+    place = Place("tools", "tools")
+    tools = tuple(_tool(tool, place[position]) for position, tool in enumerate(body.tools or ()))
     choice = body.tool_choice
     if not isinstance(choice, ResponsesToolChoice) or choice.type != "allowed_tools":
         return tools
@@ -137,8 +137,8 @@ def to_choice(body: ResponsesBody) -> ToolChoice:
     )
 
 
-def _tool(tool: ResponsesTool, where: str) -> Tool:
-    check_tool(tool, where)
+def _tool(tool: ResponsesTool, place: Place) -> Tool:
+    check_tool(tool, place)
     return Tool(
         name=tool.name or "",
         description=tool.description,

@@ -5,6 +5,7 @@ from typing import Any
 
 from weft.core.errors import BadRequest
 from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool
+from weft.text.content import Place
 from weft.web.inference.fields import REFUSED as REFUSED_BY_CHAT
 from weft.web.inference.fields import refuse_unsupported
 
@@ -95,46 +96,24 @@ def check_include(names: list[str] | tuple[str, ...]) -> None:
             )
 
 
-def check_tool(tool: ResponsesTool, where: str) -> None:
+def check_tool(tool: ResponsesTool, place: Place) -> None:
     """Refuse a tool that is no plain function."""
     if tool.type != "function":
-        raise BadRequest(
-            "tools",
-            f"{where}: tools of type {tool.type[:40]!a} are not offered; functions are the only type",
+        raise place.error(
+            f": tools of type {tool.type[:40]!a} are not offered; functions are the only type"
         )
     if tool.name is None:
-        raise BadRequest("tools", f"{where}.name is missing")
-    for name, value in (
-        ("allowed_callers", tool.allowed_callers),
-        ("async", tool.is_async),
-        ("defer_loading", tool.defer_loading),
-        ("output_schema", tool.output_schema),
-    ):
-        _check_value(_TOOL, name, value, "tools", f"{where}.{name}")
+        raise place.error(".name is missing")
+    refuse_unsupported(tool, _TOOL, at=place.path, parameter=place.parameter)
 
 
-def _check_reasoning(asked: ReasoningFields) -> None:
-    if asked.effort is not None and asked.effort not in _EFFORTS:
+def _check_reasoning(reasoning: ReasoningFields) -> None:
+    if reasoning.effort is not None and reasoning.effort not in _EFFORTS:
         raise BadRequest(
             "reasoning.effort",
-            f"reasoning.effort must be one of {', '.join(_EFFORTS)}, got {asked.effort[:40]!a}",
+            f"reasoning.effort must be one of {', '.join(_EFFORTS)}, got {reasoning.effort[:40]!a}",
         )
-    for name in _REASONING:
-        where = f"reasoning.{name}"
-        _check_value(_REASONING, name, getattr(asked, name), where, where)
-
-
-def _check_value(
-    table: Mapping[str, tuple[tuple[Any, ...], str]],
-    name: str,
-    value: Any,
-    parameter: str,
-    where: str,
-) -> None:
-    neutral, reason = table[name]
-    if value is not None and value not in neutral:
-        allowed = "".join(f" or {item!r}" for item in neutral)
-        raise BadRequest(parameter, f"{where} must be absent{allowed}: {reason}")
+    refuse_unsupported(reasoning, _REASONING, at="reasoning")
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:

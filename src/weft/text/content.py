@@ -1,0 +1,133 @@
+"""Content parts: which types an API takes is a table, and one function reads its lists of parts by it.
+
+Another kind of part, such as a picture, is a struct here, a case of `to_wire`, and a row in the table of
+each API that takes it; until then those tables refuse it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from weft.core.errors import BadRequest
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    """Text, whoever said it."""
+
+    text: str
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """What an assistant said in place of an answer; to a template it is text."""
+
+    refusal: str
+
+
+Part: TypeAlias = Text | Refusal
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where in a body something is: the field that an error names, and the path that its message begins with."""
+
+    parameter: str
+    path: str
+
+    def __getitem__(self, position: int) -> "Place":
+        return Place(self.parameter, f"{self.path}[{position}]")
+
+    def field(self, name: str) -> "Place":
+        """A field of what is here."""
+        return Place(self.parameter, f"{self.path}.{name}")
+
+    def error(self, message: str) -> BadRequest:
+        """What is wrong here; the message goes on behind the path."""
+        return BadRequest(self.parameter, f"{self.path}{message}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTypes(Generic[_Struct]):
+    """What may stand in one kind of list: the struct of each type, and how the API words its refusals.
+
+    `refused` are types that are known and not taken, with the reason. The messages may hold `{list}` and
+    `{part}`, which are paths, `{type}`, `{types}`, `{reason}`, and of a part that is no such struct
+    `{field}`, its first, `{error}`, or `{placed_error}` with the part's path in it.
+    """
+
+    structs: Mapping[str, type[_Struct]]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    if_refused: str = ""
+    if_unknown: str
+    if_untyped: str | None = None
+    if_malformed: str
+
+
+# The parts of OpenAI's chat messages, which is the form of messages in here.
+CHAT_PARTS: PartTypes[Part] = PartTypes(
+    structs={"text": Text, "refusal": Refusal},
+    if_unknown="{list} may hold parts of type text, got {type!r}",
+    if_malformed="{list}: the text of a part must be a string",
+)
+
+
+def read_parts(
+    content: str | Sequence[object], types: PartTypes[_Struct], place: Place
+) -> Iterator[tuple[Place, _Struct]]:
+    """The parts of `content`, which is at `place`, each with its own place; a string is one part of text.
+
+    `BadRequest` for a part of any type that is not in `types`, or that is not as its struct says.
+    """
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for position, part in enumerate(parts):
+        at = place[position]
+        yield at, read_part(part, types, at)
+
+
+def read_part(part: object, types: PartTypes[_Struct], place: Place) -> _Struct:
+    """One part, which is at `place`."""
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    struct = types.structs.get(kind) if isinstance(kind, str) else None
+    if struct is None:
+        raise _refusal(kind, types, place)
+    try:
+        return msgspec.convert(part, struct)
+    except msgspec.ValidationError as error:
+        placed = str(error).replace("`$", f"`{place.path}")
+        if place.path not in placed:
+            placed = f"{place.path}: {placed}"
+        first = struct.__struct_fields__[0]
+        message = types.if_malformed.format(
+            field=first, error=error, placed_error=placed, **_paths(place)
+        )
+        raise BadRequest(place.parameter, message) from None
+
+
+def to_wire(part: Part) -> dict[str, Any]:
+    """The part as a message in OpenAI's form holds it."""
+    match part:
+        case Text(text=text):
+            return {"type": "text", "text": text}
+        case Refusal(refusal=refusal):
+            return {"type": "refusal", "refusal": refusal}
+
+
+def _refusal(kind: object, types: PartTypes[_Struct], place: Place) -> BadRequest:
+    message = types.if_unknown
+    if not isinstance(kind, str):
+        message = types.if_untyped or message
+    elif kind in types.refused:
+        message = types.if_refused
+    shown = message.format(
+        type=str(kind)[:40],
+        types=", ".join(types.structs),
+        reason=types.refused.get(str(kind)),
+        **_paths(place),
+    )
+    return BadRequest(place.parameter, shown)
+
+
+def _paths(place: Place) -> dict[str, str]:
+    return {"part": place.path, "list": place.path.rpartition("[")[0]}
