@@ -83,7 +83,7 @@ def _flag_rows(options: type[Any]) -> Iterable[str]:
         value = metavar or _value(typing.get_args(hints[field.name])[0])
         name = field.name.replace("_", "-")
         flag = f"`--{name}`" + (f", `--no-{name}`" if value == "" else "")
-        default = "" if field.default is None else f"`{field.default}`"
+        default = "" if field.default in (None, "") else f"`{field.default}`"
         (group,) = parameters[-1].group
         rows.append((group.sort_key, f"| {flag} | {value} | {default} | {text} |"))
     return [row for _, row in sorted(rows, key=lambda row: row[0])]  # by the headings of the help

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["LLM", "RequestOutput", "SamplingParams"]
 
-# Loaded when asked for: `import weft` costs nothing, and no server pays for what it does not use.
+# Loaded on first use: `import weft` costs nothing, and no server pays for what it does not use.
 _MODULES = {
     "LLM": "weft.engine.offline",
     "RequestOutput": "weft.core.types",

@@ -21,8 +21,8 @@ START_TIMEOUT_S = PATIENCE_S
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """This process's environment without settings of ours."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
-    return kept | extra
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    return inherited | extra
 
 
 def weft(

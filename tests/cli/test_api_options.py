@@ -4,17 +4,24 @@ from dataclasses import fields
 
 import pytest
 
+from weft.cli.epp_options import EppOptions
+from weft.cli.flags import flag_names
 from weft.cli.loading import check_parsers, to_api_options, to_rpc_options
 from weft.cli.options import ServeOptions
 from weft.cli.serve import to_http_options
 from weft.core.config import EngineOptions
 from weft.core.declare import declared
 from weft.core.errors import ConfigError
+from weft.epp.config.options import PickerOptions
+from weft.epp.server.limits import Limits
+from weft.epp.server.server import ServerOptions
+from weft.rpc.options import RpcOptions
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
 from weft.web.http.options import HttpOptions
 from weft.web.options import ApiOptions
 
 HERMES = "<tools>{{ tools }}</tools> <tool_call>{{ call }}</tool_call> <think></think>"
+OF_PICKER = (PickerOptions, ServerOptions, Limits)
 CHOSEN = {"tool_call_parser", "reasoning_parser"}
 
 
@@ -31,13 +38,14 @@ def test_the_defaults_of_flags_are_the_defaults_of_the_apis():
     assert to_api_options(ServeOptions(), None) == ApiOptions()
 
 
-@pytest.mark.parametrize("kind", [EngineOptions, ApiOptions, HttpOptions])
+@pytest.mark.parametrize("kind", [EngineOptions, ApiOptions, HttpOptions, RpcOptions, *OF_PICKER])
 def test_a_flag_is_declared_once(kind):
     """Its name, type, default and help stand beside the setting, and nowhere else."""
-    written_again = set(ServeOptions.__annotations__) & {field.name for field in declared(kind)}
-    assert written_again <= CHOSEN
-    flags = {field.name for field in declared(kind) if field.notes}
-    assert flags <= {field.name for field in fields(ServeOptions)}
+    options = EppOptions if kind in OF_PICKER else ServeOptions
+    flags = set(flag_names(kind))
+    assert flags
+    assert not set(options.__annotations__) & (flags | {field.name for field in declared(kind)})
+    assert flags <= {field.name for field in fields(options)}
 
 
 def test_what_may_be_repeated_arrives_as_the_setting_has_it():

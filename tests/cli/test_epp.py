@@ -114,11 +114,11 @@ def test_reasons_can_be_asked_for():
         destination = picker.route("r-1")
         status, page = picker.get("/debug/decisions?request_id=r-1")
         assert (status, json.loads(page)["endpoints"]) == (200, [destination])
-        told = weft("epp", "explain", "r-1", "--metrics-port", picker.metrics_port)
-        assert told.returncode == 0
-        assert told.stdout.startswith(f"request r-1: {destination}\n")
-        assert "queue-scorer" in told.stdout
-        assert "second 127.0.0.1" in told.stdout
+        shown = weft("epp", "explain", "r-1", "--metrics-port", picker.metrics_port)
+        assert shown.returncode == 0
+        assert shown.stdout.startswith(f"request r-1: {destination}\n")
+        assert "queue-scorer" in shown.stdout
+        assert "second 127.0.0.1" in shown.stdout
         for path in ("/debug/decisions", "/debug/plugins/state", "/metrics"):
             status, page = picker.get(path)
             assert status == 200
@@ -128,16 +128,16 @@ def test_reasons_can_be_asked_for():
 def test_an_unknown_request_has_no_reasons():
     """One line, and status 1."""
     with epp() as picker:
-        told = weft("epp", "explain", "nobody", "--metrics-port", picker.metrics_port)
-        assert told.returncode == 1
-        assert told.stderr == "error: no decision of request nobody is kept\n"
+        shown = weft("epp", "explain", "nobody", "--metrics-port", picker.metrics_port)
+        assert shown.returncode == 1
+        assert shown.stderr == "error: no decision of request nobody is kept\n"
 
 
 def test_explaining_needs_a_picker():
     """The line says which flags to look at."""
-    told = weft("epp", "explain", "r", "--metrics-port", "1")
-    assert told.returncode == 1
-    assert "--host and --metrics-port say where" in told.stderr
+    shown = weft("epp", "explain", "r", "--metrics-port", "1")
+    assert shown.returncode == 1
+    assert "--host and --metrics-port say where" in shown.stderr
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_pages_are_not_for_strange_names():
     """A web page may have its own name looked up as this machine's, and would read every decision."""
     with epp("--allowed-hosts=metrics.example") as picker:
         paths = ("/metrics", "/debug/decisions", "/debug/plugins/state", "/nothing")
-        strange = [picker.get(path, host="evil.example:9090") for path in paths]
-        assert [status for status, _ in strange] == [403] * 4
-        assert b"--allowed-hosts" in strange[0][1]
+        foreign = [picker.get(path, host="evil.example:9090") for path in paths]
+        assert [status for status, _ in foreign] == [403] * 4
+        assert b"--allowed-hosts" in foreign[0][1]
         assert picker.get("/metrics", host="metrics.example")[0] == 200
         assert picker.get("/readyz", host="probe")[0] in (200, 503)
 
@@ -181,10 +181,10 @@ def test_pages_can_want_a_token(tmp_path: Path):
         assert picker.get("/metrics", authorization="Bearer wrong")[0] == 401
         assert picker.get("/metrics", authorization="bearer s3cret")[0] == 200
         where = ("--metrics-port", picker.metrics_port)
-        told = weft("epp", "explain", "r-1", *where)
-        assert (told.returncode, "--metrics-token-file" in told.stderr) == (2, True)
-        told = weft("epp", "explain", "r-1", *where, f"--metrics-token-file={file}")
-        assert told.stdout.startswith("request r-1: ")
+        shown = weft("epp", "explain", "r-1", *where)
+        assert (shown.returncode, "--metrics-token-file" in shown.stderr) == (2, True)
+        shown = weft("epp", "explain", "r-1", *where, f"--metrics-token-file={file}")
+        assert shown.stdout.startswith("request r-1: ")
 
 
 def test_flags_that_switch_off_what_is_not_there_are_taken():

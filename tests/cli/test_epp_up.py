@@ -69,8 +69,8 @@ def test_one_command_starts_all_and_one_signal_ends_it():
         assert answer.returncode == 0, answer.stderr
         model = httpx2.get(f"http://{stack.address}/v1/models").json()["data"][0]["id"]
         body = {"model": model, "prompt": "hello", "max_tokens": 3, "ignore_eos": True}
-        told = httpx2.post(f"http://{stack.address}/v1/completions", json=body).json()
-        assert told["usage"]["completion_tokens"] == 3
+        answer = httpx2.post(f"http://{stack.address}/v1/completions", json=body).json()
+        assert answer["usage"]["completion_tokens"] == 3
         assert f"HTTP     http://{stack.address} (/v1)" in text
         stack.process.send_signal(signal.SIGINT)
         stack.process.communicate(timeout=PATIENCE_S)
@@ -82,11 +82,11 @@ def test_strange_names_get_nothing():
     """A web page may have its own name looked up as this machine's; Envoy refuses it, and has no admin port."""
     with up("--workers=1", "--allowed-hosts=llm.example") as stack:
         models = f"http://{stack.address}/v1/models"
-        strange = httpx2.get(models, headers={"host": "evil.example:8080"})
-        error = strange.json()["error"]
-        assert (strange.status_code, error["type"]) == (403, "permission_error")
+        foreign = httpx2.get(models, headers={"host": "evil.example:8080"})
+        error = foreign.json()["error"]
+        assert (foreign.status_code, error["type"]) == (403, "permission_error")
         assert "--allowed-hosts" in error["message"]
-        assert strange.headers["content-type"] == "application/json"
+        assert foreign.headers["content-type"] == "application/json"
         for host in ("llm.example", "localhost:8080"):
             assert httpx2.get(models, headers={"host": host}).status_code == 200
         envoy = next(child for child in stack.children if "envoy" in child.cmdline()[0])
@@ -189,7 +189,7 @@ def test_workers_may_speak_grpc_alone():
 def test_workers_that_nobody_behind_envoy_can_reach_are_refused(lines: list[str], words: str):
     """The picker asks for load over gRPC, and Envoy speaks to them without TLS."""
     with pytest.raises(ConfigError, match=words):
-        Worker.told(lines)
+        Worker.from_banner(lines)
 
 
 def test_without_envoy_it_ends():

@@ -41,7 +41,7 @@ async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
 def to_sampling_params(
     options: SampleOptions, defaults: dict[str, Any], *, max_tokens: int | None
 ) -> SamplingParams:
-    """What was asked for, over the model's own defaults; text comes in deltas."""
+    """The options over the model's own defaults; text comes in deltas."""
     known = {
         name: value for name, value in defaults.items() if name in SamplingParams.__struct_fields__
     }

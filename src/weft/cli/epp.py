@@ -51,6 +51,7 @@ async def _serve(options: EppOptions) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.put_nowait, number)
     server_options = options.server_options()
+    host = server_options.host
     picker = await open_picker(options.picker_options())
 
     def explain(request_id: str) -> Any:
@@ -64,20 +65,20 @@ async def _serve(options: EppOptions) -> int:
         explain if options.explain_header else None,
         picker.metrics,
     )
-    hosts = HostRule(options.host, options.allowed_hosts or ())
+    hosts = HostRule(host, options.allowed_hosts or ())
     shown = pages(server, picker.metrics_text, picker.decisions, picker.state)
     admin = AdminServer(shown, hosts, options.metrics_token(), PUBLIC)
     try:
         ports = await server.start()
-        metrics_port = await admin.start(options.host, options.metrics_port)
+        metrics_port = await admin.start(host, options.metrics_port)
         took_s = time.monotonic() - started
         lock = "TLS" if server_options.cert_path else "no TLS"
         print(
             f"Weft's endpoint picker, ready after {took_s:.1f} s\n"
             f"  pool     {len(picker.pool)} endpoints\n"
-            f"  ext_proc {options.host}:{ports.grpc} ({lock})\n"
-            f"  health   {options.host}:{ports.health}\n"
-            f"  metrics  http://{options.host}:{metrics_port}/metrics",
+            f"  ext_proc {host}:{ports.grpc} ({lock})\n"
+            f"  health   {host}:{ports.health}\n"
+            f"  metrics  http://{host}:{metrics_port}/metrics",
             flush=True,
         )
         name = signal.Signals(await signals.get()).name

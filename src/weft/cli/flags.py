@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import make_dataclass
-from typing import Annotated, Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from cyclopts import Group, Parameter
 
-from weft.cli.sizes import count_converter, size_converter
+from weft.cli.sizes import count_converter, duration_converter, size_converter
 from weft.core.declare import Declared, Flag, declared
 from weft.core.params import PARAMETERS
 
@@ -15,7 +15,12 @@ T = TypeVar("T")
 GROUPS = {
     name: Group(name, sort_key=position)
     for position, name in enumerate(
-        ("Model", "Memory", "Scheduling", "API", "Server", "Remote engines", "Sampling"), start=1
+        (
+            *("Workers", "Configuration", "Pool"),
+            *("Model", "Memory", "Scheduling", "API", "Server", "Remote engines"),
+            *("Chat", "Connection", "Sampling", "Not offered"),
+        ),
+        start=1,
     )
 }
 
@@ -25,18 +30,23 @@ def as_flags(*kinds: type[Any]) -> type[Any]:
     flags = []
     for kind in kinds:
         for field, flag in _flags(kind):
-            default = getattr(kind(), field.name)
-            flags.append((field.name, _annotated(field, flag), None if default == () else default))
+            default = getattr(kind(), field.name) if flag.default is None else flag.default
+            flags.append((_name(field, flag), _annotated(field, flag), _single(default)))
     return make_dataclass("Flags", flags, frozen=True, kw_only=True)
 
 
 def pick(given: object, options: type[T], **others: Any) -> T:
-    """`options`, with the values of those flags in `given`, and `others`."""
-    values = dict(others)
-    for field, _ in _flags(options):
-        value = getattr(given, field.name)
+    """`options`, with the values of those flags in `given`, and `others`, which come first."""
+    values = {}
+    for field, flag in _flags(options):
+        value = getattr(given, _name(field, flag))
         values[field.name] = tuple(value or ()) if _is_tuple(field) else value
-    return options(**values)
+    return options(**values | others)
+
+
+def flag_names(*kinds: type[Any]) -> list[str]:
+    """Of those flags that set something of `kinds`, as fields are written."""
+    return [_name(field, flag) for kind in kinds for field, flag in _flags(kind)]
 
 
 def sample_flags() -> type[Any]:
@@ -52,6 +62,14 @@ def sample_flags() -> type[Any]:
     return make_dataclass("SampleFlags", flags, frozen=True, kw_only=True)
 
 
+def _name(field: Declared, flag: Flag) -> str:
+    return flag.name or field.name
+
+
+def _single(default: object) -> object:
+    return None if default == () else default
+
+
 def _is_tuple(field: Declared) -> bool:
     return get_origin(field.type) is tuple
 
@@ -65,7 +83,7 @@ def _flags(options: type[Any]) -> Iterator[tuple[Declared, Flag]]:
 
 def _annotated(field: Declared, flag: Flag) -> Any:
     # What may be repeated is a list, and None where it is not given.
-    kind = list[str] | None if _is_tuple(field) else field.type
+    kind = list[get_args(field.type)[0]] | None if _is_tuple(field) else field.type  # type: ignore[misc]  # a type of run time
     only = field.only_type
     settings: dict[str, Any] = {}
     if flag.is_json:
@@ -74,6 +92,8 @@ def _annotated(field: Declared, flag: Flag) -> Any:
         settings = {"metavar": "SIZE", "converter": size_converter}
     elif only is int:
         settings = {"metavar": "INT", "converter": count_converter}
-    elif get_origin(only) in (list, tuple):
+    elif flag.is_duration:
+        settings = {"metavar": "DURATION", "converter": duration_converter}
+    elif get_origin(only) in (list, tuple) or not flag.negatable:
         settings = {"negative": ()}
     return Annotated[kind, Parameter(group=GROUPS[flag.group], help=flag.help, **settings)]

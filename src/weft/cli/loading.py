@@ -21,7 +21,7 @@ from weft.engine.fit import Fitted
 from weft.engine.front.child import Child
 from weft.engine.front.process_client import ProcessClient
 from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
+from weft.rpc.server import RpcServer, credentials
 from weft.text.chat import ChatTemplate, RenderLimits
 from weft.text.parsers.table import (
     REASONING_PARSERS,
@@ -105,8 +105,8 @@ def load(found: Fitted, options: ServeOptions) -> Loaded:
     `ConfigError` says what of the tokenizer or of the options cannot be followed.
     """
     rpc_options = to_rpc_options(options)
-    # The server reads these again: a bad file is to be told now, not after the model has loaded.
-    rpc_options.credentials()
+    # The server reads these again: a bad file is refused now, not after the model has loaded.
+    credentials(rpc_options)
     template = read_template(options.chat_template)
     check_parsers(options)
     lora_modules = read_lora_modules(options.lora_modules or ())
@@ -145,38 +145,35 @@ def make_served(
 def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptions:
     """The part that concerns the APIs. Parsers that are "auto" go by the chat template."""
     source = chat_template or ""
-    asked = options.tool_call_parser
-    tool = choose_tool_parser(source) if asked == "auto" else _named(asked)
-    asked = options.reasoning_parser
-    reasoning = choose_reasoning_parser(source) if asked == "auto" else _named(asked)
+    given = pick(options, ApiOptions)
+    name = given.tool_call_parser
+    tool = choose_tool_parser(source) if name == "auto" else _named(name)
+    name = given.reasoning_parser
+    reasoning = choose_reasoning_parser(source) if name == "auto" else _named(name)
     make_output_parser(reasoning=reasoning, tool=tool)  # refuses two that do not go together
     return pick(options, ApiOptions, tool_call_parser=tool, reasoning_parser=reasoning)
 
 
 def to_rpc_options(options: ServeOptions) -> RpcOptions:
     """The part that concerns the gRPC server."""
-    return RpcOptions(
-        host=pick(options, HttpOptions).host,
-        port=options.grpc_port,
-        api_keys=tuple(options.api_key or ()),
-        control_api_keys=tuple(options.control_api_key or ()),
-        open_health_check=options.grpc_open_health_check,
-        tls_cert=options.grpc_tls_cert,
-        tls_key=options.grpc_tls_key,
-        tls_client_ca=options.grpc_tls_client_ca,
-        reflection=options.grpc_reflection,
+    http, reasoning = pick(options, HttpOptions), pick(options, ApiOptions).reasoning_parser
+    return pick(
+        options,
+        RpcOptions,
+        host=http.host,
+        api_keys=http.api_keys,
+        control_api_keys=http.control_api_keys,
         # Gateways render prompts by themselves: what "auto" reads off the template may not hold for them.
-        reasoning_parser=None
-        if options.reasoning_parser in ("auto", "none")
-        else options.reasoning_parser,
+        reasoning_parser=None if reasoning in ("auto", "none") else reasoning,
     )
 
 
 def check_parsers(options: ServeOptions) -> None:
     """Refuse a parser that there is not, before the model is read."""
+    api = pick(options, ApiOptions)
     for flag, name, known in (
-        ("--tool-call-parser", options.tool_call_parser, TOOL_PARSERS.keys()),
-        ("--reasoning-parser", options.reasoning_parser, REASONING_PARSERS.keys()),
+        ("--tool-call-parser", api.tool_call_parser, TOOL_PARSERS.keys()),
+        ("--reasoning-parser", api.reasoning_parser, REASONING_PARSERS.keys()),
     ):
         if name not in ("auto", "none") and name not in known:
             raise ConfigError(
@@ -184,7 +181,7 @@ def check_parsers(options: ServeOptions) -> None:
             )
 
 
-def _named(name: str) -> str | None:
+def _named(name: str | None) -> str | None:
     return None if name == "none" else name
 
 

@@ -78,7 +78,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         status = run(sys.argv[1:])
-    except KeyboardInterrupt:  # where nobody handles Ctrl-C: it is a wish, not a failure to explain
+    except KeyboardInterrupt:  # where nobody handles Ctrl-C: it is no failure to explain
         status = EXIT_INTERRUPTED
     sys.exit(status)
 

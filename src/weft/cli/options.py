@@ -1,4 +1,4 @@
-"""What each command can be told: one dataclass a command, one field a flag.
+"""The options of each command: one dataclass a command, one field a flag.
 
 A field's name is its flag, its WEFT_ variable and its key in a config file. None means "choose for
 me"; `weft.engine.configure` chooses.
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from weft.cli.flags import GROUPS, as_flags, pick, sample_flags
-from weft.cli.sizes import count_converter
 from weft.core.config import EngineOptions
+from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.options import ApiOptions
 
@@ -20,18 +20,14 @@ API = GROUPS["API"]
 MODEL = GROUPS["Model"]
 REMOTE = GROUPS["Remote engines"]
 SERVER = GROUPS["Server"]
-CONNECTION = Group("Connection", sort_key=2)
-CHAT = Group("Chat", sort_key=1)
-
-Count = Annotated[int, Parameter(converter=count_converter, metavar="INT")]
-MaybeCount = Annotated[int | None, Parameter(converter=count_converter, metavar="INT")]
-
+CONNECTION = GROUPS["Connection"]
+CHAT = GROUPS["Chat"]
 
 if TYPE_CHECKING:  # code reads them where they are declared: see `pick`
     ServeFlags = object
     SampleFlags = object
 else:
-    ServeFlags = as_flags(EngineOptions, ApiOptions, HttpOptions)
+    ServeFlags = as_flags(EngineOptions, ApiOptions, HttpOptions, RpcOptions)
     SampleFlags = sample_flags()
 
 
@@ -40,7 +36,7 @@ else:
 class ServeOptions(ServeFlags):
     """Flags of `weft serve`, apart from the model itself.
 
-    Those that set one field of `EngineOptions`, `ApiOptions` or `HttpOptions` are declared there.
+    Those that set one field of `EngineOptions`, `ApiOptions`, `HttpOptions` or `RpcOptions` are declared there.
     """
 
     lora_modules: Annotated[
@@ -57,64 +53,9 @@ class ServeOptions(ServeFlags):
         Path | None,
         Parameter(group=API, help="Chat template (Jinja) to use in place of the model's."),
     ] = None
-    tool_call_parser: Annotated[
-        str,
-        Parameter(
-            group=API, help="How the model writes tool calls; auto goes by the chat template."
-        ),
-    ] = "auto"
-    reasoning_parser: Annotated[
-        str,
-        Parameter(
-            group=API,
-            help="How the model writes thoughts; auto goes by the chat template. One that is named holds for "
-            "gRPC too: constraints begin behind the thought.",
-        ),
-    ] = "auto"
 
     http: Annotated[bool, Parameter(group=SERVER, help="Serve the HTTP APIs.")] = True
     grpc: Annotated[bool, Parameter(group=SERVER, help="Serve the gRPC protocol.")] = True
-    grpc_port: Annotated[
-        Count, Parameter(group=SERVER, help="Port of the gRPC server; 0 takes a free one.")
-    ] = 50051
-    grpc_reflection: Annotated[
-        bool, Parameter(group=SERVER, help="Let clients list the services.")
-    ] = False
-    grpc_open_health_check: Annotated[
-        bool,
-        Parameter(
-            group=SERVER,
-            help="Answer HealthCheck without a key: gateways send none. grpc.health.v1 needs none anyway.",
-        ),
-    ] = False
-    api_key: Annotated[
-        list[str] | None,
-        Parameter(
-            group=SERVER,
-            negative=(),
-            help="Key every call must bring; repeatable. WEFT_API_KEY shows in no process list.",
-        ),
-    ] = None
-    control_api_key: Annotated[
-        list[str] | None,
-        Parameter(
-            group=SERVER,
-            negative=(),
-            help="Key of what reaches beyond the caller's own requests: /pause, /abort_requests and the like over "
-            "HTTP, FlushCache, SubscribeKvEvents and Abort of any id over gRPC; repeatable. Without, these are off; "
-            "over gRPC only where there is an --api-key.",
-        ),
-    ] = None
-    grpc_tls_cert: Annotated[
-        Path | None, Parameter(group=SERVER, help="Certificate chain (PEM); turns TLS on for gRPC.")
-    ] = None
-    grpc_tls_key: Annotated[
-        Path | None, Parameter(group=SERVER, help="Private key of --grpc-tls-cert (PEM).")
-    ] = None
-    grpc_tls_client_ca: Annotated[
-        Path | None,
-        Parameter(group=SERVER, help="Clients must show a certificate signed by this one (PEM)."),
-    ] = None
     remote: Annotated[
         list[str] | None,
         Parameter(
@@ -125,7 +66,7 @@ class ServeOptions(ServeFlags):
         ),
     ] = None
     remote_api_key: Annotated[
-        str | None, Parameter(group=REMOTE, help="Key that the servers of --remote ask for.")
+        str | None, Parameter(group=REMOTE, help="Key for the servers of --remote.")
     ] = None
     remote_control_api_key: Annotated[
         str | None,
@@ -175,9 +116,7 @@ class ConnectOptions:
     address: Annotated[
         str, Parameter(group=CONNECTION, help="HOST:PORT of the server's gRPC port.")
     ] = "127.0.0.1:50051"
-    api_key: Annotated[str | None, Parameter(group=CONNECTION, help="Key the server asks for.")] = (
-        None
-    )
+    api_key: Annotated[str | None, Parameter(group=CONNECTION, help="Key for the server.")] = None
     grpc_tls_ca: Annotated[
         Path | None,
         Parameter(group=CONNECTION, help="Certificate (PEM) to trust; turns TLS on."),
@@ -199,9 +138,9 @@ class ChatOptions:
     """What is particular to a conversation."""
 
     system: Annotated[
-        str | None, Parameter(group=CHAT, help="What the model is told before you speak.")
+        str | None, Parameter(group=CHAT, help="System message, before the first of yours.")
     ] = None
     think: Annotated[
         bool | None,
-        Parameter(group=CHAT, help="Ask for thoughts before the answer, or for none."),
+        Parameter(group=CHAT, help="Switch reasoning before the answer on or off."),
     ] = None

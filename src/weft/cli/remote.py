@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from weft.cli.banner import Address, remote_block
+from weft.cli.flags import flag_names, pick
 from weft.cli.loading import check_parsers, make_served, read_template, to_api_options
 from weft.cli.options import ServeOptions
 from weft.core.config import EngineOptions
@@ -13,24 +14,17 @@ from weft.core.terminal import say
 from weft.model.tokenizer import read_chat_template
 from weft.rpc.connection import Credentials
 from weft.rpc.fleet import Fleet
+from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
 from weft.text.strange_tokenizer import open_tokenizer
 from weft.web.http.endpoint import Endpoint
+from weft.web.http.options import HttpOptions
 from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
 from weft.web.served import Served
 
 _SCHEMES = ("grpc://", "grpcs://")
 _TIMEOUT_S = 10.0
-# Settings of what --remote leaves to the servers behind, beside those of the engine.
-_OF_GRPC = (
-    "grpc_port",
-    "grpc_open_health_check",
-    "grpc_reflection",
-    "grpc_tls_cert",
-    "grpc_tls_key",
-    "grpc_tls_client_ca",
-)
 
 
 class Remote:
@@ -88,7 +82,7 @@ class Remote:
             self._fleet.model_config,
             self._targets,
             http=http,
-            has_keys=bool(self._options.api_key),
+            has_keys=bool(pick(self._options, HttpOptions).api_keys),
             reach_s=load_s,
         )
         say(block)
@@ -126,7 +120,7 @@ def refuse_engine_settings(model: str | None, options: ServeOptions) -> None:
     if model is not None:
         raise ConfigError(f"MODEL ({model}) and --remote exclude each other")
     neutral = ServeOptions()
-    for name in (*EngineOptions.__struct_fields__, *_OF_GRPC):
-        if name != "model" and getattr(options, name) != getattr(neutral, name):
+    for name in flag_names(EngineOptions, RpcOptions):
+        if getattr(options, name) != getattr(neutral, name):
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} has no effect with --remote: set it where the engine runs")

@@ -19,6 +19,7 @@ from weft.cli.serving import Serving
 from weft.core.errors import ConfigError
 from weft.core.hosts import is_loopback
 from weft.core.log import configure_logging
+from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.options import ApiOptions
 
@@ -41,8 +42,8 @@ def serve(model: str | None = None, *, options: ServeOptions = ServeOptions()) -
     http_options = to_http_options(options)
     host = http_options.host
     if options.grpc and options.remote is None:
-        check_port(host, options.grpc_port)
-    if not options.api_key and not is_loopback(host):
+        check_port(host, pick(options, RpcOptions).port)
+    if not http_options.api_keys and not is_loopback(host):
         log.warning("no --api-key: anybody who reaches %s can use this server", host)
     serving = Serving(model, options, http_options, started)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -63,14 +64,12 @@ def check(options: ServeOptions) -> None:
         )
     if not (options.http or options.grpc):
         raise ConfigError("--no-http and --no-grpc together leave nothing to serve")
-    for flag, keys in (
-        ("--api-key", options.api_key),
-        ("--control-api-key", options.control_api_key),
-        ("--remote-api-key", _listed(options.remote_api_key)),
-        ("--remote-control-api-key", _listed(options.remote_control_api_key)),
-    ):
+    for name in ("api_key", "control_api_key", "remote_api_key", "remote_control_api_key"):
+        given = getattr(options, name)
+        keys = [given] if isinstance(given, str) else given
         if keys is not None and (not keys or not all(key.strip() for key in keys)):
-            raise ConfigError(f"{flag} must not be empty")  # an unset variable is no open door
+            # An unset variable is no open door.
+            raise ConfigError(f"--{name.replace('_', '-')} must not be empty")
     for flag, given in (
         ("--remote-api-key", options.remote_api_key),
         ("--remote-control-api-key", options.remote_control_api_key),
@@ -91,13 +90,4 @@ def check(options: ServeOptions) -> None:
 
 def to_http_options(options: ServeOptions) -> HttpOptions:
     """The part that concerns the HTTP server."""
-    return pick(
-        options,
-        HttpOptions,
-        api_keys=tuple(options.api_key or ()),
-        control_api_keys=tuple(options.control_api_key or ()),
-    )
-
-
-def _listed(key: str | None) -> list[str] | None:
-    return None if key is None else [key]
+    return pick(options, HttpOptions)

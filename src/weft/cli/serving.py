@@ -44,7 +44,7 @@ EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server
 
 
 class Signalled(Exception):
-    """Somebody asked the process to end."""
+    """A signal ends the process."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -212,7 +212,7 @@ class Serving:
             await asyncio.gather(task, signalled, return_exceptions=True)
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """What `work` returns. Its thread does not keep a process alive that is asked to end."""
+        """What `work` returns. Its thread does not keep a process alive that a signal ends."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

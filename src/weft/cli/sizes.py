@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from cyclopts import Token
 
+from weft.epp.config.quantity import parse_duration_s
+
 _PATTERN = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?B)?")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -56,3 +58,13 @@ def count_converter(type_: type, tokens: Sequence[Token]) -> int:
     """`parse_count`, in the form the command line's parser calls."""
     del type_
     return parse_count(tokens[0].value)
+
+
+def duration_converter(type_: type, tokens: Sequence[Token]) -> float:
+    """300ms, 5s, 1m30s, or a plain number of seconds."""
+    del type_
+    text = tokens[0].value.strip()
+    try:
+        return parse_duration_s(text) if text[-1:].isalpha() else float(text)
+    except ValueError as err:
+        raise ValueError(f"must be a duration such as 300ms, 5s or 1m30s, not {text!r}") from err

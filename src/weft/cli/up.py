@@ -27,7 +27,7 @@ from weft.core.log import configure_logging
 
 T = TypeVar("T")
 
-# Clients speak HTTP or the engine's protocol; over the latter workers tell their load and cache.
+# Clients speak HTTP or the engine's protocol; over the latter workers report their load and cache.
 PICKER_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -68,7 +68,7 @@ _MAX_WORKERS: Final = 256
 
 
 class Stopped(Exception):
-    """Somebody asked the process to end."""
+    """A signal ends the process."""
 
 
 def up(model: str = "embedded:tiny", *, options: UpOptions = UpOptions()) -> int:
@@ -101,12 +101,12 @@ class Worker:
     model: str = ""
 
     @classmethod
-    def told(cls, lines: Sequence[str]) -> "Worker":
+    def from_banner(cls, lines: Sequence[str]) -> "Worker":
         """From the block that a server prints when it is ready."""
         words = {line.split()[0]: line.split()[1] for line in lines if line.startswith("  ")}
         grpc, http = words.get("gRPC"), words.get("HTTP")
         if grpc is None:
-            raise ConfigError("--worker-args: not --no-grpc, by which the picker asks for load")
+            raise ConfigError("--worker-args: not --no-grpc, over which the picker reads the load")
         if http is not None and not http.startswith("http://"):
             raise ConfigError("--worker-args: no TLS, since nothing but Envoy talks to the workers")
         found = _SERVES.search("\n".join(lines))
@@ -183,7 +183,7 @@ class Stack:
             self._workers.append(await Child.start(f"worker {number}", argv, _environment(count)))
         workers = []
         for child in self._workers:
-            workers.append(Worker.told(await child.read_until("  try")))
+            workers.append(Worker.from_banner(await child.read_until("  try")))
             self._say(f"{child.name} of {count} is ready at {workers[-1].grpc}")
         return workers
 
@@ -322,9 +322,9 @@ def _weft() -> list[str]:
 
 def _environment(num_processes: int) -> dict[str, str]:
     """Ours, without settings that were meant for this command; cores are shared out."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
     threads = str(max(1, (os.cpu_count() or 1) // num_processes))
-    return {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | kept
+    return {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | inherited
 
 
 def _check_free(host: str, port: int, flag: str) -> None:

@@ -67,7 +67,7 @@ class Child:
         return ChildFailed(f"{self.name} ended with status {self.process.returncode}: {last}")
 
     async def stop(self, timeout_s: float) -> None:
-        """Ask it to end; make it, if it does not."""
+        """Terminate it; kill it, if it does not end."""
         if self.process.returncode is None:
             self._signal(signal.SIGTERM)
             try:

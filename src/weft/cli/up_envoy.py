@@ -39,7 +39,7 @@ class EnvoyPlan:
     # Whether a worker would answer now; one that still loads listens already. None: whether it listens.
     http_health_path: str | None = "/health"
     admin: tuple[str, int] | Path | None = None  # a path: a socket that no web page reaches
-    host_pattern: str | None = None  # what clients may ask by; None: any name
+    host_pattern: str | None = None  # of the Host header; None: any name
     is_fail_open: bool = True  # without the picker, requests go round robin; else they fail
     picker_timeout_s: float = 10.0  # for its answer to a request without a body
     health_interval_s: float = 1.0
@@ -93,7 +93,7 @@ def _routes(plan: EnvoyPlan) -> list[dict[str, Any]]:
 
 
 def _strangers(pattern: str) -> dict[str, Any]:
-    """Who asks by another name is a web page that had its own name looked up as this machine's."""
+    """A request under another name is from a web page whose own name resolves to this machine."""
     other_host = {
         "name": ":authority",
         "string_match": {"safe_regex": {"regex": pattern}},
@@ -118,7 +118,7 @@ def _refusal(status: int, body: str) -> dict[str, Any]:
 def _route(cluster: str) -> dict[str, Any]:
     return {
         "cluster": cluster,
-        # A worker is asked by its own name: which names clients may ask by is decided here.
+        # A worker sees its own name: which names clients may use is decided here.
         "auto_host_rewrite": True,
         "timeout": "0s",  # the default of 15 s would cut long answers
         # Nothing has been sent to a worker that could not be reached, so another may have it.

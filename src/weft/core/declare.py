@@ -21,16 +21,22 @@ class Carried(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag of `weft serve` with the name of its field.
+    """A flag of a command that sets the field it stands beside.
 
-    `group` is the heading it stands under. A number that `is_size` may be written 32k or 4GiB; what
-    `is_json` is a text of it there.
+    `group` is the heading it stands under. A number that `is_size` may be written 32k or 4GiB, one
+    that `is_duration` 300ms or 1m30s; what `is_json` is a text of it there. `name` and `default` are the
+    flag's where they are not the field's; what is not `negatable` has no flag that begins with "no".
     """
 
     help: str
     group: str
+    _: KW_ONLY
     is_size: bool = False
     is_json: bool = False
+    is_duration: bool = False
+    name: str | None = None
+    default: Any = None
+    negatable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,11 @@
-"""What one gRPC server is told to do."""
+"""How one gRPC server is to listen, and what it takes."""
 
 from dataclasses import dataclass
 from pathlib import Path
-
-import grpc
+from typing import Annotated
 
 from weft.core.address import join_host_port
-from weft.core.errors import ConfigError
-from weft.wire.tls import Pem, server_credentials
+from weft.core.declare import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,18 +16,42 @@ class RpcOptions:
 
     `max_message_bytes` bounds what is received; None is what a context of token ids with their text
     takes, and 8 MiB at the least: more is decoded in one piece, in which nobody else is served.
-    `reasoning_parser` names how the model writes thoughts: a constraint begins behind them.
+    `reasoning_parser` names how the model writes reasoning: a constraint begins behind it.
     """
 
     host: str = "127.0.0.1"
-    port: int = 50051
+    port: Annotated[
+        int, Flag("Port of the gRPC server; 0 takes a free one.", "Server", name="grpc_port")
+    ] = 50051
     api_keys: tuple[str, ...] = ()
     control_api_keys: tuple[str, ...] = ()
-    open_health_check: bool = False
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_client_ca: Path | None = None
-    reflection: bool = False
+    open_health_check: Annotated[
+        bool,
+        Flag(
+            "Answer HealthCheck without a key: gateways send none. grpc.health.v1 needs none anyway.",
+            "Server",
+            name="grpc_open_health_check",
+        ),
+    ] = False
+    tls_cert: Annotated[
+        Path | None,
+        Flag("Certificate chain (PEM); turns TLS on for gRPC.", "Server", name="grpc_tls_cert"),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Flag("Private key of --grpc-tls-cert (PEM).", "Server", name="grpc_tls_key"),
+    ] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        Flag(
+            "Clients must show a certificate signed by this one (PEM).",
+            "Server",
+            name="grpc_tls_client_ca",
+        ),
+    ] = None
+    reflection: Annotated[
+        bool, Flag("Let clients list the services.", "Server", name="grpc_reflection")
+    ] = False
     max_message_bytes: int | None = None
     max_metadata_bytes: int = 16 * 2**10
     max_concurrent_streams: int = 1024
@@ -44,16 +66,3 @@ class RpcOptions:
     def address(self) -> str:
         """host:port, with an IPv6 host in brackets."""
         return join_host_port(self.host, self.port)
-
-    def credentials(self) -> grpc.ServerCredentials | None:
-        """For TLS; None where no file is given. `ConfigError` names the flag at fault."""
-        cert, key, client_ca = self.tls_cert, self.tls_key, self.tls_client_ca
-        if cert is None or key is None:
-            if cert or key or client_ca:
-                raise ConfigError("TLS needs both --grpc-tls-cert and --grpc-tls-key")
-            return None
-        return server_credentials(
-            Pem("--grpc-tls-cert", cert),
-            Pem("--grpc-tls-key", key),
-            None if client_ca is None else Pem("--grpc-tls-client-ca", client_ca),
-        )

@@ -16,6 +16,7 @@ from weft.rpc.reflection import reflection_handlers
 from weft.rpc.service import Service, is_alive
 from weft.wire.health import HEALTH_SERVICE, Health
 from weft.wire.ports import ChannelArgs, bind, server_args
+from weft.wire.tls import Pem, server_credentials
 
 log = logging.getLogger("weft.rpc")
 
@@ -62,7 +63,7 @@ class RpcServer:
         server.add_generic_rpc_handlers((self.service.handler(), self._health.handler()))
         if self._options.reflection:
             server.add_generic_rpc_handlers(reflection_handlers((SERVICE, HEALTH_SERVICE)))
-        port = bind(server, self._options.address, self._options.credentials(), flag="--grpc-port")
+        port = bind(server, self._options.address, credentials(self._options), flag="--grpc-port")
         await server.start()
         self._server = server
         self._health.set_serving(await is_alive(self._client))
@@ -119,4 +120,18 @@ def _to_channel_args(options: RpcOptions, max_model_len: int) -> ChannelArgs:
         max_receive_bytes=max_message_bytes,
         max_metadata_bytes=options.max_metadata_bytes,
         handshake_timeout_s=options.handshake_timeout_s,
+    )
+
+
+def credentials(options: RpcOptions) -> grpc.ServerCredentials | None:
+    """For TLS; None where no file is given. `ConfigError` names the flag at fault."""
+    cert, key, client_ca = options.tls_cert, options.tls_key, options.tls_client_ca
+    if cert is None or key is None:
+        if cert or key or client_ca:
+            raise ConfigError("TLS needs both --grpc-tls-cert and --grpc-tls-key")
+        return None
+    return server_credentials(
+        Pem("--grpc-tls-cert", cert),
+        Pem("--grpc-tls-key", key),
+        None if client_ca is None else Pem("--grpc-tls-client-ca", client_ca),
     )

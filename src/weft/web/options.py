@@ -21,8 +21,23 @@ class ApiOptions:
             "API",
         ),
     ] = "auto"
-    tool_call_parser: str | None = None
-    reasoning_parser: str | None = None
+    tool_call_parser: Annotated[
+        str | None,
+        Flag(
+            "How the model writes tool calls; auto goes by the chat template.",
+            "API",
+            default="auto",
+        ),
+    ] = None
+    reasoning_parser: Annotated[
+        str | None,
+        Flag(
+            "How the model writes reasoning; auto goes by the chat template. One that is named holds for "
+            "gRPC too: constraints begin behind the reasoning.",
+            "API",
+            default="auto",
+        ),
+    ] = None
     enable_auto_tool_choice: Annotated[
         bool, Flag("Let the model choose whether to call a tool.", "API")
     ] = True

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from weft.core.declare import Flag
 from weft.core.errors import ConfigError
 
 DEFAULT_NAME = "default"
@@ -16,30 +18,81 @@ GRPC_ENGINE = (
 class PickerOptions:
     """How to start. At most one of the two configs; neither is the built-in default."""
 
-    config_file: Path | None = None
-    config_text: str | None = None
-    endpoints: tuple[str, ...] = ()  # "host:port[,key=value...]"; see `parse_endpoint`
-    objects: tuple[
-        Path, ...
-    ] = ()  # files or directories of InferenceObjective, InferenceModelRewrite
-    pool_name: str = DEFAULT_NAME
-    pool_namespace: str = DEFAULT_NAME
-    pool_group: str = DEFAULT_POOL_GROUP
-    refresh_metrics_interval_s: float = 1.0
-    metrics_staleness_threshold_s: float = 2.0
-    default_engine: str | None = (
-        None  # None: the extractor's; for endpoints without an engine label
+    config_file: Annotated[
+        Path | None, Flag("File with an EndpointPickerConfig.", "Configuration")
+    ] = None
+    config_text: Annotated[
+        str | None, Flag("The EndpointPickerConfig itself.", "Configuration")
+    ] = None
+    allow_experimental_plugins: Annotated[
+        bool, Flag("Allow plugins that are marked alpha.", "Configuration")
+    ] = False
+    objects: Annotated[
+        tuple[Path, ...],
+        Flag(
+            "File or directory of InferenceObjective and InferenceModelRewrite; repeatable.",
+            "Configuration",
+        ),
+    ] = ()
+    endpoints: Annotated[
+        tuple[str, ...],
+        Flag(
+            "HOST:PORT of a model server, then ,metricsPort= ,grpcPort= ,LABEL=VALUE; repeatable.",
+            "Pool",
+            name="endpoint",
+        ),
+    ] = ()
+    default_engine: Annotated[
+        str | None,
+        Flag(
+            "Engine of endpoints without a label that says so; vllm-grpc polls over gRPC.", "Pool"
+        ),
+    ] = None
+    engine_api_key: Annotated[
+        str | None, Flag("Key for endpoints that are polled over gRPC.", "Pool")
+    ] = None
+    engine_control_api_key: Annotated[
+        str | None,
+        Flag("Control key of the same, for the events of their prefix caches.", "Pool"),
+    ] = None
+    default_model: Annotated[
+        str, Flag("Model of requests that name none; without it they are refused.", "Pool")
+    ] = ""
+    pool_name: Annotated[str, Flag("Name of the pool in metrics.", "Pool")] = DEFAULT_NAME
+    pool_namespace: Annotated[str, Flag("Namespace of the pool.", "Pool")] = DEFAULT_NAME
+    pool_group: Annotated[str, Flag("API group by which objects refer to the pool.", "Pool")] = (
+        DEFAULT_POOL_GROUP
     )
-    default_model: str = ""  # of requests that name none; "": they are refused
-    allow_experimental_plugins: bool = False
-    disable_endpoint_subset_filter: bool = False
-    emit_endpoint_scores: bool = False  # totals of the deciding profile, in dynamic metadata
-    track_responses: bool = False  # follow every response, for the metrics of section "requests"
+    refresh_metrics_interval_s: Annotated[
+        float,
+        Flag(
+            "How often each endpoint is polled for its load.",
+            "Pool",
+            is_duration=True,
+            name="refresh_metrics_interval",
+        ),
+    ] = 1.0
+    metrics_staleness_threshold_s: Annotated[
+        float,
+        Flag(
+            "Older load counts as unknown.",
+            "Pool",
+            is_duration=True,
+            name="metrics_staleness_threshold",
+        ),
+    ] = 2.0
+    disable_endpoint_subset_filter: Annotated[
+        bool, Flag("Ignore the gateway's subset hint.", "Pool")
+    ] = False
+    track_responses: Annotated[
+        bool, Flag("Follow every response, for the metrics of tokens and times.", "Server")
+    ] = False
+    emit_endpoint_scores: Annotated[
+        bool, Flag("Send each endpoint's score in dynamic metadata.", "Server")
+    ] = False
     ticket_ttl_s: float = 3600.0  # a tracked request whose end never came is forgotten after this
     unseen_ttl_s: float = 10.0  # a pick counts as load this long where the server tells nothing
     num_kept_decisions: int = 1000
-    engine_api_key: str | None = None  # of endpoints that speak VllmEngine
-    engine_control_api_key: str | None = None  # the same, for their events
 
     @property
     def max_load_age_s(self) -> float:

@@ -1,7 +1,9 @@
 """Bounds on what a peer can make the picker hold."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from weft.core.declare import Flag
 from weft.epp.request.values import Refused
 
 
@@ -13,10 +15,15 @@ class Limits:
     requests whose body it streams.
     """
 
-    max_body_bytes: int = 64 * 2**20
+    max_body_bytes: Annotated[
+        int, Flag("Largest request body; larger ones get 413.", "Server", is_size=True)
+    ] = 64 * 2**20
     max_header_bytes: int = 64 * 2**10
     max_held_bytes: int = 2**30
-    max_streams: int = 8192
+    max_streams: Annotated[
+        int,
+        Flag("Requests in hand at once; more get 503.", "Server", name="max_concurrent_requests"),
+    ] = 8192
     max_pick_s: float = 120.0
 
 

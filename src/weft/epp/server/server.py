@@ -6,11 +6,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Annotated, Any, Final, NoReturn, Protocol
 
 import grpc
 
 from weft.core.address import join_host_port
+from weft.core.declare import Flag
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.parsers.table import ParserTable
 from weft.epp.request.values import Refused
@@ -47,14 +48,44 @@ class ReadyDirector(Chooser, Protocol):
 class ServerOptions:
     """Where and how to listen. Port 0 lets the system choose."""
 
-    host: str = "127.0.0.1"
-    grpc_port: int = 9002
-    grpc_health_port: int = 9003
-    cert_path: Path | None = None  # a directory with tls.crt and tls.key; turns TLS on
-    max_receive_bytes: int = 4 * 2**20
-    max_send_bytes: int = 4 * 2**20
+    host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
+    grpc_port: Annotated[int, Flag("Port for Envoy's ext_proc; 0 takes a free one.", "Server")] = (
+        9002
+    )
+    grpc_health_port: Annotated[
+        int, Flag("Port with grpc.health.v1 alone; 0 takes a free one.", "Server")
+    ] = 9003
+    max_receive_bytes: Annotated[
+        int,
+        Flag(
+            "Largest message from the gateway.",
+            "Server",
+            is_size=True,
+            name="grpc_max_recv_msg_size",
+        ),
+    ] = 4 * 2**20
+    max_send_bytes: Annotated[
+        int,
+        Flag(
+            "Largest message to the gateway.",
+            "Server",
+            is_size=True,
+            name="grpc_max_send_msg_size",
+        ),
+    ] = 4 * 2**20
+    cert_path: Annotated[
+        Path | None, Flag("Directory with tls.crt and tls.key; turns TLS on.", "Server")
+    ] = None
     handshake_timeout_s: float = 10.0  # of TLS and the first frames
-    measures_streams: bool = False
+    measures_streams: Annotated[
+        bool,
+        Flag(
+            "Measure ext_proc streams: extproc_ series.",
+            "Server",
+            name="enable_grpc_stream_metrics",
+            negatable=False,
+        ),
+    ] = False
     limits: Limits = field(default_factory=Limits)
 
     def credentials(self) -> grpc.ServerCredentials | None:

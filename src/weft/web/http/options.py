@@ -25,8 +25,24 @@ class HttpOptions:
 
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
     port: Annotated[int, Flag("Port of the HTTP server; 0 takes a free one.", "Server")] = 8000
-    api_keys: tuple[str, ...] = ()
-    control_api_keys: tuple[str, ...] = ()
+    api_keys: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Key every call must bring; repeatable. WEFT_API_KEY shows in no process list.",
+            "Server",
+            name="api_key",
+        ),
+    ] = ()
+    control_api_keys: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Key of what reaches beyond the caller's own requests: /pause, /abort_requests and the like over "
+            "HTTP, FlushCache, SubscribeKvEvents and Abort of any id over gRPC; repeatable. Without, these "
+            "are off; over gRPC only where there is an --api-key.",
+            "Server",
+            name="control_api_key",
+        ),
+    ] = ()
     ssl_certfile: Annotated[
         Path | None, Flag("Certificate chain (PEM); turns TLS on for HTTP.", "Server")
     ] = None
