@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from google.protobuf.internal.encoder import _VarintBytes
 
-from weft.rpc.bounds import MAX_PARTS, MAX_UNPACKED_BYTES
+from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES
 from weft.rpc.methods import METHODS
 
 MAX_BYTES = 8 * 2**20

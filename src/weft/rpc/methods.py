@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from weft.core.errors import BadRequest
 from weft.pb import vllm_engine_pb2
-from weft.rpc.bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
+from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 

@@ -10,9 +10,10 @@ import msgspec
 from starlette.types import Receive
 
 from weft.core.errors import BadRequest
+from weft.core.json_pieces import SLICE_BYTES
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
-from weft.web.http.scan import MAX_VALUES, SLICE_BYTES, BodyScan
+from weft.web.http.scan import MAX_VALUES, BodyScan
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_MESSAGE_CHARS = 200

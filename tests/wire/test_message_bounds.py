@@ -4,7 +4,7 @@ import pytest
 from google.protobuf.internal.encoder import _VarintBytes
 
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
+from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
 from weft.rpc.methods import METHODS, Malformed
 
 DESCRIPTOR = pb.GenerateRequest.DESCRIPTOR
