@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from google.protobuf.internal.encoder import _VarintBytes
 
-from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES
 from weft.rpc.methods import METHODS
+from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES
 
 MAX_BYTES = 8 * 2**20
 _ROOM = MAX_BYTES - 4096

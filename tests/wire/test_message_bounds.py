@@ -4,8 +4,8 @@ import pytest
 from google.protobuf.internal.encoder import _VarintBytes
 
 from weft.pb import vllm_engine_pb2 as pb
-from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
 from weft.rpc.methods import METHODS, Malformed
+from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
 
 DESCRIPTOR = pb.GenerateRequest.DESCRIPTOR
 STOPS = pb.GenerateRequest(sampling_params=pb.SamplingParams(stop=["a"] * (MAX_PARTS + 1)))
