@@ -66,7 +66,7 @@ def test_nothing_that_serves_imports_torch():
     """Server, engine and clients, in a process of their own."""
     program = (
         "import sys, weft.cli.serve, weft.cli.loading, weft.cli.chat, weft.cli.complete\n"
-        "import weft.engine.process, weft.engine.run\n"
+        "import weft.engine.process, weft.engine.process_main\n"
         "import weft.engine.offline\n"
         "print(sorted({'torch', 'transformers', 'pydantic'} & set(sys.modules)))"
     )

@@ -1,7 +1,7 @@
 """Where a decode step of the whole engine goes: kernels, sampling, Python, waiting. `step.py` prints it.
 
 A real `EngineLoop` schedules, computes, samples, commits and encodes its news for the front's process,
-as `weft.engine.run` does. Only steps that decode every row count.
+as `weft.engine.process_main` does. Only steps that decode every row count.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from weft.core.types import Request, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Add, Command, Event, Stop
-from weft.engine.run import SocketMailbox
+from weft.engine.process_main import SocketMailbox
 from weft.model.card import ModelCard
 
 _COMMANDS, _EVENTS = "inproc://commands", "inproc://events"

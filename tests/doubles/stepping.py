@@ -18,7 +18,7 @@ from weft.core.types import (
     SamplingParams,
     SequenceOutput,
 )
-from weft.engine.constraints.grammar import Grammar, GrammarFailed, Vocabulary, build
+from weft.engine.constraints.grammar import Grammar, GrammarFailed, GrammarVocabulary, build
 from weft.engine.loop import Finisher
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
@@ -66,7 +66,7 @@ class SteppingEngine:
             config.scheduler_config, config.cache_config, config.model_config.max_model_len
         )
         self.answers: dict[str, list[Answer]] = {}
-        self.vocabulary: Vocabulary | None = None  # set by tests that use grammars
+        self.vocabulary: GrammarVocabulary | None = None  # set by tests that use grammars
         # Tests that pool give another.
         self.finisher: Finisher = StepSampler(NativeSampler(), config.model_config.logprobs_mode)
         cache = config.cache_config
@@ -86,7 +86,7 @@ class SteppingEngine:
         lora=None,
         priority=0,
         grammar=None,
-        thought=None,
+        reasoning=None,
         is_grammar_late=False,
         bad_token_ids=(),
         eos_token_ids=(EOS, 2),
@@ -103,13 +103,13 @@ class SteppingEngine:
                 and LoRARequest(lora_name=lora, lora_int_id=1, lora_path="/nowhere"),
                 priority=priority,
                 grammar=grammar,
-                thought=thought,
+                reasoning=reasoning,
                 bad_token_ids=list(bad_token_ids),
                 eos_token_ids=eos_token_ids,
             )
         )
         self.answers[request_id] = [Answer() for _ in range(sampling.n)]
-        if (grammar or thought) and not is_grammar_late:
+        if (grammar or reasoning) and not is_grammar_late:
             self.settle(request_id, self.made(grammar))
 
     def submit_pooling(
@@ -137,7 +137,7 @@ class SteppingEngine:
 
     def settle(self, request_id: str, made: Grammar | str) -> None:
         """Give a request its grammar, or the reason why there is none."""
-        self._take(self.scheduler.settle_grammar(request_id, made))
+        self._take(self.scheduler.attach_grammar(request_id, made))
 
     def made(self, grammar: str | None) -> Grammar | str:
         """The grammar, or why there is none; of None, the vocabulary alone."""

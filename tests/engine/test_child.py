@@ -11,7 +11,7 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.contract.engines import start
 from weft.core.errors import ConfigError
-from weft.engine.front.child import Child
+from weft.engine.front.child import EngineChild
 from weft.engine.front.process_client import ProcessClient
 
 
@@ -24,7 +24,7 @@ def ignores_interrupts(pid: int) -> bool:
 
 async def test_a_child_that_is_told_nothing_ends_by_itself():
     """A front that found no model closes the pipe; the engine then has no complaint."""
-    child = await Child.spawn()
+    child = await EngineChild.spawn()
     child.process.stdin.close()
     assert await child.process.wait() == 0
     await child.discard()
@@ -32,7 +32,7 @@ async def test_a_child_that_is_told_nothing_ends_by_itself():
 
 async def test_a_discarded_child_is_gone():
     """Whatever it was doing; and again changes nothing."""
-    child = await Child.spawn()
+    child = await EngineChild.spawn()
     await child.discard()
     await child.discard()
     assert not psutil.pid_exists(child.process.pid)
@@ -40,7 +40,7 @@ async def test_a_discarded_child_is_gone():
 
 async def test_the_terminal_does_not_end_a_child():
     """Ctrl-C reaches every process of the terminal; it is for the front, which drains."""
-    child = await Child.spawn()
+    child = await EngineChild.spawn()
     async with asyncio.timeout(PATIENCE_S):  # the process gives no sign of it
         while not ignores_interrupts(child.process.pid):  # noqa: ASYNC110
             await asyncio.sleep(0.01)

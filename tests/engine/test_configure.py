@@ -50,7 +50,7 @@ def refusal(model_card: ModelCard | None = None, free: int = 16 * GIB, **flags) 
     return str(caught.value)
 
 
-def test_grammars_rule_thoughts_only_when_told():
+def test_grammars_rule_reasoning_only_when_requested():
     """The flag reaches the engine's configuration."""
     assert not resolved().structured_outputs_in_reasoning
     assert resolved(structured_outputs_in_reasoning=True).structured_outputs_in_reasoning

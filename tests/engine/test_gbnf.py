@@ -4,10 +4,10 @@ import pytest
 from llguidance import LLMatcher
 
 from weft.engine.constraints.gbnf import MAX_DEPTH, is_gbnf, to_lark
-from weft.engine.constraints.grammar import GrammarFailed, Vocabulary, build
+from weft.engine.constraints.grammar import GrammarFailed, GrammarVocabulary, build
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
-VOCABULARY = Vocabulary.read(
+VOCABULARY = GrammarVocabulary.read(
     tokenizer_files(300, "<|endoftext|>")["tokenizer.json"].decode(), 300, (256,)
 )
 

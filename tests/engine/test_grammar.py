@@ -14,7 +14,7 @@ from weft.engine.constraints.grammar import (
     GrammarCompiler,
     GrammarFailed,
     GrammarState,
-    Vocabulary,
+    GrammarVocabulary,
     build,
     one_line,
 )
@@ -24,7 +24,7 @@ from weft.model.open import open_model
 
 EOS = 256
 JSON = tokenizer_files(300, "<|endoftext|>")["tokenizer.json"].decode()
-VOCABULARY = Vocabulary.read(JSON, 300, (EOS,))
+VOCABULARY = GrammarVocabulary.read(JSON, 300, (EOS,))
 
 
 def state(kind, value, vocabulary=VOCABULARY, end_ids=()):
@@ -78,7 +78,7 @@ def test_a_callers_end_tokens_count_where_the_text_is_whole():
 
 def test_every_end_of_the_model_counts():
     """Models with several may choose any."""
-    vocabulary = Vocabulary.read(JSON, 300, (256, 258))
+    vocabulary = GrammarVocabulary.read(JSON, 300, (256, 258))
     grammar = state("choice", ["no"], vocabulary)
     feed(grammar, "no")
     assert allowed(grammar) == {256, 258}
@@ -88,7 +88,7 @@ def test_every_end_of_the_model_counts():
 
 def test_a_model_without_an_end_stops_where_nothing_may_follow():
     """The library needs a token for it, which this model may never choose."""
-    vocabulary = Vocabulary.read(JSON, 300, ())
+    vocabulary = GrammarVocabulary.read(JSON, 300, ())
     grammar = state("regex", "a[0-9]{0,2}", vocabulary)
     feed(grammar, "a1")
     assert allowed(grammar) == set(b"0123456789")
@@ -100,7 +100,7 @@ def test_a_model_without_an_end_stops_where_nothing_may_follow():
 @pytest.mark.parametrize("width", [270, 301, 333, 4096])
 def test_the_mask_is_as_wide_as_the_logits(width):
     """Narrower or wider than the tokenizer; ids that are no token never come."""
-    vocabulary = Vocabulary.read(JSON, width, (EOS,))
+    vocabulary = GrammarVocabulary.read(JSON, width, (EOS,))
     grammar = state("regex", ".*", vocabulary)
     mask = grammar.mask()
     assert mask.shape == (width,)
@@ -113,7 +113,9 @@ def test_embedded_models_write_json(model):
     """Their tokenizers are read from the bytes of tokenizer.json."""
     checkpoint = open_model(model)
     text = checkpoint.tokenizer_files["tokenizer.json"].decode()
-    vocabulary = Vocabulary.read(text, checkpoint.card.vocab_size, checkpoint.card.eos_token_ids)
+    vocabulary = GrammarVocabulary.read(
+        text, checkpoint.card.vocab_size, checkpoint.card.eos_token_ids
+    )
     grammar = state("json", {"const": "é"}, vocabulary)
     for token_id in vocabulary.tokenizer.tokenize_str('"é"'):
         grammar.advance(token_id)
@@ -123,7 +125,7 @@ def test_embedded_models_write_json(model):
 @pytest.mark.parametrize("library", [byte_level_library, llama_like_library])
 def test_other_kinds_of_tokenizers_are_understood(library):
     """Byte-level, and pieces with a mark for spaces and bytes beside them."""
-    vocabulary = Vocabulary.read(library().to_str(), 400, ())
+    vocabulary = GrammarVocabulary.read(library().to_str(), 400, ())
     assert allowed(state("regex", "[a-z]+", vocabulary))
 
 
@@ -250,7 +252,7 @@ def test_a_much_used_grammar_is_built_again(compiled):
 def test_a_tokenizer_that_cannot_be_used_fails_the_request_only():
     """The engine goes on; the sentence has the details."""
     rung = threading.Semaphore(0)
-    compiler = GrammarCompiler(lambda ends: Vocabulary.read("{}", 300, ends), rung.release)
+    compiler = GrammarCompiler(lambda ends: GrammarVocabulary.read("{}", 300, ends), rung.release)
     compiler.order("id", to_grammar_text("regex", "ab", None), (1,))
     assert rung.acquire(timeout=PATIENCE_S)
     [(engine_id, reason)] = compiler.take_ready()

@@ -9,10 +9,10 @@ import pytest
 
 from weft.core.errors import EngineDead, Overloaded
 from weft.core.types import BlockStored, KvEventBatch
-from weft.engine.front.kv_feed import MAX_KEPT_BATCHES, MAX_KEPT_BYTES, KvEventFeed
+from weft.engine.front.kv_feed import MAX_BUFFERED_BATCHES, MAX_BUFFERED_BYTES, KvEventFeed
 
 # A little less than a quarter of the bytes: ids of two bytes and one that says so.
-QUARTER = [1000] * (MAX_KEPT_BYTES // 12 - 100)
+QUARTER = [1000] * (MAX_BUFFERED_BYTES // 12 - 100)
 
 
 def batch(number: int, token_ids: list[int]) -> KvEventBatch:
@@ -54,7 +54,7 @@ def test_ten_thousand_small_batches_take_a_few_mebibytes():
     """A server of short prompts keeps them for ever: as objects they were two thirds of its growth."""
     feed = KvEventFeed()
     tracemalloc.start()
-    for number in range(2 * MAX_KEPT_BATCHES):
+    for number in range(2 * MAX_BUFFERED_BATCHES):
         feed.publish(batch(number, [*range(5000 + number, 5048 + number)]))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -67,7 +67,7 @@ async def test_who_falls_out_of_the_ring_is_told_at_once():
     feed.publish(batch(0, [1]))
     async with aclosing(feed.subscribe(0)) as batches:
         assert (await anext(batches)).sequence_number == 0
-        for number in range(1, MAX_KEPT_BATCHES + 2):
+        for number in range(1, MAX_BUFFERED_BATCHES + 2):
             feed.publish(batch(number, [number]))
         with pytest.raises(Overloaded, match="10001 batches unread"):
             await anext(batches)

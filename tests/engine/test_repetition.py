@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.stepping import make_engine
 from weft.core.types import FinishReason, RepetitionDetectionParams
-from weft.engine.scheduling.repetition import RepetitionWatch
+from weft.engine.scheduling.repetition import RepetitionDetector
 
 
 def first_repetition(tokens, smallest, largest, count):
@@ -31,7 +31,7 @@ def test_it_is_noticed_where_slicing_finds_it(tokens, smallest, extra, count):
     asked = RepetitionDetectionParams(
         max_pattern_size=smallest + extra, min_pattern_size=smallest, min_count=count
     )
-    watch = RepetitionWatch(asked)
+    watch = RepetitionDetector(asked)
     found = [end for end, token in enumerate(tokens, 1) if watch.push(token)]
     assert (found or [None])[0] == first_repetition(tokens, smallest, smallest + extra, count)
 

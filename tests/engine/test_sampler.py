@@ -11,7 +11,7 @@ from weft.compute.processed import truncate
 from weft.compute.sampler import Choice
 from weft.core.config import LogprobsMode
 from weft.core.types import SamplingParams
-from weft.engine.constraints.thought import OpenThought, ThoughtWatch
+from weft.engine.constraints.reasoning_tracker import OpenReasoning, ReasoningTracker
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.step_sampler import StepSampler, to_choice
@@ -260,8 +260,8 @@ def test_a_greedy_row_is_processed_without_a_temperature():
 def test_a_forced_token_comes_whatever_else_was_asked(mode):
     """Masks and draws are for tokens that are chosen; the twin in numpy says the same."""
     step = make_sequence(logprobs=2, temperature=0.7, top_k=3, allowed_token_ids=[1, 2])
-    end = OpenThought(end="b", end_token_ids=[11])
-    step.thought = ThoughtWatch(end, lambda token_id: b"a", budget=0)
+    end = OpenReasoning(end="b", end_token_ids=[11])
+    step.reasoning = ReasoningTracker(end, lambda token_id: b"a", budget=0)
     plan = Plan((PlannedRows(step, start=0, num_tokens=2, samples=True, num_leading=0),))
     [row] = StepSampler(NativeSampler(), mode).sample(LOGITS[None], plan)
     assert row.token_id == row.logprobs[0][0] == choose(LOGITS, step) == 11
@@ -273,8 +273,8 @@ def test_an_ending_is_kept_back_only_where_a_grammar_rules():
     step.request = msgspec.structs.replace(step.request, eos_token_ids=(0,))
     step.grammar = AllowsAll()
     assert NativeSampler.choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 1
-    step.thought = ThoughtWatch(
-        OpenThought(end="b", end_token_ids=[11]), lambda token_id: b"a", budget=None
+    step.reasoning = ReasoningTracker(
+        OpenReasoning(end="b", end_token_ids=[11]), lambda token_id: b"a", budget=None
     )
     assert NativeSampler.choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 0
 

@@ -11,8 +11,8 @@ from tests.engine.test_structured_output import TOKENIZER, grammar
 from weft.core.config import SpeculativeConfig
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
-from weft.core.types import OpenThought, OutputKind, RepetitionDetectionParams, SamplingParams
-from weft.engine.constraints.grammar import Vocabulary
+from weft.core.types import OpenReasoning, OutputKind, RepetitionDetectionParams, SamplingParams
+from weft.engine.constraints.grammar import GrammarVocabulary
 from weft.engine.front.local_client import LocalClient
 from weft.engine.scheduling.drafts import NgramLookup
 from weft.engine.speculation import read_speculation
@@ -23,7 +23,7 @@ from weft.rpc.server import RpcServer
 
 VOCAB = 300
 EOS = (257, 258)
-VOCABULARY = Vocabulary.read(TOKENIZER, VOCAB, EOS)
+VOCABULARY = GrammarVocabulary.read(TOKENIZER, VOCAB, EOS)
 
 
 def ngram(num=4, most=3, least=1):
@@ -82,7 +82,7 @@ WISHES = [
     {
         "temperature": 1.0,
         "grammar": grammar("[ab]{12}"),
-        "thought": OpenThought(end="zq", end_token_ids=[*b"zq"]),
+        "reasoning": OpenReasoning(end="zq", end_token_ids=[*b"zq"]),
         "thinking_token_budget": 9,
     },
     {

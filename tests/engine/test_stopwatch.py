@@ -150,6 +150,6 @@ def test_nothing_is_told_twice():
     engine = timed_engine()
     engine.submit("a", PROMPT, max_tokens=3)
     engine.run()
-    assert engine.scheduler.stopwatch.has_news
+    assert engine.scheduler.stopwatch.has_samples
     engine.scheduler.stopwatch.take()
-    assert not engine.scheduler.stopwatch.has_news
+    assert not engine.scheduler.stopwatch.has_samples

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from tests.engine.test_structured_output import EOS, TOKENIZER, VOCAB, make, submit
-from weft.engine.constraints.grammar import GrammarFailed, GrammarState, Vocabulary, build
+from weft.engine.constraints.grammar import GrammarFailed, GrammarState, GrammarVocabulary, build
 from weft.engine.constraints.structural_tag import to_grammar
 
-VOCABULARY = Vocabulary.read(TOKENIZER, VOCAB, EOS)
+VOCABULARY = GrammarVocabulary.read(TOKENIZER, VOCAB, EOS)
 # Two ids of the byte tokenizer that stand for themselves, under names that models have for them.
 CHANNEL, CALL = 260, 261
 SPECIALS = {"<|channel|>": CHANNEL, "<call>": CALL}

@@ -5,7 +5,7 @@ import pytest
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_engine
 from weft.core.types import FinishReason
-from weft.engine.constraints.grammar import Vocabulary
+from weft.engine.constraints.grammar import GrammarVocabulary
 from weft.engine.constraints.text import to_grammar_text
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
@@ -34,7 +34,7 @@ def make(eos=EOS, **options):
     """An engine that knows grammars."""
     settings = {"vocab_size": VOCAB, "num_blocks": 512, "max_model_len": 256, **options}
     engine = make_engine(FakeRunner(VOCAB), **settings)
-    engine.vocabulary = Vocabulary.read(TOKENIZER, VOCAB, eos)
+    engine.vocabulary = GrammarVocabulary.read(TOKENIZER, VOCAB, eos)
     return engine
 
 

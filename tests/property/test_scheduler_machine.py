@@ -17,16 +17,16 @@ from weft.core.types import (
     BlockRemoved,
     BlockStored,
     FinishReason,
-    OpenThought,
+    OpenReasoning,
     RepetitionDetectionParams,
 )
-from weft.engine.constraints.grammar import Vocabulary
+from weft.engine.constraints.grammar import GrammarVocabulary
 from weft.engine.constraints.text import to_grammar_text
-from weft.engine.scheduling.sequence import Status
+from weft.engine.scheduling.sequence import SequenceStatus
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 VOCAB = 260
-VOCABULARY = Vocabulary.read(
+VOCABULARY = GrammarVocabulary.read(
     tokenizer_files(VOCAB, "<|endoftext|>")["tokenizer.json"].decode(), VOCAB, (256, 258)
 )
 GRAMMARS = [None, None, *(to_grammar_text("regex", r, None) for r in ("[a-c]{2,9}", "(ab|c)+"))]
@@ -34,7 +34,7 @@ GRAMMARS = [None, None, *(to_grammar_text("regex", r, None) for r in ("[a-c]{2,9
 WISHES = [
     {},
     {},
-    {"thought": OpenThought(end="ab", end_token_ids=[97, 98]), "thinking_token_budget": 2},
+    {"reasoning": OpenReasoning(end="ab", end_token_ids=[97, 98]), "thinking_token_budget": 2},
     {"min_tokens": 1, "repetition_penalty": 1.5},
     {"bad_token_ids": [[97], [98, 99]]},
     {"repetition_detection": RepetitionDetectionParams(max_pattern_size=2, min_count=2)},
@@ -213,8 +213,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         """I10: by (priority, arrival), who gives way comes after all who stay, and who is taken up
         before all who wait on."""
         scheduler = self.engine.scheduler
-        gave_way = [s.order for s in ran_before if s.status is Status.WAITING]
-        stayed = [s.order for s in ran_before if s.status is not Status.WAITING]
+        gave_way = [s.order for s in ran_before if s.status is SequenceStatus.WAITING]
+        stayed = [s.order for s in ran_before if s.status is not SequenceStatus.WAITING]
         assert not gave_way or not stayed or max(stayed) < min(gave_way)
         taken_up = [s.order for s in scheduler._running if s not in ran_before]
         assert not (gave_way and taken_up)

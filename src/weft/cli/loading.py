@@ -18,7 +18,7 @@ from weft.core.metrics import Metrics
 from weft.core.terminal import say
 from weft.core.types import LoRARequest
 from weft.engine.fit import Fitted
-from weft.engine.front.child import Child
+from weft.engine.front.child import EngineChild
 from weft.engine.front.process_client import ProcessClient
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer, credentials
@@ -51,7 +51,9 @@ class Loaded:
     chat_template: str | None
     lora_modules: tuple[LoRARequest, ...] = ()
 
-    async def start_engine(self, metrics: Metrics, child: Child | None = None) -> ProcessClient:
+    async def start_engine(
+        self, metrics: Metrics, child: EngineChild | None = None
+    ) -> ProcessClient:
         """Load the weights, in a process of their own, and the adapters to begin with.
 
         `child` is that process, if it was launched with the model's configuration already.

@@ -20,7 +20,7 @@ from weft.core.address import join_host_port
 from weft.core.client import EngineClient
 from weft.core.errors import EngineDead
 from weft.core.metrics import Metrics
-from weft.engine.front.child import Child
+from weft.engine.front.child import EngineChild
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
@@ -135,7 +135,7 @@ class Serving:
 
     async def _start_engine(self) -> "tuple[Loaded, EngineClient]":
         """The engine's process loads the weights while we import what stands before it."""
-        child = await Child.spawn()
+        child = await EngineChild.spawn()
         try:
             self._state.set_phase("reading the model's files", 0.1)
             found = await self._unless_signalled(self._on_thread(self._find))

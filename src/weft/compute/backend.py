@@ -23,7 +23,7 @@ class Backend(Protocol):
         ...
 
     def shared_threads(self, card: ModelCard) -> int | None:
-        """Threads to ask for in a process that does other work too; None: what it takes anyway."""
+        """Threads to take in a process that does other work too; None: what it takes anyway."""
         ...
 
     def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
@@ -43,5 +43,5 @@ class Backend(Protocol):
         ...
 
     def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
-        """What computes, and on what, as the start banner says it."""
+        """What computes, and on what, as the start banner has it."""
         ...

@@ -45,12 +45,12 @@ class CpuBackend:
 
 
 def unknown(flag: str, value: str | None, allowed: tuple[str, ...]) -> str:
-    """What to say of a value that a flag cannot have."""
+    """The message for a value that a flag cannot have."""
     return f'--{flag} "{value}" is unknown; choose from {", ".join(allowed)}'
 
 
 def no_effect(flag: str, card: ModelCard) -> str:
-    """What to say of a flag for a model without weights."""
+    """The message for a flag of a model without weights."""
     return f"--{flag} has no effect on {card.name}, which computes nothing"
 
 

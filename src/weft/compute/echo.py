@@ -42,7 +42,7 @@ class EchoRunner:
         sequences = np.searchsorted(batch.query_starts, batch.logit_rows, side="right") - 1
         prompt_lens = batch.prompt_lens[sequences]
         places = batch.positions[batch.logit_rows] - prompt_lens + 1  # in the prompt
-        # Rows before the prompt's last are asked for scores only; they answer its first token.
+        # Rows before the prompt's last are there for scores only; they answer its first token.
         within = np.clip(places, 0, prompt_lens - 1)
         blocks = batch.block_tables[sequences, within // self._block_size]
         answers = self._token_ids[blocks * self._block_size + within % self._block_size]

@@ -1,6 +1,6 @@
 """`Pooler`: from a sequence's hidden states to its embedding or its scores.
 
-Hidden states come in as the steps compute them, chunk by chunk; what is kept between chunks does not
+Hidden states come in as the steps compute them, chunk by chunk; what is collected between chunks does not
 depend on where they were cut.
 """
 
@@ -60,7 +60,7 @@ class Pooler:
 
     def finish(self, rows: FloatArray, params: PoolingParams) -> FloatArray:
         """What the caller gets of the collected rows: one row, or one for each token."""
-        with np.errstate(all="ignore"):  # what overflows is NaN, and told so by the engine
+        with np.errstate(all="ignore"):  # what overflows is NaN, which the engine reports
             if self._head is not None:
                 return self._head(rows, is_scaled=params.use_activation is not False)
             if params.dimensions is not None:

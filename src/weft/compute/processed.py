@@ -35,8 +35,8 @@ def truncate(row: FloatArray, choice: Choice) -> tuple[NDArray[np.int64], NDArra
     candidates = np.flatnonzero((scores >= floor) & (scores > -np.inf))
     scores = scores[candidates]
     if choice.top_p < 1.0:
-        kept = _nucleus(scores, choice.top_p)
-        candidates, scores = candidates[kept], scores[kept]
+        nucleus = _nucleus(scores, choice.top_p)
+        candidates, scores = candidates[nucleus], scores[nucleus]
     return candidates, scores
 
 
@@ -45,8 +45,8 @@ def _nucleus(scores: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     best_first = np.argsort(-scores, kind="stable")
     weights = np.exp(scores[best_first] - scores[best_first[0]])
     before = np.cumsum(weights) - weights
-    num_kept = max(1, int(np.count_nonzero(before < top_p * weights.sum())))
-    return np.sort(best_first[:num_kept])
+    size = max(1, int(np.count_nonzero(before < top_p * weights.sum())))
+    return np.sort(best_first[:size])
 
 
 def constrain(logits: FloatArray, choice: Choice) -> FloatArray:

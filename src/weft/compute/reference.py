@@ -10,9 +10,9 @@ import numpy as np
 
 from weft.compute import tiles
 from weft.compute.activations import activate
-from weft.compute.adapters import AdapterRows, AdapterSet
 from weft.compute.attention import AttentionPlan, attend, plan_attention
 from weft.compute.int8 import Int8Rows, multiply
+from weft.compute.reference_adapters import AdapterRows, AdapterSet
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.model.lora import Adapter

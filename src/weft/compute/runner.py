@@ -1,4 +1,4 @@
-"""`Runner`: what the engine asks of a model on a device; `Batch`: one step, as arrays."""
+"""`Runner`: a model on a device, as the engine uses it; `Batch`: one step, as arrays."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias

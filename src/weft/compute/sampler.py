@@ -77,5 +77,5 @@ class Sampler(Protocol):
         ...
 
     def score_values(self, row: Rows, given: Sequence[int], num_best: int) -> LogprobRow:
-        """As `score_tokens`, of a row whose numbers are told as they are."""
+        """As `score_tokens`, of a row whose numbers are reported as they are."""
         ...

@@ -253,7 +253,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser_kwargs: Mapping[str, Any] | None = None
 
 
-class OpenThought(msgspec.Struct, frozen=True, kw_only=True):
+class OpenReasoning(msgspec.Struct, frozen=True, kw_only=True):
     """Reasoning that has not ended where the answer begins: the text that ends it, and its tokens."""
 
     end: str
@@ -269,7 +269,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
     `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
     `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
-    token of each list may not follow the others. `thought` is None unless the answer begins with one;
+    token of each list may not follow the others. `reasoning` is None unless the answer begins inside it;
     where another server is to judge that, its tokens are unknown, and `reasoning_ended` is what the
     caller says.
     A request with `pooling` and `pooling_kind` generates nothing: its `params` are idle.
@@ -292,7 +292,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     lora_id: int | None = None
     grammar: str | None = None
     bad_token_ids: list[list[int]] = []
-    thought: OpenThought | None = None
+    reasoning: OpenReasoning | None = None
     reasoning_ended: bool | None = None
     pooling: "PoolingParams | None" = None
     pooling_kind: PoolingKind | None = None

@@ -1,4 +1,4 @@
-"""`resolve`: from what the user said, the model and the free memory to what the engine runs with.
+"""`resolve`: from the user's options, the model and the free memory to what the engine runs with.
 
 Pure. Every refusal is a `ConfigError` of one line that names the flag, the number and what is
 allowed; a model that does not fit is refused with flags that would make it fit.
@@ -120,9 +120,9 @@ def _num_blocks(options: EngineOptions, demand: _Demand) -> int:
             f"KV block {_bytes(demand.block_bytes)}, but {_bytes(demand.free_bytes)} of memory are free; "
             "free some, or serve a smaller model"
         )
-    asked = _asked_blocks(options, demand)
-    num_blocks = _default_blocks(demand) if asked is None else asked
-    if asked is not None and num_blocks * demand.block_bytes > demand.limit_bytes:
+    requested = _requested_blocks(options, demand)
+    num_blocks = _default_blocks(demand) if requested is None else requested
+    if requested is not None and num_blocks * demand.block_bytes > demand.limit_bytes:
         raise ConfigError(_too_large(demand, num_blocks))
     if num_blocks < demand.blocks_per_sequence:
         raise ConfigError(_too_small(demand, num_blocks))
@@ -131,7 +131,7 @@ def _num_blocks(options: EngineOptions, demand: _Demand) -> int:
     return num_blocks
 
 
-def _asked_blocks(options: EngineOptions, demand: _Demand) -> int | None:
+def _requested_blocks(options: EngineOptions, demand: _Demand) -> int | None:
     """The size of the pool as the user gave it, in blocks."""
     if options.kv_cache_bytes is None:
         if options.num_gpu_blocks_override is None:

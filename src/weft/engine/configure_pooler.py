@@ -1,4 +1,4 @@
-"""`resolve_pooler`: how a pooling model pools, from its files and from what the user said."""
+"""`resolve_pooler`: how a pooling model pools, from its files and the user's options."""
 
 from typing import Any
 
@@ -21,34 +21,34 @@ def resolve_pooler(options: EngineOptions, card: ModelCard) -> PoolerConfig | No
                 f"--pooler-config is for pooling models, and {card.name} generates text"
             )
         return None
-    asked = read_pooler_options(options.pooler_config)
+    given = read_pooler_options(options.pooler_config)
     spec = card.pooling
     kinds = spec.kinds
-    if asked.pooling_type is not None:
+    if given.pooling_type is not None:
         _check_embeds(spec, "pooling_type", card)
-        kinds["embed"] = _kind(asked.pooling_type)
-    if asked.normalize is not None:
+        kinds["embed"] = _kind(given.pooling_type)
+    if given.normalize is not None:
         _check_embeds(spec, "normalize", card)
-    if asked.max_embed_len is not None and (
-        asked.max_embed_len < 1 or not asked.enable_chunked_processing
+    if given.max_embed_len is not None and (
+        given.max_embed_len < 1 or not given.enable_chunked_processing
     ):
         raise ConfigError(
-            f"--pooler-config max_embed_len is {asked.max_embed_len}; it must be at least 1, and goes "
+            f"--pooler-config max_embed_len is {given.max_embed_len}; it must be at least 1, and goes "
             "with enable_chunked_processing"
         )
-    if asked.enable_chunked_processing:
+    if given.enable_chunked_processing:
         _check_embeds(spec, "enable_chunked_processing", card)
     return PoolerConfig(
         kinds=kinds,
-        normalize=spec.normalize if asked.normalize is None else asked.normalize,
+        normalize=spec.normalize if given.normalize is None else given.normalize,
         embedding_size=spec.hidden_size,
         is_matryoshka=spec.is_matryoshka,
         dimensions=spec.dimensions,
         labels=() if spec.head is None else spec.head.labels,
         lowercases=spec.lowercases,
         prompt=spec.prompt,
-        enable_chunked_processing=asked.enable_chunked_processing,
-        max_embed_len=asked.max_embed_len,
+        enable_chunked_processing=given.enable_chunked_processing,
+        max_embed_len=given.max_embed_len,
     )
 
 

@@ -14,7 +14,7 @@ from weft.model.checkpoint import Checkpoint
 class Fitted:
     """A model that was checked and fits the memory; its weights are not read yet.
 
-    Before `with_tokenizer` the configuration lacks special tokens: an engine hears of them with requests.
+    Before `with_tokenizer` the configuration lacks special tokens: an engine gets them with requests.
     """
 
     checkpoint: Checkpoint
@@ -22,7 +22,7 @@ class Fitted:
     free_bytes: int
 
     def with_tokenizer(self) -> "Fitted":
-        """With what the tokenizer says; `ConfigError` says why it does not go with the model."""
+        """With what the tokenizer declares; a `ConfigError` where it does not go with the model."""
         checkpoint = self.checkpoint.with_tokenizer()
         card = checkpoint.card
         model = msgspec.structs.replace(
@@ -36,9 +36,9 @@ class Fitted:
 
 
 def fit(checkpoint: Checkpoint, options: EngineOptions, *, is_shared: bool = False) -> Fitted:
-    """Decide all that is left open; a `ConfigError` says what cannot be followed, or does not fit.
+    """Decide all that is left open; a `ConfigError` names what cannot be followed, or does not fit.
 
-    `is_shared` tells that the engine will not have a process of its own.
+    With `is_shared` the engine does not have a process of its own.
     """
     compute = choose(options, checkpoint.card)
     backend = BACKENDS[compute.compute]

@@ -27,8 +27,8 @@ class LoadMeter:
         self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
         self._num_recent_tokens = 0
         self._num_steps = 0
-        self._num_computed_tokens = 0  # of a step that `take_stats` has not told yet
-        self._told: tuple[int, ...] = ()
+        self._num_computed_tokens = 0  # of a step that `take_stats` has not reported yet
+        self._reported: tuple[int, ...] = ()
 
     def count_step(self, num_tokens: int, *, num_computed_tokens: int) -> None:
         """A step computed so many tokens, and gave `num_tokens` new ones."""
@@ -62,13 +62,13 @@ class LoadMeter:
             max_loras=0 if loras is None else loras.max_loras,
         )
 
-    def has_news(self, scheduler: Scheduler) -> bool:
-        """Whether a step or a command changed what the last `take_stats` went with."""
-        return scheduler.stopwatch.has_news or self._told != self._key(scheduler)
+    def has_changed(self, scheduler: Scheduler) -> bool:
+        """Whether a step or a command changed anything since the last `take_stats`."""
+        return scheduler.stopwatch.has_samples or self._reported != self._key(scheduler)
 
     def take_stats(self, scheduler: Scheduler) -> StepStats:
-        """The news since the last call, and the counts now."""
-        self._told = self._key(scheduler)
+        """What was measured since the last call, and the totals now."""
+        self._reported = self._key(scheduler)
         num_computed_tokens, self._num_computed_tokens = self._num_computed_tokens, 0
         intervals, ended = scheduler.stopwatch.take()
         return StepStats(

@@ -14,7 +14,7 @@ from weft.compute.pooler import Pooler
 from weft.compute.runner import Rows, Runner
 from weft.core.config import EngineConfig
 from weft.core.types import KvEventBatch, PauseMode, Request, SequenceOutput
-from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, Vocabulary
+from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, GrammarVocabulary
 from weft.engine.load import LoadMeter
 from weft.engine.lora_loader import LoraLoader
 from weft.engine.messages import (
@@ -66,7 +66,7 @@ class Finisher(Protocol):
 
 
 class EngineLoop:
-    """Runs until `Stop`. An exception from a step is fatal: it leaves `run`, and nothing is limped on."""
+    """Runs until `Stop`. An exception from a step is fatal: it leaves `run`."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class EngineLoop:
         self._meter = LoadMeter(config, lambda: self._loras.num_loaded)
         model = config.model_config
         self._grammars = GrammarCompiler(
-            lambda eos_token_ids: Vocabulary.read(
+            lambda eos_token_ids: GrammarVocabulary.read(
                 read_tokenizer(), model.vocab_size, eos_token_ids
             ),
             mailbox.wake,
@@ -107,7 +107,7 @@ class EngineLoop:
         self._num_kv_batches = 0
 
     def run(self) -> None:
-        """Take commands and run steps until told to stop and done."""
+        """Take commands and run steps until `Stop` came and requests are drained."""
         try:
             self._run()
         finally:
@@ -116,18 +116,21 @@ class EngineLoop:
     def _run(self) -> None:
         self._emit(Ready(self._meter.read(self._scheduler)))
         while not self._is_over():
-            for command in self._mailbox.receive(self._patience()):
+            for command in self._mailbox.receive(self._receive_timeout_s()):
                 self._report(self._handle(command))
-            for engine_id, made in self._grammars.take_ready():
-                self._report(self._scheduler.settle_grammar(engine_id, made))
+            if self._grammars.num_pending:
+                for engine_id, made in self._grammars.take_ready():
+                    self._report(self._scheduler.attach_grammar(engine_id, made))
             outputs = self._step()
-            # A prompt's chunk has no outputs, nor has an abort: the counts are told all the same.
-            self._report(outputs, has_news=not outputs and self._meter.has_news(self._scheduler))
+            # A prompt's chunk has no outputs, nor has an abort: the counts are reported all the same.
+            self._report(
+                outputs, has_changed=not outputs and self._meter.has_changed(self._scheduler)
+            )
             # Behind the step: it may be the one that a pause waits for, and there may be no other turn.
-            self._settle_pauses()
+            self._complete_pauses()
         self._report(self._scheduler.abort_all())
 
-    def _patience(self) -> float | None:
+    def _receive_timeout_s(self) -> float | None:
         """How long to wait for a command: not at all while there is work."""
         if self._scheduler.has_work:
             return 0.0
@@ -164,12 +167,12 @@ class EngineLoop:
         try:
             return self._runner.forward(plan.to_batch(self._block_size))
         except Exception:
-            self._report(self._scheduler.fail(plan))  # they know why; the others learn that it died
+            self._report(self._scheduler.fail(plan))  # the others get that the engine died
             raise
 
-    def _report(self, outputs: list[SequenceOutput], *, has_news: bool = False) -> None:
+    def _report(self, outputs: list[SequenceOutput], *, has_changed: bool = False) -> None:
         kv_events = self._take_kv_events()
-        if outputs or kv_events or has_news:
+        if outputs or kv_events or has_changed:
             load = self._meter.read(self._scheduler)
             stats = self._meter.take_stats(self._scheduler)
             self._emit(StepOutput(outputs=outputs, load=load, stats=stats, kv_events=kv_events))
@@ -216,7 +219,7 @@ class EngineLoop:
 
     def _add(self, request: Request) -> None:
         self._scheduler.add(request)
-        if request.grammar is not None or request.thought is not None:
+        if request.grammar is not None or request.reasoning is not None:
             self._grammars.order(request.engine_id, request.grammar, request.eos_token_ids)
 
     def _abort(self, command: Abort) -> list[SequenceOutput]:
@@ -239,8 +242,8 @@ class EngineLoop:
                 self._scheduler.admission = Admission.CLOSED
         return []
 
-    def _settle_pauses(self) -> None:
-        """Answer who asked for a pause once the condition of the last one holds."""
+    def _complete_pauses(self) -> None:
+        """Reply to pauses once the condition of the last one holds."""
         if not self._pending_pauses:
             return
         if self._scheduler.admission is Admission.STARTED and self._scheduler.has_started_work:

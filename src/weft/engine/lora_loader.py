@@ -51,7 +51,7 @@ class LoraLoader:
 
 
 def _check_room(path: Path, free: int) -> None:
-    """An adapter with an embedding and a head of its own is larger than what is kept free for it."""
+    """An adapter with an embedding and a head of its own is larger than what is reserved for it."""
     file = path / WEIGHTS_FILE
     needed = _BYTES_PER_BYTE * file.stat().st_size if file.is_file() else 0
     if needed > free:

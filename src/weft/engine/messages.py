@@ -46,7 +46,7 @@ class Add(msgspec.Struct, frozen=True, tag=True):
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """End whole requests, or one answer of a request when `index` is given. Unknown ids are no-ops.
 
-    `is_silent` asks for no final output: the front has already ended the answer itself.
+    With `is_silent` there is no final output: the front has already ended the answer itself.
     """
 
     engine_ids: list[str]
@@ -106,7 +106,7 @@ Command = Call | Add | Abort | RemoveLora | Stop
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The news of one step, and the load after it."""
+    """What one step emits, and the load after it."""
 
     outputs: list[SequenceOutput]
     load: EngineLoad
@@ -117,7 +117,7 @@ class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 class Reply(msgspec.Struct, frozen=True, tag=True):
     """The answer to a `Call`; `load` comes with the answer to a ping.
 
-    `refusal` is the caller's mistake in one sentence, `is_missing` tells that nothing is there.
+    `refusal` is the caller's mistake in one sentence, `is_missing` where nothing is there.
     """
 
     call_id: int
@@ -134,7 +134,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The engine cannot go on; `message` is one line, `is_config` tells a user's mistake from ours."""
+    """The engine cannot go on; `message` is one line, `is_config` where it is the user's mistake."""
 
     message: str
     is_config: bool = False

@@ -1,6 +1,6 @@
 """The engine's child process: `python -m weft.engine.process`, configuration on stdin.
 
-Started by `Child` only. It leaves the terminal's signals to the front, which drains and then says
+Started by `EngineChild` only. It leaves the terminal's signals to the front, which drains and then sends
 `Stop`: from the first moment on, so that what it runs is imported after that.
 """
 
@@ -10,10 +10,10 @@ from importlib import import_module
 
 
 def main() -> int:
-    """Run one engine until it is told to stop. The exit status is 0 only then."""
+    """Run one engine until `Stop`. The exit status is 0 only then."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
-    status: int = import_module("weft.engine.run").run()
+    status: int = import_module("weft.engine.process_main").run()
     return status
 
 

@@ -3,7 +3,7 @@
 Each row is handled alone and in full, so it cannot depend on the rows beside it. The order of
 transformations is the one users of this field expect: masks, bias, penalties, then temperature,
 min-p, top-k, top-p, then the draw. Log-probabilities are of the model's own logits, before all that,
-unless the engine's mode says otherwise; but where there is a grammar, what it does not allow has no
+unless the engine's mode is another; but where there is a grammar, what it does not allow has no
 probability for them either.
 
 A drafted token's row was computed as if the draft were right. So each sequence is sampled and
@@ -26,7 +26,7 @@ from weft.core.config import LogprobsMode
 from weft.core.types import LogprobRow
 from weft.engine.constraints.grammar import GrammarFailed
 from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, Result, SampledRow
-from weft.engine.scheduling.sequence import Sequence, Status
+from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 
 log = logging.getLogger("weft.engine")
 
@@ -39,7 +39,7 @@ _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 @dataclass(frozen=True, slots=True)
 class StepSampler:
-    """`backend` handles the logits that it computed; `mode` says what is reported of them."""
+    """`backend` handles the logits that it computed; `mode` is what is reported of them."""
 
     backend: Sampler
     mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
@@ -60,7 +60,7 @@ class StepSampler:
             depth += 1
 
     def sample(self, logits: Rows, plan: Plan) -> list[Result]:
-        """Choose a token for every entry that reaches its sequence's end, and score what was asked for."""
+        """Choose a token for every entry that reaches its sequence's end, and score what was requested."""
         counts = [entry.num_leading + entry.samples for entry in plan.entries]
         ends = list(itertools.accumulate(counts))
         num_rows, vocab_size = logits.shape
@@ -162,7 +162,7 @@ class StepSampler:
 
 
 def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
-    """Whether the entry asks for one token and no more, from its row as it is, by temperature alone."""
+    """Whether one token is wanted of the entry and no more, from its row as it is, by temperature alone."""
     if not entry.samples or entry.num_leading:
         return False
     sequence = entry.sequence
@@ -231,7 +231,7 @@ def early_ends(sequence: Sequence) -> list[int]:
 
 
 def noise_key(seed: int, position: int) -> int:
-    """What tells the noise of one output position from that of all others; 64 bits."""
+    """The key of the noise of one output position, unlike that of all others; 64 bits."""
     return _mix_int(_mix_int(seed + _GAMMA) + position * _GAMMA)
 
 
@@ -252,7 +252,7 @@ class _Chain:
 
     def is_right(self, depth: int) -> bool:
         """Whether the token just committed is the draft's `depth`-th, and more may follow."""
-        if self.sequence.status is not Status.RUNNING or depth >= len(self.draft_token_ids):
+        if self.sequence.status is not SequenceStatus.RUNNING or depth >= len(self.draft_token_ids):
             return False
         return self.sequence.token_ids[-1] == self.draft_token_ids[depth]
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.types import OpenThought, Request, RequestOptions, SamplingParams
+from weft.core.types import OpenReasoning, Request, RequestOptions, SamplingParams
 from weft.rpc.boundary import Context
 from weft.rpc.convert.incoming import ServerInfo
 from weft.rpc.convert.outgoing import not_on_this_wire
@@ -65,7 +65,7 @@ def with_reasoning(request: Request, options: RequestOptions) -> Request:
     return msgspec.structs.replace(
         request,
         reasoning_ended=options.reasoning_ended,
-        thought=None if end is None else OpenThought(end=str(end), end_token_ids=[]),
+        reasoning=None if end is None else OpenReasoning(end=str(end), end_token_ids=[]),
     )
 
 
@@ -73,13 +73,13 @@ def to_reasoning(
     server: ServerInfo, request: Request
 ) -> tuple[SamplingParams, list[tuple[str, str | bytes]]]:
     """What the parameters and the metadata of a call are, so that `server` does as was asked."""
-    ended, thought = request.reasoning_ended, request.thought
+    ended, reasoning = request.reasoning_ended, request.reasoning
     if server.is_ours:
         metadata: list[tuple[str, str | bytes]] = []
         if ended is not None:
             metadata.append((REASONING_ENDED_METADATA, "true" if ended else "false"))
-        if thought is not None:
-            metadata.append((REASONING_END_METADATA, thought.end.encode()))
+        if reasoning is not None:
+            metadata.append((REASONING_END_METADATA, reasoning.end.encode()))
         return request.params, metadata
     if ended and _has_constraint(request.params):
         return msgspec.structs.replace(request.params, grammar_from_first_token=True), []

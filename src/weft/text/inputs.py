@@ -101,7 +101,7 @@ class SamplingInputs:
             trace_headers=options.trace_headers,
             lora_request=options.lora_request,
             bad_token_ids=self._bad_token_ids(resolved.bad_words or ()),
-            thought=read_reasoning(
+            reasoning=read_reasoning(
                 resolved,
                 options.reasoning_ended,
                 options.reasoning_parser_kwargs,

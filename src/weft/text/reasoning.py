@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.errors import BadRequest
-from weft.core.types import OpenThought, SamplingParams
+from weft.core.types import OpenReasoning, SamplingParams
 from weft.text.tokenizer import Tokenizer
 
 MAX_END_CHARS = 64
@@ -18,7 +18,7 @@ def read_reasoning(
     kwargs: Mapping[str, Any] | None,
     prompt_token_ids: list[int],
     tokenizer: Tokenizer | None,
-) -> OpenThought | None:
+) -> OpenReasoning | None:
     """What the answer begins with, by the arguments of `EngineClient.generate`; None for no reasoning."""
     if not (reasoning_ended is None or isinstance(reasoning_ended, bool)):
         raise BadRequest("reasoning_ended", "reasoning_ended must be true, false or None")
@@ -44,7 +44,7 @@ def read_reasoning(
     if reasoning_ended is None:
         tail = tokenizer.decode(prompt_token_ids[-_TAIL_TOKENS:], skip_special_tokens=False)
         reasoning_ended = tail.rstrip().endswith(end.rstrip())
-    return None if reasoning_ended else OpenThought(end=end, end_token_ids=token_ids)
+    return None if reasoning_ended else OpenReasoning(end=end, end_token_ids=token_ids)
 
 
 def _check_budget(params: SamplingParams, end: str | None) -> None:

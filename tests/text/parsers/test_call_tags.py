@@ -9,14 +9,14 @@ import pytest
 from tests.engine.test_structured_output import EOS, TOKENIZER, VOCAB
 from tests.text.parsers.taking_apart import cuts, feed_all, join
 from tests.text.parsers.test_round_trip import WRITERS
-from weft.engine.constraints.grammar import GrammarState, Vocabulary, build
+from weft.engine.constraints.grammar import GrammarState, GrammarVocabulary, build
 from weft.engine.constraints.structural_tag import to_grammar
 from weft.text.parsers.call_tags import call_tag
 from weft.text.parsers.forms.tagged_calls import TaggedCalls
 from weft.text.parsers.table import TOOL_PARSERS, make_output_parser
 from weft.text.parsers.tool_families import ALIASES
 
-VOCABULARY = Vocabulary.read(TOKENIZER, VOCAB, EOS)
+VOCABULARY = GrammarVocabulary.read(TOKENIZER, VOCAB, EOS)
 FAMILIES = sorted(TOOL_PARSERS.keys() - ALIASES.keys())
 # Members of every type; the first may be left out, so what stands before the second may be missing.
 WEATHER = {

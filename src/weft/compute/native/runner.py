@@ -286,7 +286,7 @@ def _prepared(spec: ModelSpec, weights: Weights) -> Iterator[tuple[str, Tensor]]
 def native_spec(
     spec: ModelSpec, dtype: str, max_model_len: int, rounding: Rounding = Rounding()
 ) -> _core.ModelSpec:
-    """What the core computes, and of which it tells the sizes."""
+    """What the core computes, and reports the sizes of."""
     native = _core.ModelSpec()
     for field in _SAME:
         setattr(native, field, getattr(spec, field))

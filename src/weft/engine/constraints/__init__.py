@@ -1,1 +1,1 @@
-"""What an answer may look like: grammars, structural tags, and thoughts that come before."""
+"""What an answer may look like: grammars, structural tags, and the reasoning that comes before."""

@@ -47,9 +47,9 @@ class GrammarChecker:
         self._setup: str | None = None
         self._is_closed = False
 
-    async def check(self, asked: StructuredOutputsParams) -> str:
+    async def check(self, params: StructuredOutputsParams) -> str:
         """The grammar's text. `BadRequest`, named after the constraint, when there is none in bounds."""
-        line = _to_line(asked)
+        line = _to_line(params)
         text = self._cache.get(line)
         if text is not None:
             return text
@@ -57,11 +57,11 @@ class GrammarChecker:
         answer = await asyncio.wrap_future(self._threads.submit(self._ask, line))
         if answer is None:
             raise BadRequest(
-                kind_of(asked),
-                f"{kind_of(asked)} takes more than {self._time_limit_s:g} s, or too much memory, to build",
+                kind_of(params),
+                f"{kind_of(params)} takes more than {self._time_limit_s:g} s, or too much memory, to build",
             )
         if "grammar" not in answer:
-            raise BadRequest(kind_of(asked), f"{kind_of(asked)} is refused: {answer['error']}")
+            raise BadRequest(kind_of(params), f"{kind_of(params)} is refused: {answer['error']}")
         self._cache.put(line, answer["grammar"])
         return answer["grammar"]
 
@@ -80,7 +80,7 @@ class GrammarChecker:
                 raise Unavailable("the server is shutting down")
             worker = self._idle.pop() if self._idle else None
         if worker is None:
-            worker = Worker("weft.engine.constraints.worker", self._setup_line())
+            worker = Worker("weft.engine.constraints.check_worker", self._setup_line())
         answer = worker.ask(line)
         with self._lock:
             is_kept = answer is not None and not self._is_closed
@@ -133,10 +133,10 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def _to_line(asked: StructuredOutputsParams) -> str:
-    kind = kind_of(asked)
-    value = schema_of(asked.json) if kind == "json" else getattr(asked, kind)
+def _to_line(params: StructuredOutputsParams) -> str:
+    kind = kind_of(params)
+    value = schema_of(params.json) if kind == "json" else getattr(params, kind)
     return (
-        json.dumps({"kind": kind, "value": value, "whitespace_pattern": asked.whitespace_pattern})
+        json.dumps({"kind": kind, "value": value, "whitespace_pattern": params.whitespace_pattern})
         + "\n"
     )

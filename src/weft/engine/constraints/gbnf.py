@@ -1,6 +1,6 @@
 """GBNF, the notation with `root ::=`, written again as Lark that accepts the same texts.
 
-Lark's terminals take the longest match and do not go back, which GBNF does not ask for. So every
+Lark's terminals take the longest match and do not go back, which is not so in GBNF. So every
 terminal written here is one character wide: the grammar alone decides, and nothing is lost.
 """
 

@@ -1,4 +1,4 @@
-"""Grammars in the engine: built on a thread beside the loop, kept for reuse, followed token by token.
+"""Grammars in the engine: built on a thread beside the loop, cached, followed token by token.
 
 A grammar says which tokens may come next. Its state belongs to one sequence, moves only when a token
 is committed, and so outlives preemption: the tokens are still there, and are not taken in again.
@@ -33,7 +33,7 @@ class GrammarFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class GrammarVocabulary:
     """The tokenizer as the library sees it, and the width of the model's logits.
 
     `hidden_ids` stand for the end of the sequence where the model has no token for it: the library
@@ -63,7 +63,9 @@ class Vocabulary:
         return {name: i for name, i in names.items() if name and name != f"<[{i}]>"}
 
     @classmethod
-    def read(cls, tokenizer_json: str, width: int, eos_token_ids: Sequence[int]) -> "Vocabulary":
+    def read(
+        cls, tokenizer_json: str, width: int, eos_token_ids: Sequence[int]
+    ) -> "GrammarVocabulary":
         """Build from the text of tokenizer.json."""
         if eos_token_ids:
             try:
@@ -89,7 +91,7 @@ def _least_useful(tokenizer: LLTokenizer) -> int:
     return next((token_id for token_id in ids if tokenizer.is_special_token(token_id)), ids[0])
 
 
-def build(vocabulary: Vocabulary, text: str) -> LLMatcher:
+def build(vocabulary: GrammarVocabulary, text: str) -> LLMatcher:
     """A matcher at its start. `GrammarFailed` says what is wrong with the text."""
     # What one step may take, about 15 ms at most, and all that a grammar may learn, about 100 MB.
     limits = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
@@ -117,7 +119,7 @@ class GrammarState:
     __slots__ = ("_end_ids", "_error", "_has_ended", "_job", "_mask", "_matcher", "_vocabulary")
 
     def __init__(
-        self, matcher: LLMatcher, vocabulary: Vocabulary, end_ids: Sequence[int] = ()
+        self, matcher: LLMatcher, vocabulary: GrammarVocabulary, end_ids: Sequence[int] = ()
     ) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
@@ -193,11 +195,11 @@ def _compute_all(states: list[GrammarState]) -> None:
 class Grammar:
     """A grammar that is ready: it starts as many sequences as one likes.
 
-    `matcher` is None where nothing is asked of the form, and only the vocabulary was waited for.
+    `matcher` is None where the form is free, and only the vocabulary was waited for.
     """
 
     matcher: LLMatcher | None
-    vocabulary: Vocabulary
+    vocabulary: GrammarVocabulary
     num_uses: int = 0
 
     def start(self, end_ids: Sequence[int] = ()) -> GrammarState | None:
@@ -218,24 +220,28 @@ class GrammarCompiler:
     """
 
     def __init__(
-        self, read_vocabulary: Callable[[Sequence[int]], Vocabulary], wake: Callable[[], None]
+        self,
+        read_vocabulary: Callable[[Sequence[int]], GrammarVocabulary],
+        wake: Callable[[], None],
     ) -> None:
+        self.num_pending = 0  # ordered, and not taken yet
         self._wake = wake
         self._ready: queue.SimpleQueue[tuple[str, str | None, Grammar | str]] = queue.SimpleQueue()
-        self._kept: OrderedDict[str, Grammar] = OrderedDict()
+        self._cache: OrderedDict[str, Grammar] = OrderedDict()
         self._num_bytes = 0
         self._builder = ThreadPoolExecutor(1, "weft-grammar")
         self.mask_pool = ThreadPoolExecutor(1, "weft-mask")  # its thread starts with its first use
         self._read_vocabulary = read_vocabulary
-        self._vocabulary: Future[Vocabulary] | None = None
+        self._vocabulary: Future[GrammarVocabulary] | None = None
 
     def order(self, engine_id: str, text: str | None, eos_token_ids: Sequence[int]) -> None:
-        """Ask for a grammar (None: for the vocabulary); `take_ready` gives it, at once if it is kept."""
+        """Ask for a grammar (None: for the vocabulary); `take_ready` gives it, at once if it is cached."""
+        self.num_pending += 1
         if self._vocabulary is None:
             self._vocabulary = self._builder.submit(self._read_vocabulary, eos_token_ids)
-        grammar = None if text is None else self._kept.get(text)
+        grammar = None if text is None else self._cache.get(text)
         if text is not None and grammar is not None and grammar.num_uses < _MAX_USES:
-            self._kept.move_to_end(text)
+            self._cache.move_to_end(text)
             grammar.num_uses += 1
             self._ready.put((engine_id, text, grammar))
         else:
@@ -246,9 +252,10 @@ class GrammarCompiler:
         ready = []
         while not self._ready.empty():
             engine_id, text, made = self._ready.get()
-            if text is not None and isinstance(made, Grammar) and made is not self._kept.get(text):
-                self._keep(text, made)
+            if text is not None and isinstance(made, Grammar) and made is not self._cache.get(text):
+                self._put(text, made)
             ready.append((engine_id, made))
+        self.num_pending -= len(ready)
         return ready
 
     def close(self) -> None:
@@ -260,21 +267,21 @@ class GrammarCompiler:
 
     @property
     def num_bytes(self) -> int:
-        """What the kept grammars are reckoned to hold."""
+        """What the cached grammars are reckoned to hold."""
         return self._num_bytes
 
-    def _keep(self, text: str, grammar: Grammar) -> None:
-        """Keep it for reuse, and let go of those that were not used for the longest time."""
-        if text in self._kept:
+    def _put(self, text: str, grammar: Grammar) -> None:
+        """Cache it for reuse, and drop the least recently used."""
+        if text in self._cache:
             self._num_bytes -= _cost(text)
-        self._kept[text] = grammar
-        self._kept.move_to_end(text)
+        self._cache[text] = grammar
+        self._cache.move_to_end(text)
         self._num_bytes += _cost(text)
         while self._num_bytes > MAX_CACHE_BYTES:
-            oldest, _ = self._kept.popitem(last=False)
+            oldest, _ = self._cache.popitem(last=False)
             self._num_bytes -= _cost(oldest)
 
-    def _build(self, engine_id: str, text: str | None, read: Future[Vocabulary]) -> None:
+    def _build(self, engine_id: str, text: str | None, read: Future[GrammarVocabulary]) -> None:
         made: Grammar | str
         try:
             with panics_as(ValueError):
@@ -282,7 +289,7 @@ class GrammarCompiler:
             made = Grammar(None if text is None else build(vocabulary, text), vocabulary)
         except GrammarFailed as error:
             made = str(error)
-        except ValueError as error:  # with a grammar, the front has said so already
+        except ValueError as error:  # with a grammar, the front has refused it already
             made = f"no text of this tokenizer can be followed ({one_line(str(error))})"
         except Exception:
             log.exception("a grammar could not be built: engine_id=%s", engine_id)

@@ -17,7 +17,7 @@ _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 _FREE = ("any_text", "triggered_tags")
 # A model can write white space for ever. One space behind a comma and a colon is how most were taught calls.
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-# Every type of format, and what it may say of itself.
+# Every type of format, and the keys that it may have.
 _KEYS = {
     "const_string": {"value"},
     "json_schema": {"json_schema"},
@@ -124,7 +124,7 @@ class _Writer:
         return f"({ended} | {alone} {self._literal(end)})"
 
     def _any_text(self, part: _Part, end: str) -> str:
-        del part  # it says no more than that
+        del part  # there is no more in it
         return self._free([], end, then=None)
 
     def _or(self, part: _Part, end: str) -> str:

@@ -1,4 +1,4 @@
-"""From what a caller asked an answer to look like to the text that the grammar library builds from."""
+"""From a request's constraint to the text that the grammar library builds from."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def to_grammar_text(
 
 
 def _json_grammar(schema: dict[str, Any], whitespace_pattern: str | None) -> str:
-    """Without whitespace unless asked for: a model can write it for ever and say nothing."""
+    """Without whitespace unless requested: a model can write it for ever and say nothing."""
     if whitespace_pattern is None:
         return str(
             LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})

@@ -1,4 +1,4 @@
-"""`Child`: the engine's process, from before it is known what it will compute until it has been told.
+"""`EngineChild`: the engine's process, from before it is known what it will compute until it is launched.
 
 It is started first of all: what it imports takes as long as finding the model does, and runs beside it.
 """
@@ -21,7 +21,7 @@ from weft.engine.messages import MAX_FRAME_BYTES, Launch
 log = logging.getLogger("weft.engine")
 
 # BLAS threads that wait for each other spin: beside other work on two cores, a step of embedded:tiny
-# took 6 ms with one thread and 175 ms with two. What the user's environment says comes first.
+# took 6 ms with one thread and 175 ms with two. The user's environment comes first.
 _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -29,7 +29,7 @@ _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 _SHORT_DIRECTORY = "/tmp"  # noqa: S108 - a fresh directory is made inside, for us alone
 
 
-class Child:
+class EngineChild:
     """Made by `spawn`. It lives no longer than we do: its standard input is a pipe from here."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -45,7 +45,7 @@ class Child:
         self.events.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
 
     @classmethod
-    async def spawn(cls) -> "Child":
+    async def spawn(cls) -> "EngineChild":
         """Start it. Until `launch` it reads nothing and loads nothing."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -58,7 +58,7 @@ class Child:
         return cls(process)
 
     async def launch(self, config: EngineConfig) -> None:
-        """Tell it what to load. It begins at once, and says how that went when somebody listens."""
+        """Send it what to load. It begins at once, and its events wait for whoever listens."""
         self._directory = _socket_directory()
         # Before the child knows of them: what is sent when it is ready finds it connected.
         self.commands.bind(f"ipc://{self._directory}/commands")
@@ -67,7 +67,7 @@ class Child:
             directory=str(self._directory), config=config, log_level=log.getEffectiveLevel()
         )
         assert self.process.stdin is not None
-        if self.process.stdin.is_closing():  # it died already: whoever awaits its exit will say so
+        if self.process.stdin.is_closing():  # it died already: whoever awaits its exit reports that
             return
         self.process.stdin.write(launch.to_frame())
         with suppress(ConnectionError):

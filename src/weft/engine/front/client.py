@@ -118,7 +118,7 @@ class FrontClient(EngineClient):
 
     @abstractmethod
     async def wait_closed(self) -> None:
-        """Return when the engine is gone, after `shutdown` or its death."""
+        """Return when the engine has ended, after `shutdown` or its death."""
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -216,9 +216,9 @@ class FrontClient(EngineClient):
             if held is not None:  # and not before: with the next command the engine may drop it
                 self._loras.release(held)
 
-    async def _with_grammar(self, request: Request, asked: StructuredOutputsParams) -> Request:
-        """The request as the engine takes it: with the grammar, and no longer with the wish."""
-        grammar = await self._grammars.check(asked)
+    async def _with_grammar(self, request: Request, constraint: StructuredOutputsParams) -> Request:
+        """The request as the engine takes it: with the grammar in place of the constraint."""
+        grammar = await self._grammars.check(constraint)
         params = msgspec.structs.replace(request.params, structured_outputs=None)
         return msgspec.structs.replace(request, params=params, grammar=grammar)
 
@@ -259,7 +259,7 @@ class FrontClient(EngineClient):
 
     @property
     def errored(self) -> bool:
-        """See `EngineClient`. An engine that was told to stop is not in error."""
+        """See `EngineClient`. An engine that was shut down is not in error."""
         return self._dead_error is not None and not self._is_closing
 
     @property
@@ -360,7 +360,7 @@ class FrontClient(EngineClient):
         self._check_alive()
         return await self._calls.send(command)
 
-    # -- what the engine says -----------------------------------------------------------------
+    # -- events of the engine ----------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
         self._calls.last_event_at = time.monotonic()
@@ -416,7 +416,7 @@ class FrontClient(EngineClient):
             self._pace.wake_soon(opened)
 
     def _die(self, error: WeftError) -> None:
-        """The engine is gone: everyone who waits for it learns so, once."""
+        """The engine is dead: everyone who waits for it gets the error, once."""
         if self._dead_error is not None:
             return
         self._dead_error = error

@@ -1,4 +1,4 @@
-"""`KvEventFeed`: keeps the last changes of the prefix cache, for subscribers who come late or fall behind."""
+"""`KvEventFeed`: buffers the last changes of the prefix cache, for subscribers who come late or fall behind."""
 
 import asyncio
 from collections import deque
@@ -9,21 +9,21 @@ import msgspec
 from weft.core.errors import Overloaded
 from weft.core.types import KvEventBatch
 
-MAX_KEPT_BATCHES = 10_000  # what vLLM's publisher keeps for replay
+MAX_BUFFERED_BATCHES = 10_000  # what vLLM's publisher buffers for replay
 # A batch holds up to a step's tokens: ten thousand large steps would take gigabytes.
-MAX_KEPT_BYTES = 16 << 20
+MAX_BUFFERED_BYTES = 16 << 20
 
 
 class KvEventFeed:
     """A ring of batches, and the subscribers who read from it. Lives on one event loop.
 
     Subscribers have nothing of their own but a place in the ring, so its bounds are those of all. It
-    keeps bytes: as objects, ten thousand batches of short prompts took 65 MiB, and take 5.
+    holds bytes: as objects, ten thousand batches of short prompts took 65 MiB, and take 5.
     """
 
     def __init__(self) -> None:
-        self._kept: deque[bytes] = deque()
-        self._num_kept_bytes = 0
+        self._buffer: deque[bytes] = deque()
+        self._num_buffered_bytes = 0
         self._num_published = 0
         self._waiting: set[asyncio.Future[None]] = set()
         self._error: BaseException | None = None
@@ -31,28 +31,28 @@ class KvEventFeed:
         self._decoder = msgspec.msgpack.Decoder(KvEventBatch)
 
     def publish(self, batch: KvEventBatch) -> None:
-        """Keep a batch for every subscriber; never waits."""
+        """Buffer a batch for every subscriber; never waits."""
         encoded = self._encoder.encode(batch)
-        self._kept.append(encoded)
-        self._num_kept_bytes += len(encoded)
+        self._buffer.append(encoded)
+        self._num_buffered_bytes += len(encoded)
         self._num_published += 1
-        while len(self._kept) > MAX_KEPT_BATCHES or (
-            self._num_kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1
+        while len(self._buffer) > MAX_BUFFERED_BATCHES or (
+            self._num_buffered_bytes > MAX_BUFFERED_BYTES and len(self._buffer) > 1
         ):
-            self._num_kept_bytes -= len(self._kept.popleft())
+            self._num_buffered_bytes -= len(self._buffer.popleft())
         self._wake()
 
     def close(self, error: BaseException) -> None:
-        """End every subscription with `error`, behind what is kept."""
+        """End every subscription with `error`, behind what is buffered."""
         self._error = error
         self._wake()
 
     async def subscribe(
         self, start_sequence_number: int | None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """Kept batches from `start_sequence_number` on (None: none of them), then new ones.
+        """Buffered batches from `start_sequence_number` on (None: none of them), then new ones.
 
-        Raises `Overloaded` once what is to come next is kept no longer.
+        Raises `Overloaded` once what is to come next was dropped.
         """
         place = self._num_published if start_sequence_number is None else self._first
         while True:
@@ -61,7 +61,7 @@ class KvEventFeed:
                     raise Overloaded(
                         f"subscriber left {self._num_published - place} batches unread"
                     )
-                batch = self._decoder.decode(self._kept[place - self._first])
+                batch = self._decoder.decode(self._buffer[place - self._first])
                 place += 1
                 if batch.sequence_number >= (start_sequence_number or 0):
                     yield batch
@@ -76,8 +76,8 @@ class KvEventFeed:
 
     @property
     def _first(self) -> int:
-        """The place of the oldest batch that is kept."""
-        return self._num_published - len(self._kept)
+        """The place of the oldest batch in the buffer."""
+        return self._num_published - len(self._buffer)
 
     def _wake(self) -> None:
         for woken in self._waiting:

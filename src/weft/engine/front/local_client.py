@@ -123,7 +123,7 @@ class LocalClient(FrontClient):
         try:
             self._event_loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            log.debug("the event loop is closed: nobody is left to tell")
+            log.debug("the event loop is closed: an event is dropped")
 
     def _on_closed(self) -> None:
         self._die(EngineDead("the engine was shut down"))

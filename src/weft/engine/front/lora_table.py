@@ -37,30 +37,30 @@ class _Entry:
     request: LoRARequest
     load: LoadedAdapter | None = None
     task: asyncio.Task[None] | None = None
-    is_begun: bool = False  # the engine was told: the task cannot be called off any more
+    is_begun: bool = False  # the engine has the command: the task cannot be called off any more
     num_waiting: int = 0
     used_at: int = 0  # orders entries by last use
     is_pinned: bool = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may give way to another."""
+        """Whether it may be evicted for another."""
         is_free = self.load is not None and not self.load.num_open
         return is_free and not self.num_waiting and not self.is_pinned
 
 
 class LoraTable:
-    """One event loop owns it. `ask` has the engine load a path under an id; `send` never blocks."""
+    """One event loop owns it. `load` has the engine load a path under an id; `send` never blocks."""
 
     def __init__(
         self,
         config: EngineConfig,
-        ask: Callable[[int, str], Awaitable[Reply]],
+        load: Callable[[int, str], Awaitable[Reply]],
         send: Callable[[Command], None],
     ) -> None:
         self._limits = config.lora_config
         self._model = config.model_config
-        self._ask = ask
+        self._send_load = load
         self._send = send
         self._entries: dict[str, _Entry] = {}
         self._arriving: dict[str, _Entry] = {}  # never loaded yet, or to take another's place
@@ -116,7 +116,7 @@ class LoraTable:
         return True
 
     async def pin(self, lora_int_id: int) -> bool:
-        """Keep an adapter loaded whatever else is asked for. False if none has that id."""
+        """Keep an adapter loaded whatever else is requested. False if none has that id."""
         name = self._named(lora_int_id)
         if name is None:
             return False
@@ -147,7 +147,7 @@ class LoraTable:
             )
 
     def fail(self, error: BaseException) -> None:
-        """The engine is gone: whoever waits for room gets `error`."""
+        """The engine is dead: whoever waits for room gets `error`."""
         self._error = error
         self._has_room.set()
 
@@ -252,7 +252,7 @@ class LoraTable:
         entry.is_begun = True
         self._num_loading += 1
         try:
-            reply = await self._ask(load.lora_id, request.lora_path)
+            reply = await self._send_load(load.lora_id, request.lora_path)
         finally:
             self._num_loading -= 1
         if reply.refusal is None:
@@ -268,7 +268,7 @@ class LoraTable:
             self._retire(former)
 
     def _make_room(self) -> bool:
-        """Whether one more may be loaded; the idle one that was used least lately gives way."""
+        """Whether one more may be loaded; the least recently used idle one is evicted for it."""
         if self._error is not None:
             raise self._error
         assert self._limits is not None

@@ -22,11 +22,11 @@ OutputT_co = TypeVar("OutputT_co", RequestOutput, PoolingRequestOutput, covarian
 
 
 class Stream(Protocol[OutputT_co]):
-    """The news of one request, as it comes from the engine."""
+    """The outputs of one request, as they come from the engine."""
 
     @property
     def due(self) -> Due:
-        """When its reader is to hear of what was pushed and is not told yet."""
+        """When its reader is to be woken for what was pushed and not popped."""
         ...
 
     @property
@@ -40,7 +40,7 @@ class Stream(Protocol[OutputT_co]):
         ...
 
     def push(self, output: SequenceOutput) -> bool:
-        """Take one step's news. True when the engine is to be told that the answer has ended."""
+        """Take an output of one step. True when the engine has to be sent that the answer has ended."""
         ...
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
@@ -52,7 +52,7 @@ class Stream(Protocol[OutputT_co]):
         ...
 
     def abort(self) -> None:
-        """End it at the caller's wish."""
+        """End it because the caller aborts."""
         ...
 
 
@@ -92,7 +92,7 @@ class OpenRequest:
             self.observed.take(index, num_tokens, reason or given_up)
 
     async def wait(self) -> None:
-        """Return when there is news; raise the error if that is it."""
+        """Return when the reader is woken; raise the error if there is one."""
         await self.wakeup.wait()
         self.wakeup.clear()
         if self.error is not None:
@@ -172,7 +172,7 @@ class OpenRequests:
         return opened
 
     def count_prefilled(self, opened: OpenRequest) -> None:
-        """The request's prompt waits no longer: it has its first output, or is gone."""
+        """The request's prompt waits no longer: it has its first output, or has ended."""
         if opened.waits_for_prefill:
             opened.waits_for_prefill = False
             self._num_queued_tokens -= len(opened.request.prompt_token_ids)
@@ -198,7 +198,7 @@ class Timer(Protocol):
 
 
 class Loop(Protocol):
-    """What is asked of an event loop: its clock, and a call at a time of that clock."""
+    """What is needed of an event loop: its clock, and a call at a time of that clock."""
 
     def time(self) -> float:
         """Seconds."""
@@ -212,7 +212,7 @@ class Loop(Protocol):
 class Pace:
     """Wakes the readers of all streams.
 
-    A stream that has told nothing for `interval_s` tells its news at once, and so do answers that begin
+    A stream that emitted nothing for `interval_s` emits at once, and so do answers that begin
     and end. What comes sooner waits for the rest of the interval and leaves in one piece. So a model
     whose steps take longer is never waited for, and no token waits longer than the interval.
     One timer serves all: who waits when it is due goes with it, a little early.
@@ -244,7 +244,7 @@ class Pace:
             self._wait_until(due_at)
 
     def forget(self, opened: OpenRequest) -> None:
-        """The reader has gone."""
+        """The reader has left."""
         self._waiting.pop(opened, None)
 
     def _wait_until(self, due_at: float) -> None:

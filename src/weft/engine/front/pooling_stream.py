@@ -1,4 +1,4 @@
-"""The front half of one pooling request: what the engine says of it, made into its one output."""
+"""The front half of one pooling request: the engine's outputs, made into its one output."""
 
 from weft.core.types import FinishReason, PoolingRequestOutput, Request, SequenceOutput
 from weft.text.outputs import Due
@@ -37,7 +37,7 @@ class PoolingStream:
         return 0, FinishReason.STOP if self._output.data else FinishReason.ABORT
 
     def push(self, output: SequenceOutput) -> bool:
-        """Take the engine's news; never a reason to stop it."""
+        """Take an output of the engine; never a reason to stop it."""
         if self.is_finished:
             return False
         if output.finish_reason is FinishReason.ERROR:

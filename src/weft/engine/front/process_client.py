@@ -13,7 +13,7 @@ import zmq
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead, WeftError
 from weft.core.metrics import Metrics
-from weft.engine.front.child import Child
+from weft.engine.front.child import EngineChild
 from weft.engine.front.client import FrontClient
 from weft.engine.messages import Command, Event, Failed
 from weft.model.open import Checkpoint
@@ -34,7 +34,7 @@ class ProcessClient(FrontClient):
         self,
         config: EngineConfig,
         tokenizer: Tokenizer,
-        child: Child,
+        child: EngineChild,
         metrics: Metrics | None = None,
     ) -> None:
         super().__init__(config, tokenizer, metrics)
@@ -54,13 +54,13 @@ class ProcessClient(FrontClient):
         checkpoint: Checkpoint,
         config: EngineConfig,
         metrics: Metrics | None = None,
-        child: Child | None = None,
+        child: EngineChild | None = None,
     ) -> "ProcessClient":
         """Start the child and wait until its model is loaded. `child` was launched with `config` already.
 
-        Raises `ConfigError` when the child says that the model cannot run, `EngineDead` when it dies.
+        Raises `ConfigError` when the child reports that the model cannot run, `EngineDead` when it dies.
         """
-        process = await Child.spawn() if child is None else child
+        process = await EngineChild.spawn() if child is None else child
         try:
             if child is None:
                 await process.launch(config)
@@ -102,7 +102,7 @@ class ProcessClient(FrontClient):
         self._tasks.append(asyncio.create_task(self._await_exit()))
 
     def _take_events(self) -> None:
-        """Handle what has arrived. The socket's file says once that something has, so all must be taken."""
+        """Handle what has arrived. The socket's file is readable once for all of it, so all must be taken."""
         for _ in range(_MAX_FRAMES):
             if self._events.closed or not int(self._events.get(zmq.EVENTS)) & zmq.POLLIN:
                 return
@@ -116,7 +116,7 @@ class ProcessClient(FrontClient):
     async def _await_exit(self) -> None:
         status = await self._child.process.wait()
         num_frames = None
-        while num_frames != self._num_frames:  # what it said just before it left
+        while num_frames != self._num_frames:  # events sent just before its end
             num_frames = self._num_frames
             await asyncio.sleep(_LAST_EVENTS_S)
         self._die(self._death(status))

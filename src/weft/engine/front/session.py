@@ -1,6 +1,6 @@
 """`Session`: a request whose input comes in pieces, while it answers.
 
-Each piece is a request of its own to the engine, whose prompt is all that was said so far: between two
+Each piece is a request of its own to the engine, whose prompt is all tokens so far: between two
 pieces a session holds no blocks and no place in a step, and what it computed waits in the prefix cache.
 """
 
@@ -22,7 +22,7 @@ from weft.core.types import (
 )
 from weft.engine.front.open_requests import OpenRequest
 
-# Pieces that may wait while an earlier one is answered; no more are asked for until there is room.
+# Pieces that may wait while an earlier one is answered; no more are read until there is room.
 MAX_WAITING = 16
 
 # The answer to a piece that continues these tokens.
@@ -169,7 +169,7 @@ def _checked(piece: object, params: SamplingParams) -> StreamingInput:
 
 
 def _ending(parked: RequestOutput, reason: FinishReason | None) -> RequestOutput:
-    """The end of a session that had nothing more to say."""
+    """The end of a session that emitted all before."""
     last = parked.outputs[0]
     nothing = CompletionOutput(
         index=0,

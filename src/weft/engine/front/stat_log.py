@@ -1,4 +1,4 @@
-"""`StatLog`: the line that says every few seconds what a busy engine does."""
+"""`StatLog`: the line, every few seconds, of what a busy engine does."""
 
 import time
 from collections import deque

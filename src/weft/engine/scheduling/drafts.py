@@ -1,4 +1,4 @@
-"""Drafts: what a sequence will probably say next, guessed from what it said before.
+"""Drafts: the probable next tokens of a sequence, looked up in its earlier ones.
 
 A guess costs a row of the step it rides in. It never decides anything: the step's sampler takes it
 only where the model, with its own noise and rules, chooses the same token.

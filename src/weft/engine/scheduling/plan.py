@@ -135,7 +135,7 @@ class PooledRow(msgspec.Struct, frozen=True, eq=False):
 
 
 class FailedRow(msgspec.Struct, frozen=True, eq=False):
-    """`error` ends the sequence; `is_corrupt` says that it is for values that are not numbers."""
+    """`error` ends the sequence; `is_corrupt` where it is for values that are not numbers."""
 
     error: str
     is_corrupt: bool = False

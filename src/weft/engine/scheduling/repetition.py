@@ -1,11 +1,11 @@
-"""Noticing that an answer says the same thing over and over."""
+"""Detects answers that repeat themselves."""
 
 import numpy as np
 
 from weft.core.types import RepetitionDetectionParams
 
 
-class RepetitionWatch:
+class RepetitionDetector:
     """Follows the output of one sequence; each token costs one pass over the pattern sizes.
 
     For every distance it counts how many of the last tokens equal the one that far before them: a
@@ -14,12 +14,12 @@ class RepetitionWatch:
 
     __slots__ = ("_counts", "_needed", "_recent")
 
-    def __init__(self, asked: RepetitionDetectionParams) -> None:
-        sizes = np.arange(1, asked.max_pattern_size + 1)
+    def __init__(self, params: RepetitionDetectionParams) -> None:
+        sizes = np.arange(1, params.max_pattern_size + 1)
         self._counts = np.zeros(len(sizes), np.int64)  # by distance - 1
         self._needed = np.where(
-            sizes >= max(asked.min_pattern_size, 1),
-            sizes * (asked.min_count - 1),
+            sizes >= max(params.min_pattern_size, 1),
+            sizes * (params.min_count - 1),
             np.iinfo(np.int64).max,
         )
         self._recent = np.full(len(sizes), -1, np.int64)  # the last tokens, newest first

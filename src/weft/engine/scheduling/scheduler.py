@@ -2,7 +2,7 @@
 
 There are no prefill and decode phases: every sequence has computed tokens that chase its total, and
 a step spends a budget of tokens on closing the gaps. One order, (priority, arrival), decides who is
-served first and, read backwards, who gives way when blocks run out.
+served first and, read backwards, who is preempted when blocks run out.
 """
 
 import sys
@@ -18,7 +18,7 @@ from msgspec import structs
 from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
-from weft.engine.constraints.thought import ThoughtWatch
+from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.drafts import DraftCounts
 from weft.engine.scheduling.kv_cache import PrefixCache
 from weft.engine.scheduling.plan import (
@@ -29,7 +29,7 @@ from weft.engine.scheduling.plan import (
     Result,
     SampledRow,
 )
-from weft.engine.scheduling.sequence import Sequence, Status, Stopwatch
+from weft.engine.scheduling.sequence import Sequence, SequenceStatus, Stopwatch
 
 
 class Admission(Enum):
@@ -76,7 +76,7 @@ class Scheduler:
         self._sequences: dict[str, list[Sequence]] = {}  # unfinished ones, by engine id
         self._num_arrivals = 0
 
-    # -- what the loop asks -------------------------------------------------------------------
+    # -- what the loop reads ------------------------------------------------------------------
 
     @property
     def num_waiting(self) -> int:
@@ -120,7 +120,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue the `n` sequences of a request, all or none.
 
-        One with a grammar or a thought waits for `settle_grammar`, and keeps its place in the order
+        One with a grammar or open reasoning waits for `attach_grammar`, and keeps its place in the order
         meanwhile.
         """
         assert request.engine_id not in self._sequences, request.engine_id
@@ -136,15 +136,15 @@ class Scheduler:
         for sequence in sequences:
             self.stopwatch.queue(sequence)
         self._sequences[request.engine_id] = sequences
-        if request.grammar is not None or request.thought is not None:
+        if request.grammar is not None or request.reasoning is not None:
             for sequence in sequences:
-                sequence.status = Status.COMPILING
+                sequence.status = SequenceStatus.COMPILING
             self._compiling += sequences
             return
         for sequence in sequences:
             insort(self._waiting, sequence, key=_by_order)
 
-    def settle_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
+    def attach_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
         """Let a request that waits for this take its place; or end it, with the sentence why there is none."""
         outputs = []
         for sequence in [s for s in self._compiling if s.request.engine_id == engine_id]:
@@ -156,10 +156,10 @@ class Scheduler:
                 outputs.append(self._end(sequence, FinishReason.ERROR, error=str(failure)))
                 continue
             self._compiling.remove(sequence)
-            sequence.status = Status.WAITING
-            if sequence.request.thought is not None:
-                sequence.thought = ThoughtWatch(
-                    sequence.request.thought,
+            sequence.status = SequenceStatus.WAITING
+            if sequence.request.reasoning is not None:
+                sequence.reasoning = ReasoningTracker(
+                    sequence.request.reasoning,
                     made.vocabulary.piece,
                     sequence.params.thinking_token_budget,
                 )
@@ -216,12 +216,12 @@ class Scheduler:
         return Plan(tuple(entries.values())) if entries else None
 
     def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
-        """Take in what the step computed: advance, finish, free; the news of each sequence."""
+        """Take in what the step computed: advance, finish, free; what each sequence emits."""
         self.stopwatch.tick()
         outputs = []
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not SequenceStatus.RUNNING:
                 continue  # ended or preempted since the plan: its token is dropped, once
             sequence.num_computed_tokens = entry.start + entry.num_tokens
             if entry.draft_position is not None:
@@ -241,8 +241,8 @@ class Scheduler:
     def _plan_running(self, budget: int) -> dict[Sequence, PlannedRows]:
         entries: dict[Sequence, PlannedRows] = {}
         for sequence in list(self._running):
-            if sequence.status is not Status.RUNNING:
-                continue  # gave way to an earlier one in this very loop
+            if sequence.status is not SequenceStatus.RUNNING:
+                continue  # preempted by an earlier one in this very loop
             wanted = min(sequence.num_tokens - sequence.num_planned_tokens, budget)
             if sequence.wants_prompt_logprobs:
                 wanted = min(wanted, self._scorable(sequence, entries))
@@ -334,7 +334,7 @@ class Scheduler:
             self.num_queried_tokens += sequence.num_tokens
             self.num_hit_tokens += num_cached
         self.stopwatch.schedule(sequence)
-        sequence.status = Status.RUNNING
+        sequence.status = SequenceStatus.RUNNING
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=_by_order)
 
@@ -362,7 +362,7 @@ class Scheduler:
         """Take the sequence's blocks; it keeps its tokens and computes them again later."""
         self._give_back_blocks(sequence)
         self._running.remove(sequence)
-        sequence.status = Status.WAITING
+        sequence.status = SequenceStatus.WAITING
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         insort(self._waiting, sequence, key=_by_order)
@@ -391,12 +391,12 @@ class Scheduler:
 
     def _commit_sampled(self, entry: PlannedRows, row: SampledRow) -> SequenceOutput | None:
         sequence = entry.sequence
-        # What was scored before a preemption is scored again, and was told already.
+        # What was scored before a preemption is scored again, and was emitted already.
         scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
         sequence.num_scored_tokens += len(scored)
-        is_told = sequence.index == 0  # one answer tells for all
+        emits_scores = sequence.index == 0  # one answer emits them for all
         if row.token_id is None:
-            return _output(sequence, prompt_logprobs=scored) if scored and is_told else None
+            return _output(sequence, prompt_logprobs=scored) if scored and emits_scores else None
         self.stopwatch.count_token(sequence)
         try:
             reason, stop_reason = sequence.append(row.token_id, self.max_model_len)
@@ -406,7 +406,7 @@ class Scheduler:
             sequence,
             token_ids=[row.token_id],
             logprobs=None if row.logprobs is None else [row.logprobs],
-            prompt_logprobs=scored if is_told and sequence.ends_its_scores else None,
+            prompt_logprobs=scored if emits_scores and sequence.ends_its_scores else None,
             finish_reason=reason,
             stop_reason=stop_reason,
         )
@@ -435,7 +435,7 @@ class Scheduler:
 
     def _remove(self, sequence: Sequence) -> None:
         self._list_of(sequence).remove(sequence)
-        sequence.status = Status.FINISHED
+        sequence.status = SequenceStatus.FINISHED
         self.stopwatch.end(sequence)
         self._give_back_blocks(sequence)
         siblings = self._sequences[sequence.request.engine_id]
@@ -445,9 +445,9 @@ class Scheduler:
 
     def _list_of(self, sequence: Sequence) -> list[Sequence]:
         match sequence.status:
-            case Status.RUNNING:
+            case SequenceStatus.RUNNING:
                 return self._running
-            case Status.COMPILING:
+            case SequenceStatus.COMPILING:
                 return self._compiling
             case _:
                 return self._waiting
@@ -471,7 +471,7 @@ class Scheduler:
         return (sequence for group in self._sequences.values() for sequence in group)
 
 
-def _output(sequence: Sequence, **news: Any) -> SequenceOutput:
+def _output(sequence: Sequence, **delta: Any) -> SequenceOutput:
     """What is new of a sequence, with what goes with every output of it."""
     return SequenceOutput(
         engine_id=sequence.request.engine_id,
@@ -479,7 +479,7 @@ def _output(sequence: Sequence, **news: Any) -> SequenceOutput:
         num_cached_tokens=sequence.num_cached_tokens or 0,
         num_draft_tokens=sequence.num_draft_tokens,
         num_accepted_tokens=sequence.num_accepted_tokens,
-        **news,
+        **delta,
     )
 
 

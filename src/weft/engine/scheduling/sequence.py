@@ -10,14 +10,14 @@ from weft.core.config import SpeculativeConfig
 from weft.core.stats import SequenceTimes
 from weft.core.types import FinishReason, PoolingKind, Request, SamplingParams
 from weft.engine.constraints.grammar import GrammarState
-from weft.engine.constraints.thought import ThoughtWatch
+from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.drafts import NgramLookup
-from weft.engine.scheduling.repetition import RepetitionWatch
+from weft.engine.scheduling.repetition import RepetitionDetector
 
 _SEED_MASK = (1 << 64) - 1
 
 
-class Status(Enum):
+class SequenceStatus(Enum):
     """Where a sequence is."""
 
     COMPILING = "compiling"  # its grammar is being built
@@ -32,7 +32,7 @@ class Sequence:
 
     Computed tokens chase `num_tokens`: a token is planned when a step takes it up and computed when
     that step is committed. `order` sorts sequences by (priority, arrival): the smallest runs first,
-    the largest gives way first. `grammar`, `repetition` and `thought` follow the output, token by
+    the largest is preempted first. `grammar`, `repetition` and `reasoning` follow the output, token by
     token, and know it already when a preempted sequence runs again. `collected` holds hidden states
     for a pooling request.
     """
@@ -52,11 +52,11 @@ class Sequence:
     num_preemptions: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    status: Status = Status.WAITING
+    status: SequenceStatus = SequenceStatus.WAITING
     num_scored_tokens: int = 0  # of the prompt
     grammar: GrammarState | None = None
-    repetition: RepetitionWatch | None = None
-    thought: ThoughtWatch | None = None
+    repetition: RepetitionDetector | None = None
+    reasoning: ReasoningTracker | None = None
     lookup: NgramLookup | None = None
     queued_at: float | None = None  # these four are stamped by the stopwatch, on its clock
     scheduled_at: float | None = None
@@ -80,7 +80,7 @@ class Sequence:
             index=index,
             order=order,
             token_ids=list(request.prompt_token_ids),
-            repetition=RepetitionWatch(repetition) if repetition and is_watched else None,
+            repetition=RepetitionDetector(repetition) if repetition and is_watched else None,
             lookup=None if speculation is None else NgramLookup(speculation),
         )
 
@@ -116,19 +116,19 @@ class Sequence:
 
     @property
     def ruling_grammar(self) -> GrammarState | None:
-        """What the next token must obey; nothing while a thought is open that comes before it."""
-        is_later = self.thought is not None and not self.params.grammar_from_first_token
-        return None if is_later and self.is_thinking else self.grammar
+        """What the next token must obey; nothing while reasoning is open that comes before it."""
+        is_later = self.reasoning is not None and not self.params.grammar_from_first_token
+        return None if is_later and self.is_reasoning else self.grammar
 
     @property
-    def is_thinking(self) -> bool:
-        """Whether the thought that the answer began with is still open."""
-        return self.thought is not None and not self.thought.is_over
+    def is_reasoning(self) -> bool:
+        """Whether the reasoning that the answer began with is still open."""
+        return self.reasoning is not None and not self.reasoning.is_over
 
     @property
     def forced_token_id(self) -> int | None:
-        """The token that must come next, because the thought has taken what it may; mostly None."""
-        return None if self.thought is None else self.thought.forced_token_id
+        """The token that must come next, because reasoning has taken its budget; mostly None."""
+        return None if self.reasoning is None else self.reasoning.forced_token_id
 
     @property
     def has_started(self) -> bool:
@@ -150,14 +150,14 @@ class Sequence:
 
     @property
     def ends_its_scores(self) -> bool:
-        """Whether its first token has just come, with which the last scores of its prompt are told."""
+        """Whether its first token has just come, with which the last scores of its prompt are emitted."""
         return self.params.prompt_logprobs is not None and self.num_output_tokens == 1
 
     @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether some prompt position has still to be scored; they are never scored twice."""
-        is_asked = self.params.prompt_logprobs is not None
-        return is_asked and self.num_scored_tokens < self.num_prompt_tokens - 1
+        is_requested = self.params.prompt_logprobs is not None
+        return is_requested and self.num_scored_tokens < self.num_prompt_tokens - 1
 
     def append(self, token_id: int, max_model_len: int) -> tuple[FinishReason | None, int | None]:
         """Take in the next token: why the answer ends with it and, for a stop token that is named, its id.
@@ -172,8 +172,8 @@ class Sequence:
         if token_id in eos_token_ids or token_id in (params.stop_token_ids or ()):
             return FinishReason.STOP, token_id
         grammar = self.ruling_grammar
-        if self.thought is not None and not self.thought.is_over:
-            self.thought.push(token_id)
+        if self.reasoning is not None and not self.reasoning.is_over:
+            self.reasoning.push(token_id)
         if grammar is not None:
             grammar.advance(token_id)
             if grammar.is_over:
@@ -201,7 +201,7 @@ class Stopwatch:
         self._ended: list[SequenceTimes] = []
 
     @property
-    def has_news(self) -> bool:
+    def has_samples(self) -> bool:
         """Whether `take` would give anything."""
         return bool(self._intervals or self._ended)
 
@@ -225,7 +225,7 @@ class Stopwatch:
             self.num_prompt_tokens += sequence.num_prompt_tokens
             sequence.first_token_at = self._now
         else:
-            # Sequences that run step by step have the same interval: a step tells one number for all.
+            # Sequences that run step by step have the same interval: a step has one number for all.
             interval = self._now - sequence.last_token_at
             self._intervals[interval] = self._intervals.get(interval, 0) + 1
         sequence.last_token_at = self._now
@@ -236,7 +236,7 @@ class Stopwatch:
         sequence.first_token_at = sequence.last_token_at = self._now
 
     def end(self, sequence: Sequence) -> None:
-        """The sequence is gone, however it ended."""
+        """The sequence has ended, in whatever way."""
         self._ended.append(
             SequenceTimes(
                 queue_s=_between(sequence.queued_at, sequence.scheduled_at),

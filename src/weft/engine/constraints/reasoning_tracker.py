@@ -1,19 +1,19 @@
-"""Thoughts: what a model writes before its answer, up to a marker such as "</think>".
+"""Reasoning: what a model writes before its answer, up to a marker such as "</think>".
 
 Whether one is open where the answer begins is known with the request (`weft.text.reasoning`); a
-`ThoughtWatch` follows each sequence to its end. Where the marker is several tokens, or the model
+`ReasoningTracker` follows each sequence to its end. Where the marker is several tokens, or the model
 writes it with others than the tokenizer would, it is found in the text all the same.
 """
 
 from collections.abc import Callable
 
-from weft.core.types import OpenThought
+from weft.core.types import OpenReasoning
 
 
-class ThoughtWatch:
-    """Follows one sequence, token by token, until its thought is over. `piece` gives a token's bytes.
+class ReasoningTracker:
+    """Follows one sequence, token by token, until its reasoning is over. `piece` gives a token's bytes.
 
-    `budget` is how many tokens the thought may take before its end is forced.
+    `budget` is how many tokens the reasoning may take before its end is forced.
     """
 
     __slots__ = (
@@ -28,10 +28,10 @@ class ThoughtWatch:
     )
 
     def __init__(
-        self, thought: OpenThought, piece: Callable[[int], bytes], budget: int | None = None
+        self, reasoning: OpenReasoning, piece: Callable[[int], bytes], budget: int | None = None
     ) -> None:
-        self._end = thought.end.encode()
-        self._end_ids = thought.end_token_ids
+        self._end = reasoning.end.encode()
+        self._end_ids = reasoning.end_token_ids
         self._piece = piece
         self._budget = budget
         self._tail = b""  # as much of the text as the marker may have begun in
@@ -58,5 +58,5 @@ class ThoughtWatch:
         self._last_ids = [*self._last_ids, token_id][-len(self._end_ids) :]
         text = self._tail + self._piece(token_id)
         self.is_over = self._end in text
-        kept = len(self._end) - 1
-        self._tail = text[-kept:] if kept else b""
+        num_bytes = len(self._end) - 1
+        self._tail = text[-num_bytes:] if num_bytes else b""

@@ -1,4 +1,4 @@
-"""The child process that tries out grammars: `python -m weft.engine.constraints.worker`.
+"""The child process that tries out grammars: `python -m weft.engine.constraints.check_worker`.
 
 Its setup is the tokenizer and the model's logits width; each line after it a constraint, answered
 with the grammar's text once it was built and has allowed a first token (see `weft.core.worker`).
@@ -9,7 +9,13 @@ from functools import partial
 from typing import Any
 
 from weft.core.worker import Answerer, serve_lines
-from weft.engine.constraints.grammar import GrammarFailed, GrammarState, Vocabulary, build, one_line
+from weft.engine.constraints.grammar import (
+    GrammarFailed,
+    GrammarState,
+    GrammarVocabulary,
+    build,
+    one_line,
+)
 from weft.engine.constraints.text import to_grammar_text
 
 
@@ -20,7 +26,7 @@ def main() -> None:
 
 def _prepare(setup: dict[str, Any]) -> Answerer:
     try:
-        vocabulary = Vocabulary.read(
+        vocabulary = GrammarVocabulary.read(
             setup["tokenizer"], setup["vocab_size"], tuple(setup["eos_token_ids"])
         )
     except ValueError as error:
@@ -29,11 +35,13 @@ def _prepare(setup: dict[str, Any]) -> Answerer:
     return partial(_answer, vocabulary, vocabulary.special_ids())
 
 
-def _answer(vocabulary: Vocabulary, special_ids: dict[str, int], line: str) -> dict[str, str]:
-    asked = json.loads(line)
+def _answer(
+    vocabulary: GrammarVocabulary, special_ids: dict[str, int], line: str
+) -> dict[str, str]:
+    params = json.loads(line)
     try:
         text = to_grammar_text(
-            asked["kind"], asked["value"], asked["whitespace_pattern"], special_ids
+            params["kind"], params["value"], params["whitespace_pattern"], special_ids
         )
         GrammarState(build(vocabulary, text), vocabulary).mask()
     except (GrammarFailed, ValueError) as error:

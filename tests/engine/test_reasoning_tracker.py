@@ -7,8 +7,8 @@ import pytest
 from tests.doubles.fake_runner import greedy_after
 from tests.engine.test_structured_output import EOS, PROMPT, VOCAB, grammar, make, submit, text_of
 from weft.core.errors import BadRequest
-from weft.core.types import FinishReason, OpenThought, SamplingParams, StructuredOutputsParams
-from weft.engine.constraints.thought import ThoughtWatch
+from weft.core.types import FinishReason, OpenReasoning, SamplingParams, StructuredOutputsParams
+from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.open import open_model
 from weft.text.reasoning import read_reasoning
@@ -17,7 +17,7 @@ from weft.text.tokenizer import Tokenizer
 BYTES = Tokenizer.from_files(tokenizer_files(VOCAB, "<|endoftext|>"))
 TINY = Tokenizer.from_files(open_model("embedded:tiny").tokenizer_files)
 # Random logits write this soon, in tokens of a byte; nudged, they write little else.
-END = OpenThought(end="zq", end_token_ids=[*b"zq"])
+END = OpenReasoning(end="zq", end_token_ids=[*b"zq"])
 NUDGE = {ord("z"): 5.0, ord("q"): 5.0}
 
 
@@ -39,7 +39,7 @@ def pieces(*texts):
 )
 def test_the_end_is_found_however_it_is_cut(texts, over_at):
     """In one token, over several, or inside one; never where other text is between."""
-    watch = ThoughtWatch(OpenThought(end="</think>", end_token_ids=[1]), pieces(*texts))
+    watch = ReasoningTracker(OpenReasoning(end="</think>", end_token_ids=[1]), pieces(*texts))
     states = []
     for token_id in range(len(texts)):
         watch.push(token_id)
@@ -98,7 +98,7 @@ def test_arguments_that_say_no_thought_are_refused(ended, kwargs, parameter, wor
 
 def think(engine, name, **params):
     """A request whose answer begins with a thought, and has a form after it."""
-    settings = {"grammar": grammar("[a-c]{6}"), "thought": END, "logit_bias": NUDGE, **params}
+    settings = {"grammar": grammar("[a-c]{6}"), "reasoning": END, "logit_bias": NUDGE, **params}
     submit(engine, name, prompt=[*PROMPT, *name.encode() * 5], seed=ord(name[-1]), **settings)
 
 
@@ -172,7 +172,9 @@ def test_a_budget_ends_a_thought_where_nothing_is_asked_of_the_form():
 
 def test_a_marker_that_was_begun_is_completed():
     """Its first tokens are not written a second time."""
-    watch = ThoughtWatch(OpenThought(end="aab", end_token_ids=[*b"aab"]), lambda t: bytes([t]), 3)
+    watch = ReasoningTracker(
+        OpenReasoning(end="aab", end_token_ids=[*b"aab"]), lambda t: bytes([t]), 3
+    )
     forced = []
     for token_id in b"xaaab":
         watch.push(token_id)

@@ -29,7 +29,7 @@ log = logging.getLogger("weft.engine")
 
 _WAKE_ADDRESS = "inproc://weft-wake"
 # Last events may still be on their way when the engine leaves; when it fails early, the front may be busy
-# importing. A front that is gone takes the engine with it.
+# importing. A front that dies takes the engine with it.
 _LINGER_MS = 20_000
 
 
@@ -67,7 +67,7 @@ class SocketMailbox:
 
 
 def run() -> int:
-    """Run one engine until it is told to stop. The exit status is 0 only then."""
+    """Run one engine until `Stop`. The exit status is 0 only then."""
     launch = Launch.read(sys.stdin.buffer)
     if launch is None:  # the front found no model to serve
         return 0
@@ -132,7 +132,7 @@ def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, Mapping[str, byt
 
 
 def _end_with_parent(directory: str) -> None:
-    while os.read(sys.stdin.fileno(), 1):  # empty when the front is gone: it writes nothing more
+    while os.read(sys.stdin.fileno(), 1):  # empty when the front has died: it writes nothing more
         pass
     shutil.rmtree(directory, ignore_errors=True)  # a front that was killed could not
     os._exit(1)
