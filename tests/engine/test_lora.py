@@ -252,14 +252,16 @@ async def start_with_metrics(metrics):
 
 @pytest.mark.parametrize("client_class", [LocalClient, ProcessClient])
 async def test_what_cannot_be_loaded_is_refused_and_the_engine_goes_on(tmp_path, client_class):
-    """A path that is not there, a rank beyond the limit, a module that the model has not."""
+    """A path that is not there or cannot be, a rank beyond the limit, a module that the model has not."""
     high = adapter(tmp_path, "h", rank=9)
     missing = LoRARequest(lora_name="m", lora_int_id=1, lora_path=str(tmp_path / "missing"))
+    impossible = LoRARequest(lora_name="i", lora_int_id=2, lora_path=str(tmp_path / ("i" * 300)))
     other = adapter(tmp_path, "o", targets=("q_proj",), target_modules=["c_attn"])
     async with engine(client_class, max_lora_rank=8) as client:
         for request, kind, message in (
             (high, BadRequest, "--max-lora-rank is 8"),
             (missing, NotFound, f"'m' was not loaded: No adapter found for {tmp_path}/missing"),
+            (impossible, BadRequest, "cannot be read .File name too long"),
             (other, BadRequest, "'c_attn', which the model does not have"),
         ):
             with pytest.raises(kind, match=message):

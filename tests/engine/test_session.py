@@ -1,8 +1,11 @@
 """A prompt that comes in pieces, answered piece by piece."""
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
+import msgspec
 import pytest
 
 from tests.busy import PATIENCE_S, until
@@ -166,6 +169,41 @@ async def test_an_abort_ends_the_session(client, is_parked):
     assert outputs[-1].is_finished
     assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
     assert client.num_active_requests == 0
+
+
+async def test_an_abort_before_the_first_answer_ends_the_session(client):
+    """With one finished output, though nothing was answered."""
+
+    async def aborting():
+        yield StreamingInput(PIECES[0])
+        await client.abort("r")
+
+    (output,) = await collect(client, aborting())
+    assert output.is_finished
+    assert output.outputs[0].finish_reason is FinishReason.ABORT
+
+
+async def test_an_abort_meets_a_piece_that_is_being_prepared(client):
+    """It is not answered first."""
+    loop, gate, never = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+    with ThreadPoolExecutor(1) as threads:
+        loop.set_default_executor(threads)
+        threads.submit(gate.wait)  # what is prepared beside the loop waits for this
+
+        async def endless():
+            yield StreamingInput("ab")
+            await never.wait()
+
+        params = msgspec.structs.replace(PARAMS, bad_words=["xy"])
+        task = asyncio.create_task(collect(client, endless(), params))
+        while not threads._work_queue.qsize():
+            await asyncio.sleep(0)
+        await client.abort("r")
+        gate.set()
+        outputs = await task
+    assert [output.outputs[0].token_ids for output in outputs] == [[]]
+    assert outputs[0].is_finished
+    assert outputs[0].outputs[0].finish_reason is FinishReason.ABORT
 
 
 async def test_a_waiting_session_learns_that_the_engine_is_gone(client):

@@ -27,21 +27,22 @@ class LoraLoader:
         """Load an adapter, whole or not at all; what is wrong with it is in the answer."""
         assert self._limits is not None
         assert self._adapters is not None
+        path, is_missing = Path(command.path), False
         try:
-            path = Path(command.path)
             _check_room(path, backend_of(self._config).free_bytes())
             targets = AdapterTargets.of(self._adapters.spec, self._model_type)
             adapter = read_adapter(path, targets, max_rank=self._limits.max_lora_rank)
             self._adapters.add_adapter(command.lora_id, adapter)
-            self.num_loaded += 1
         except (ConfigError, NotFound) as error:
-            is_missing = isinstance(error, NotFound)
-            return Reply(command.call_id, False, refusal=str(error), is_missing=is_missing)
+            refusal, is_missing = str(error), isinstance(error, NotFound)
+        except OSError as error:  # a path that the system refuses to look at
+            refusal = f"{path}: cannot be read ({error.strerror or error})"
         except MemoryError:
-            return Reply(
-                command.call_id, False, refusal=f"{command.path}: the memory does not suffice"
-            )
-        return Reply(command.call_id)
+            refusal = f"{path}: the memory does not suffice"
+        else:
+            self.num_loaded += 1
+            return Reply(command.call_id)
+        return Reply(command.call_id, False, refusal=refusal, is_missing=is_missing)
 
     def remove(self, lora_id: int) -> None:
         """Forget a loaded adapter."""

@@ -192,7 +192,7 @@ class FrontClient(EngineClient):
         self._check_alive()
         opened = self._open.admit(request, stream)
         if session is not None:
-            session.current = opened
+            session.begin(opened)
         held: LoadedAdapter | None = None
         try:
             if request.lora_request is not None:
@@ -237,8 +237,7 @@ class FrontClient(EngineClient):
                 session.abort()
         named = self._open.named(request_ids)
         for opened in named:
-            opened.stream.abort()
-            opened.wakeup.set()
+            opened.abort()
         if named and self._dead_error is None:
             engine_ids = [opened.request.engine_id for opened in named]
             self._send(Abort(engine_ids, is_silent=True))

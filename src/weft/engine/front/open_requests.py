@@ -103,6 +103,11 @@ class OpenRequest:
         self.woken_at = now
         self.wakeup.set()
 
+    def abort(self) -> None:
+        """End it, and wake the reader for the end."""
+        self.stream.abort()
+        self.wakeup.set()
+
     def fail(self, error: BaseException) -> None:
         """Make the reader raise `error`."""
         self.error = error

@@ -30,14 +30,11 @@ Answer = Callable[[StreamingInput, list[int]], AsyncGenerator[RequestOutput, Non
 
 
 class Session:
-    """Reads the input beside the answer. Owned by one call of `generate`; `abort` and `fail` end it.
-
-    `current` is the piece that is being answered; the answerer sets it.
-    """
+    """Reads the input beside the answer. Owned by one call of `generate`; `abort` and `fail` end it."""
 
     def __init__(self, request_id: str, inputs: AsyncIterable[StreamingInput]) -> None:
         self.request_id = request_id
-        self.current: OpenRequest | None = None
+        self._current: OpenRequest | None = None  # the piece that is being answered
         self._inputs = inputs
         self._waiting: deque[StreamingInput] = deque()
         self._changed = asyncio.Event()
@@ -49,7 +46,15 @@ class Session:
     @property
     def is_parked(self) -> bool:
         """Whether it waits for input, unknown to the engine."""
-        return self.current is None
+        return self._current is None
+
+    def begin(self, opened: OpenRequest) -> None:
+        """A piece was admitted. What ended the session while it was prepared ends it too."""
+        self._current = opened
+        if self._error is not None:
+            opened.fail(self._error)
+        elif self._is_aborted:
+            opened.abort()
 
     def abort(self) -> None:
         """End with "abort": what is being answered is ended by its own abort."""
@@ -60,8 +65,8 @@ class Session:
         """Make the caller raise `error`, now."""
         self._error = error
         self._changed.set()
-        if self.current is not None:
-            self.current.fail(error)
+        if self._current is not None:
+            self._current.fail(error)
 
     async def outputs(
         self, params: SamplingParams, answer: Answer
@@ -106,10 +111,23 @@ class Session:
                     yield parked
                     if is_end:
                         return
-            self.current = None
+            self._current = None
             before = context.token_ids
-        if parked is not None:
-            yield _ending(parked, FinishReason.ABORT if self._is_aborted else None)
+        if self._is_aborted:
+            yield _ending(parked or self._nothing(), FinishReason.ABORT)
+        elif parked is not None:
+            yield _ending(parked, None)
+
+    def _nothing(self) -> RequestOutput:
+        """What stands for an answer where none was begun."""
+        answer = CompletionOutput(index=0)
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=None,
+            prompt_token_ids=[],
+            outputs=[answer],
+            is_finished=False,
+        )
 
     async def _next(self) -> StreamingInput | None:
         """The next piece, when it is there; None when there are no more."""
