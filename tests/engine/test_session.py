@@ -196,8 +196,7 @@ async def test_an_abort_meets_a_piece_that_is_being_prepared(client):
 
         params = msgspec.structs.replace(PARAMS, bad_words=["xy"])
         task = asyncio.create_task(collect(client, endless(), params))
-        while not threads._work_queue.qsize():
-            await asyncio.sleep(0)
+        await until(lambda: threads._work_queue.qsize() > 0)
         await client.abort("r")
         gate.set()
         outputs = await task
