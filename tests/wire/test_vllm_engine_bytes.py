@@ -27,9 +27,8 @@ from weft.core.types import (
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.kv_events import KvEventWriter
-from weft.rpc.convert.outgoing import to_generate_request
 from weft.rpc.convert.output import StreamedReply
-from weft.rpc.convert.sampling import to_params
+from weft.rpc.convert.request import to_generate_request, to_params
 from weft.rpc.convert.state import to_model_info, to_server_info
 
 GENERATE = bytes.fromhex(

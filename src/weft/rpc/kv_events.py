@@ -1,16 +1,19 @@
 """The SubscribeKvEvents call: the prefix cache's changes as they happen, and load while there are none."""
 
+import asyncio
 import time
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import TypeVar
 
 from weft.core.client import EngineClient
 from weft.core.errors import Unsupported
 from weft.core.types import EngineLoad, KvEventBatch
 from weft.pb import common_pb2
-from weft.rpc.boundary import Context
+from weft.rpc.boundary import CallWriter, Context
 from weft.rpc.convert.kv_events import KvEventWriter
-from weft.rpc.outlet import Outlet
-from weft.rpc.ticks import with_ticks
+
+T = TypeVar("T")
 
 
 class KvEventsCall:
@@ -34,20 +37,20 @@ class KvEventsCall:
         await context.send_initial_metadata(())
         async with (
             aclosing(with_ticks(batches, self._heartbeat_s)) as ticking,
-            Outlet(context, ticking, self._write_timeout_s) as outlet,
+            CallWriter(context, ticking, self._write_timeout_s) as writer,
         ):
             if wants_heartbeats:
-                await self._write(await subscriber.heartbeats(), outlet)
+                await self._write(await subscriber.heartbeats(), writer)
             async for batch in ticking:
                 if batch is not None:
                     wants_heartbeats = True
-                    await self._write([await subscriber.batch(batch)], outlet)
+                    await self._write([await subscriber.batch(batch)], writer)
                 elif wants_heartbeats:
-                    await self._write(await subscriber.heartbeats(), outlet)
+                    await self._write(await subscriber.heartbeats(), writer)
 
-    async def _write(self, messages: list[common_pb2.KvEventBatch], outlet: Outlet) -> None:
+    async def _write(self, messages: list[common_pb2.KvEventBatch], writer: CallWriter) -> None:
         for message in messages:
-            await outlet.write(message)
+            await writer.write(message)
 
 
 class _Subscriber:
@@ -77,3 +80,24 @@ class _Subscriber:
     async def _ask(self) -> None:
         self._loads = await self._client.get_loads()
         self._loaded_at = time.monotonic()
+
+
+async def with_ticks(
+    source: AsyncGenerator[T, None], interval_s: float
+) -> AsyncGenerator[T | None, None]:
+    """Yield what `source` yields, and None after every `interval_s` of silence. Owns `source`."""
+    async with aclosing(source):
+        while True:
+            upcoming = asyncio.ensure_future(anext(source))
+            try:
+                while not (await asyncio.wait({upcoming}, timeout=interval_s))[0]:
+                    yield None
+            finally:
+                # A generator that still runs cannot be closed: stop it, and wait until it has.
+                upcoming.cancel()
+                await asyncio.wait({upcoming})
+            try:
+                item = upcoming.result()
+            except StopAsyncIteration:
+                return
+            yield item

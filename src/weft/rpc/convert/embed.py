@@ -7,7 +7,7 @@ from weft.core.errors import BadRequest, Unsupported
 from weft.core.types import PoolingRequestOutput, Request, TokensPrompt
 from weft.core.validate import Limits, check_prompt_length
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.convert.outgoing import not_on_this_wire
+from weft.rpc.convert.request import not_on_this_wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
