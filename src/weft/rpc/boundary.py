@@ -13,7 +13,7 @@ from grpc.aio import InternalError, ServicerContext
 
 from weft.core.errors import Overloaded, WeftError
 from weft.core.write_stall import WriteStall
-from weft.rpc.methods import Malformed
+from weft.rpc.methods import Undecodable
 from weft.rpc.status import to_detail, to_status, to_trailing
 
 log = logging.getLogger("weft.rpc")
@@ -22,7 +22,7 @@ Context = ServicerContext[Any, Any]
 UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
 StreamHandler = Callable[[Any, Context], Awaitable[None]]
 Failure: TypeAlias = tuple[StatusCode, str, tuple[tuple[str, bytes], ...]]
-Decode = Callable[[bytes], Message | Malformed]
+Decode = Callable[[bytes], Message | Undecodable]
 
 
 class CallWriter:
@@ -71,7 +71,7 @@ class CallWriter:
 def unary(name: str, handler: UnaryHandler, decode: Decode) -> "RpcMethodHandler[Any, Any]":
     """`handler` as a call with one answer."""
 
-    async def call(request: Message | Malformed, context: Context) -> Message:
+    async def call(request: Message | Undecodable, context: Context) -> Message:
         try:
             return await handler(_decoded(request), context)
         except Exception as error:  # noqa: BLE001 - the root of a call
@@ -88,7 +88,7 @@ def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandl
     Writing, unlike yielding, is where a cancelled call raises CancelledError and nothing else.
     """
 
-    async def call(request: Message | Malformed, context: Context) -> None:
+    async def call(request: Message | Undecodable, context: Context) -> None:
         try:
             await handler(_decoded(request), context)
         except Exception as error:  # noqa: BLE001 - the root of a call
@@ -106,7 +106,7 @@ async def _abort(name: str, failure: Failure, context: Context) -> NoReturn:
     except InternalError:
         # The caller left at this very moment, as when both sides see a deadline pass. Were it not
         # caught, grpc would log a traceback for it.
-        log.debug("%s: the caller left before it was told %s", name, failure[0].name)
+        log.debug("%s: the caller left before it received %s", name, failure[0].name)
         raise asyncio.CancelledError from None
 
 
@@ -114,8 +114,8 @@ def _encode(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def _decoded(request: Message | Malformed) -> Message:
-    if isinstance(request, Malformed):
+def _decoded(request: Message | Undecodable) -> Message:
+    if isinstance(request, Undecodable):
         raise request.error()
     return request
 

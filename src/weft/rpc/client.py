@@ -38,15 +38,15 @@ from weft.core.types import (
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.connection import NO_CREDENTIALS, Connection, Credentials
-from weft.rpc.convert.answers import RemoteAnswers
+from weft.rpc.convert.chunks import RemoteAnswers
 from weft.rpc.convert.embed import to_embed_request, to_pooling_output
 from weft.rpc.convert.incoming import (
-    ServerInfo,
+    ServerReport,
     to_engine_config,
     to_engine_load,
     to_kv_event_batch,
     to_model_config,
-    to_server_info,
+    to_server_report,
 )
 from weft.rpc.convert.request import check_carried, not_on_this_wire, to_generate_request
 from weft.rpc.metadata import check_reasoning, params_for, to_metadata, with_reasoning
@@ -95,13 +95,13 @@ class RpcClient(RemoteClient):
         self,
         connection: Connection,
         config: EngineConfig,
-        server: ServerInfo,
+        server: ServerReport,
         tokenizer: Tokenizer | None,
         metrics: Metrics | None = None,
     ) -> None:
         super().__init__()
         self.vllm_config = config  # by this name to callers written for vLLM
-        # A pool whose size the server does not tell is no limit here.
+        # A pool whose size the server does not report is no limit here.
         info = EngineInfo.of(config)
         num_tokens = info.limits.max_pool_tokens or sys.maxsize
         self.info = replace(info, limits=replace(info.limits, max_pool_tokens=num_tokens))
@@ -137,7 +137,7 @@ class RpcClient(RemoteClient):
             await connection.wait_ready(timeout_s)
             model = await connection.call("GetModelInfo", pb.GetModelInfoRequest(), timeout_s)
             answer, is_ours = await connection.server_info(timeout_s)
-            server = to_server_info(answer, is_ours=is_ours)
+            server = to_server_report(answer, is_ours=is_ours)
             load = await _fetch_load(connection)
             config = to_engine_config(to_model_config(model, server.model_dtype), server, load)
             tokenizer = await _fetch_tokenizer(connection) if has_tokenizer else None
@@ -267,10 +267,10 @@ class RpcClient(RemoteClient):
     async def get_supported_tasks(self) -> tuple[str, ...]:
         return self.info.tasks
 
-    async def get_server_info(self) -> ServerInfo:
+    async def get_server_info(self) -> ServerReport:
         """What the server says of itself now."""
         answer, is_ours = await self._connection.server_info()
-        return to_server_info(answer, is_ours=is_ours)
+        return to_server_report(answer, is_ours=is_ours)
 
     async def get_tokenizer_files(self) -> dict[str, bytes]:
         """The files of the server's tokenizer, by name."""

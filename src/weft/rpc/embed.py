@@ -8,7 +8,7 @@ from weft.core.errors import GenerationError
 from weft.core.types import PoolingParams, RequestOptions
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.boundary import Context
-from weft.rpc.convert.embed import to_embed_response, to_embedding
+from weft.rpc.convert.embed import to_embed_input, to_embed_response
 from weft.rpc.generate import GenerateCall, until_deadline
 from weft.rpc.metadata import lora_request_of, trace_headers_of
 
@@ -29,7 +29,7 @@ class EmbedCall:
         """Serve one request."""
         self._generate.receive()
         pooler = self._client.info.pooler
-        embedding = to_embedding(message, pooler, self._limits, self._padding_id)
+        embedding = to_embed_input(message, pooler, self._limits, self._padding_id)
         request_id = embedding.request_id or f"weft-{uuid.uuid4().hex}"
         with self._generate.hold(request_id, context):
             async with until_deadline(context):

@@ -38,7 +38,7 @@ _WAITING_WEIGHT = 4  # a queue says more about the time to a first token than a 
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """One server. `num_taken` counts the requests sent since `load` was told."""
+    """One server. `num_taken` counts the requests sent since `load` was reported."""
 
     client: RpcClient
     is_healthy: bool = True
@@ -56,7 +56,7 @@ class _Member:
         return (self.load + self.num_taken, self.num_open)
 
     async def refresh(self) -> None:
-        """Ask whether it is healthy, and how busy."""
+        """Fetch its health and load."""
         try:
             await self.client.check_health()
             loads = await self._loads()
@@ -178,7 +178,7 @@ class Fleet(RemoteClient):
         return min(able, key=_Member.rank)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """See `EngineClient.abort`. Ids are unique among all servers, so each is told of all."""
+        """See `EngineClient.abort`. Ids are unique among all servers, so each server gets all of them."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         await self._each(lambda client: client.abort(ids))
 
@@ -190,7 +190,7 @@ class Fleet(RemoteClient):
         return sum(member.num_open for member in self._members)
 
     async def check_health(self) -> None:
-        """Raise `Unavailable` if no server was healthy when last asked, some second ago at most."""
+        """Raise `Unavailable` if no server was healthy when last checked, some second ago at most."""
         self._choose()
 
     async def do_log_stats(self) -> None:
@@ -210,7 +210,7 @@ class Fleet(RemoteClient):
         return [load for one in loads for load in one]
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """What all servers can be asked for: they have one model."""
+        """What all servers do: they have one model."""
         return await self._choose().client.get_supported_tasks()
 
     async def get_tokenizer_files(self) -> dict[str, bytes]:

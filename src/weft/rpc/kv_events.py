@@ -54,7 +54,7 @@ class KvEventsCall:
 
 
 class _Subscriber:
-    """What one subscriber is told; asks for the load at most once per heartbeat."""
+    """What one subscriber receives; the load is read at most once per heartbeat."""
 
     def __init__(self, client: EngineClient, *, max_load_age_s: float) -> None:
         self._client = client
@@ -65,19 +65,19 @@ class _Subscriber:
 
     async def batch(self, batch: KvEventBatch) -> common_pb2.KvEventBatch:
         """The changes of one step, with a load that is not older than a heartbeat."""
-        # Asking goes through the engine's mailbox, and so waits for the end of a step.
+        # That goes through the engine's mailbox, and so waits for the end of a step.
         if time.monotonic() - self._loaded_at >= self._max_load_age_s:
-            await self._ask()
+            await self._read_loads()
         rank = batch.data_parallel_rank
         load = next((load for load in self._loads if load.data_parallel_rank == rank), None)
         return self._writer.batch(batch, load, age_s=time.monotonic() - self._loaded_at)
 
     async def heartbeats(self) -> list[common_pb2.KvEventBatch]:
         """One load record per rank."""
-        await self._ask()
+        await self._read_loads()
         return [self._writer.heartbeat(load, time.time()) for load in self._loads]
 
-    async def _ask(self) -> None:
+    async def _read_loads(self) -> None:
         self._loads = await self._client.get_loads()
         self._loaded_at = time.monotonic()
 

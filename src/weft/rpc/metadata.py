@@ -15,7 +15,7 @@ from weft.core.lora import LORA_METADATA, find_lora, validate_lora_name
 from weft.core.types import LoRARequest, OpenThought, Request, RequestOptions, SamplingParams
 from weft.rpc.boundary import Context
 from weft.rpc.connection import Metadata
-from weft.rpc.convert.incoming import ServerInfo
+from weft.rpc.convert.incoming import ServerReport
 from weft.rpc.convert.request import not_on_this_wire
 from weft.text.parsers.table import REASONING_PARSERS
 
@@ -64,7 +64,7 @@ def _to_text(name: str, value: str | bytes) -> str:
         raise BadRequest(name, f"{name} is not valid UTF-8") from error
 
 
-def check_reasoning(server: ServerInfo, params: SamplingParams, options: RequestOptions) -> None:
+def check_reasoning(server: ServerReport, params: SamplingParams, options: RequestOptions) -> None:
     """Refuse what this wire cannot carry, and what `server` would get wrong without a word."""
     kwargs = options.reasoning_parser_kwargs or {}
     if kwargs.keys() - {"end"}:
@@ -91,7 +91,7 @@ def with_reasoning(request: Request, options: RequestOptions) -> Request:
     )
 
 
-def to_metadata(server: ServerInfo, request: Request) -> Metadata:
+def to_metadata(server: ServerReport, request: Request) -> Metadata:
     """The metadata of a call. Of an adapter its name is sent: the server is to have it, wherever from."""
     metadata: list[tuple[str, str | bytes]] = []
     if (lora := request.lora_request) is not None:
@@ -108,7 +108,7 @@ def to_metadata(server: ServerInfo, request: Request) -> Metadata:
     return tuple(metadata)
 
 
-def params_for(server: ServerInfo, request: Request) -> SamplingParams:
+def params_for(server: ServerReport, request: Request) -> SamplingParams:
     """The parameters, of which one says that reasoning has ended to a server that does not read metadata."""
     params = request.params
     if server.is_ours or not request.reasoning_ended or not _has_constraint(params):
@@ -121,7 +121,7 @@ def _has_constraint(params: SamplingParams) -> bool:
     return params.structured_outputs is not None and not params.grammar_from_first_token
 
 
-def _check_parser(server: ServerInfo, end: Any) -> None:
+def _check_parser(server: ServerReport, end: Any) -> None:
     if server.constrains_reasoning:
         raise BadRequest(
             "reasoning_ended",

@@ -77,7 +77,7 @@ class RpcServer:
         return port
 
     def set_not_serving(self) -> None:
-        """Tell health checks at once that no more work should come; what is open goes on."""
+        """Turn health at once, so that no more work comes; what is open goes on."""
         if self._watch is not None:
             self._watch.cancel()
         self._health.set_serving(False)

@@ -15,8 +15,8 @@ from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc import boundary
 from weft.rpc.auth import Keys
 from weft.rpc.boundary import Context
+from weft.rpc.convert.info import to_loads_response, to_model_info, to_server_info
 from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
-from weft.rpc.convert.state import to_loads_response, to_model_info, to_server_info
 from weft.rpc.embed import EmbedCall
 from weft.rpc.generate import GenerateCall
 from weft.rpc.kv_events import KvEventsCall

@@ -44,7 +44,6 @@ REFUSED_FIELDS = MappingProxyType(
                 "mm_inputs",
             }
         ),
-        # The engine chooses how it profiles.
         "StartProfileRequest": frozenset(common_pb2.StartProfileRequest.DESCRIPTOR.fields_by_name),
     }
 )
@@ -52,7 +51,7 @@ MAX_TOKEN_IDS = 1_000_000
 _UINT32_MAX = 2**32 - 1
 _FLOAT32 = struct.Struct("<f")
 
-# What they are where the message does not say. A number without presence cannot be told from 0.
+# What they are where the message does not say. A number without presence is no other than 0.
 _UNSET: dict[str, Any] = {
     p.name: False if p.kind is bool else None if p.is_optional else p.default
     for p in PARAMETERS.values()
@@ -67,7 +66,7 @@ class Generation:
     """A `GenerateRequest` in our terms. `request_id` None: the server is to make one.
 
     `prompt` reads the input, and refuses it: after the parameters, because clients rely on which error
-    wins. The adapter is named beside the message (`weft.rpc.adapters`).
+    wins. The adapter is named in metadata.
     """
 
     request_id: str | None
@@ -105,7 +104,7 @@ def to_flush_timeout(request: common_pb2.FlushCacheRequest) -> float:
 
 
 def refuse_profile_options(request: common_pb2.StartProfileRequest) -> None:
-    """Refuse a caller's wish by name."""
+    """Refuse options by name: the engine chooses how it profiles."""
     _refuse_fields(request)
 
 
@@ -147,10 +146,10 @@ def _refuse_fields(request: Message) -> None:
 
 
 def check_carried(params: SamplingParams) -> None:
-    """Refuse what a caller asks for and this wire has no field for. Zeros that mean "unset" are out of range."""
+    """Refuse params that this wire has no field for. Zeros that mean "unset" are out of range."""
     for name in _NOT_CARRIED:
         value = getattr(params, name)
-        if value or type(value) is int:  # a budget of 0 is asked for too
+        if value or type(value) is int:  # a budget of 0 is one too
             raise not_on_this_wire(name)
     if params.seed is not None and params.seed not in _INT32:
         raise BadRequest(
@@ -234,16 +233,16 @@ def _shortest(value: float) -> float:
     return value
 
 
-def _set_constraint(message: pb.SamplingParams, asked: StructuredOutputsParams) -> None:
-    kind = kind_of(asked)
+def _set_constraint(message: pb.SamplingParams, constraint: StructuredOutputsParams) -> None:
+    kind = kind_of(constraint)
     match kind:
         case "json":
-            given = asked.json
+            given = constraint.json
             message.json_schema = given if isinstance(given, str) else json.dumps(schema_of(given))
         case "choice":
-            message.choice.choices.extend(asked.choice or ())
+            message.choice.choices.extend(constraint.choice or ())
         case _:
-            setattr(message, kind, getattr(asked, kind))
+            setattr(message, kind, getattr(constraint, kind))
 
 
 def _to_structured_outputs(
