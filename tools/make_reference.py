@@ -25,8 +25,8 @@ from weft.model.quantized.config import METHODS
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.auth import ACCESS_BY_METHOD, Access
 from weft.rpc.convert.request import REFUSED_FIELDS
+from weft.rpc.metadata import REASONING_END_METADATA, REASONING_ENDED_METADATA
 from weft.rpc.methods import REFUSALS, VERSION_METADATA
-from weft.rpc.reasoning import REASONING_END_METADATA, REASONING_ENDED_METADATA
 from weft.rpc.status import PARAMETER_METADATA, to_status
 from weft.text.parsers.call_tags import call_tag
 from weft.text.parsers.families import ToolFamily

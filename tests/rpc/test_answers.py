@@ -14,8 +14,8 @@ from weft.core.types import Request, SamplingParams, SequenceOutput
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Connection
-from weft.rpc.convert.answers import RemoteAnswers
-from weft.rpc.convert.incoming import to_server_info
+from weft.rpc.convert.chunks import RemoteAnswers
+from weft.rpc.convert.incoming import to_server_report
 from weft.rpc.methods import SERVICE
 
 
@@ -70,7 +70,7 @@ async def test_stream_that_just_ends_is_an_error():
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    info = to_server_info(pb.GetServerInfoResponse())
+    info = to_server_report(pb.GetServerInfoResponse())
     client = RpcClient(Connection(target), make_config(), info, None)
 
     with pytest.raises(GenerationError, match="before every answer was finished"):

@@ -12,7 +12,7 @@ from weft.core.errors import BadRequest
 from weft.core.types import PoolingParams, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.convert.embed import to_embed_request, to_embedding
+from weft.rpc.convert.embed import to_embed_input, to_embed_request
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
 
@@ -113,9 +113,9 @@ async def test_padding_is_no_part_of_the_text(engine):
     limits = engine.info.limits
     pooler = engine.info.pooler
     asked = message(5, 0, 6, 0, 0)
-    assert to_embedding(asked, pooler, limits, 0).prompt == {"prompt_token_ids": [5, 0, 6]}
-    assert to_embedding(asked, pooler, limits).prompt == {"prompt_token_ids": [5, 0, 6, 0, 0]}
-    assert to_embedding(message(0, 0), pooler, limits, 0).prompt == {"prompt_token_ids": [0]}
+    assert to_embed_input(asked, pooler, limits, 0).prompt == {"prompt_token_ids": [5, 0, 6]}
+    assert to_embed_input(asked, pooler, limits).prompt == {"prompt_token_ids": [5, 0, 6, 0, 0]}
+    assert to_embed_input(message(0, 0), pooler, limits, 0).prompt == {"prompt_token_ids": [0]}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.rpc.calls import Understood, understood
 from weft.core.errors import BadRequest
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.methods import METHODS, Malformed
+from weft.rpc.methods import METHODS, Undecodable
 
 UINT32 = st.sampled_from([0, 1, 2, 20, 511, 512, 2**31 - 1, 2**31, 2**32 - 1])
 INT32 = st.sampled_from([0, 1, -1, -2, 20, 512, 2**31 - 1, -(2**31)])
@@ -71,5 +71,5 @@ def test_any_bytes_are_a_message_or_malformed(data: bytes):
     """No decoder raises, and what decodes converts or is refused."""
     for method in METHODS.values():
         decoded = method.decode_request(data)
-        assert isinstance(decoded, Malformed | method.request_type)
+        assert isinstance(decoded, Undecodable | method.request_type)
         assert not isinstance(decoded, pb.GenerateRequest) or outcome(decoded)

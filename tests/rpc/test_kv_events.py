@@ -20,9 +20,9 @@ from weft.pb import common_pb2
 from weft.pb.common_pb2 import SubscribeKvEventsRequest
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.convert.kv_events import to_event, to_int64
+from weft.rpc.kv_events import with_ticks
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
-from weft.rpc.ticks import with_ticks
 
 HASHES = [bytes([i]) * 32 for i in (1, 0xFF)]
 

@@ -18,9 +18,9 @@ from weft.core.errors import ConfigError
 from weft.core.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.boundary import CallWriter
 from weft.rpc.methods import METHODS
 from weft.rpc.options import RpcOptions
-from weft.rpc.outlet import Outlet
 from weft.rpc.server import RpcServer
 
 # -- deadlines --------------------------------------------------------------------------------
@@ -182,8 +182,8 @@ async def test_reader_that_stops_reading_and_leaves_is_forgotten():
     await anext(outputs)
 
     async def write():
-        async with Outlet(StuckContext(), outputs, timeout_s=0.05) as outlet:
-            await outlet.write(pb.GenerateResponse())
+        async with CallWriter(StuckContext(), outputs, timeout_s=0.05) as writer:
+            await writer.write(pb.GenerateResponse())
 
     writing = asyncio.create_task(write())
     await engine.wait_for_open(0)

@@ -18,9 +18,8 @@ from weft.core.types import (
 from weft.core.validate import Limits
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.convert.outgoing import check_carried
-from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
-from weft.rpc.convert.sampling import to_message as to_wire
+from weft.rpc.convert.request import check_carried, refuse_profile_options, to_flush_timeout
+from weft.rpc.convert.request import to_message as to_wire
 from weft.rpc.methods import METHODS
 
 LIMITS = Limits.of(make_config())

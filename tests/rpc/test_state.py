@@ -17,7 +17,7 @@ from weft.core.types import EngineLoad
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.convert.state import to_model_info, to_server_info
+from weft.rpc.convert.info import to_model_info, to_server_info
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 LOAD = EngineLoad(

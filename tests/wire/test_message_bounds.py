@@ -4,7 +4,7 @@ import pytest
 from google.protobuf.internal.encoder import _VarintBytes
 
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.methods import METHODS, Malformed
+from weft.rpc.methods import METHODS, Undecodable
 from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
 
 DESCRIPTOR = pb.GenerateRequest.DESCRIPTOR
@@ -30,7 +30,7 @@ def test_too_many_parts_are_refused_by_their_field(data: bytes, field: str):
     """Before anything is made of them."""
     assert crowded_field(data, DESCRIPTOR) == field
     malformed = METHODS["Generate"].decode_request(data)
-    assert isinstance(malformed, Malformed)
+    assert isinstance(malformed, Undecodable)
     assert malformed.error().parameter == field
 
 
@@ -48,4 +48,4 @@ def test_numbers_and_long_texts_count_for_little():
 def test_what_ends_early_is_for_the_decoder(data: bytes):
     """Nothing is read beyond the end."""
     assert crowded_field(data, DESCRIPTOR) is None
-    assert isinstance(METHODS["Generate"].decode_request(data), Malformed)
+    assert isinstance(METHODS["Generate"].decode_request(data), Undecodable)

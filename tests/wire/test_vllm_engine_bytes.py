@@ -26,11 +26,10 @@ from weft.core.types import (
 )
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.convert.info import to_model_info, to_server_info
 from weft.rpc.convert.kv_events import KvEventWriter
-from weft.rpc.convert.outgoing import to_generate_request
 from weft.rpc.convert.output import StreamedReply
-from weft.rpc.convert.sampling import to_params
-from weft.rpc.convert.state import to_model_info, to_server_info
+from weft.rpc.convert.request import to_generate_request, to_params
 
 GENERATE = bytes.fromhex(
     "0a027231120c0a026869120601ac02f0a204226d0d00000000150000003f1807250000803e2d000080bf35000080"

@@ -8,7 +8,7 @@ offer raises `Unsupported`, naming the method.
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from weft.core.config import ModelConfig
 from weft.core.engine_info import EngineInfo
@@ -27,6 +27,9 @@ from weft.core.types import (
     SamplingParams,
     StreamingInput,
 )
+
+PromptSource: TypeAlias = PromptType | Callable[[], PromptType]
+AnyParams: TypeAlias = SamplingParams | PoolingParams
 
 
 class Renderer(Protocol):
@@ -91,8 +94,8 @@ class EngineClient(Protocol):
 
     async def prepare(
         self,
-        prompt: PromptType | Callable[[], PromptType],
-        params: SamplingParams | PoolingParams,
+        prompt: PromptSource,
+        params: AnyParams,
         options: RequestOptions,
     ) -> Request:
         """Everything about a request that can be refused before the engine has it: check, tokenise, resolve.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, NoReturn, TypeAlias
 
 from google.protobuf.message import Message
@@ -11,8 +11,9 @@ from grpc import RpcMethodHandler, StatusCode, unary_stream_rpc_method_handler
 from grpc import unary_unary_rpc_method_handler as unary_rpc_method_handler
 from grpc.aio import InternalError, ServicerContext
 
-from weft.core.errors import WeftError
-from weft.rpc.methods import Malformed
+from weft.core.errors import Overloaded, WeftError
+from weft.core.write_stall import WriteStall
+from weft.rpc.methods import Undecodable
 from weft.rpc.status import to_detail, to_status, to_trailing
 
 log = logging.getLogger("weft.rpc")
@@ -21,13 +22,56 @@ Context = ServicerContext[Any, Any]
 UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
 StreamHandler = Callable[[Any, Context], Awaitable[None]]
 Failure: TypeAlias = tuple[StatusCode, str, tuple[tuple[str, bytes], ...]]
-Decode = Callable[[bytes], Message | Malformed]
+Decode = Callable[[bytes], Message | Undecodable]
+
+
+class CallWriter:
+    """Messages from `source` go to the caller through here, inside `async with`.
+
+    While a write waits, the engine's client merges what follows into one output, so a slow reader
+    costs memory only up to the length of its answer. A reader that takes nothing for `timeout_s`
+    has `source` closed, and with it the engine's request. The write itself is left alone: grpc cannot
+    end a call with one under way, so the call ends when the caller reads on, or leaves.
+    """
+
+    def __init__(
+        self, context: Context, source: AsyncGenerator[Any, None], timeout_s: float
+    ) -> None:
+        self._context = context
+        self._source = source
+        self._timeout_s = timeout_s
+        self._stall = WriteStall(timeout_s, self._close)
+        self._closing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "CallWriter":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stall.stop()
+        if self._closing is not None:
+            await asyncio.wait({self._closing})
+
+    async def write(self, message: Message) -> None:
+        """Write one message; `Overloaded` if that took so long that `source` was closed."""
+        try:
+            with self._stall:
+                await self._context.write(message)
+        finally:
+            if self._closing is not None:
+                await asyncio.wait({self._closing})
+        if self._closing is not None:
+            raise Overloaded(
+                f"the reader took nothing for {self._timeout_s:g} s; the request was aborted"
+            )
+
+    def _close(self) -> None:
+        self._closing = asyncio.ensure_future(self._source.aclose())
 
 
 def unary(name: str, handler: UnaryHandler, decode: Decode) -> "RpcMethodHandler[Any, Any]":
     """`handler` as a call with one answer."""
 
-    async def call(request: Message | Malformed, context: Context) -> Message:
+    async def call(request: Message | Undecodable, context: Context) -> Message:
         try:
             return await handler(_decoded(request), context)
         except Exception as error:  # noqa: BLE001 - the root of a call
@@ -44,7 +88,7 @@ def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandl
     Writing, unlike yielding, is where a cancelled call raises CancelledError and nothing else.
     """
 
-    async def call(request: Message | Malformed, context: Context) -> None:
+    async def call(request: Message | Undecodable, context: Context) -> None:
         try:
             await handler(_decoded(request), context)
         except Exception as error:  # noqa: BLE001 - the root of a call
@@ -62,7 +106,7 @@ async def _abort(name: str, failure: Failure, context: Context) -> NoReturn:
     except InternalError:
         # The caller left at this very moment, as when both sides see a deadline pass. Were it not
         # caught, grpc would log a traceback for it.
-        log.debug("%s: the caller left before it was told %s", name, failure[0].name)
+        log.debug("%s: the caller left before it received %s", name, failure[0].name)
         raise asyncio.CancelledError from None
 
 
@@ -70,8 +114,8 @@ def _encode(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def _decoded(request: Message | Malformed) -> Message:
-    if isinstance(request, Malformed):
+def _decoded(request: Message | Undecodable) -> Message:
+    if isinstance(request, Undecodable):
         raise request.error()
     return request
 

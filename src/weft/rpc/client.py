@@ -6,13 +6,13 @@ What the wire has no call for raises `Unsupported`, and what it has no field for
 import asyncio
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
 
 import msgspec
 
-from weft.core.client import EngineClient, Renderer
+from weft.core.client import AnyParams, EngineClient, PromptSource, Renderer
 from weft.core.config import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
@@ -23,16 +23,12 @@ from weft.core.errors import (
     Unavailable,
     Unsupported,
 )
-from weft.core.lora import LORA_METADATA, validate_lora_name
 from weft.core.metrics import Metrics
 from weft.core.observed import RemoteRequest
 from weft.core.types import (
     EngineLoad,
     KvEventBatch,
-    LoRARequest,
-    PoolingParams,
     PoolingRequestOutput,
-    PromptType,
     Request,
     RequestOptions,
     RequestOutput,
@@ -41,39 +37,71 @@ from weft.core.types import (
 )
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.connection import NO_CREDENTIALS, Connection, Credentials, Metadata
-from weft.rpc.convert.answers import RemoteAnswers
+from weft.rpc.connection import NO_CREDENTIALS, Connection, Credentials
+from weft.rpc.convert.chunks import RemoteAnswers
 from weft.rpc.convert.embed import to_embed_request, to_pooling_output
 from weft.rpc.convert.incoming import (
-    ServerInfo,
+    ServerReport,
     to_engine_config,
     to_engine_load,
     to_kv_event_batch,
     to_model_config,
-    to_server_info,
+    to_server_report,
 )
-from weft.rpc.convert.outgoing import check_carried, not_on_this_wire, to_generate_request
-from weft.rpc.generate import TRACE_HEADERS
-from weft.rpc.reasoning import check_reasoning, to_reasoning, with_reasoning
+from weft.rpc.convert.request import check_carried, not_on_this_wire, to_generate_request
+from weft.rpc.metadata import check_reasoning, params_for, to_metadata, with_reasoning
 from weft.rpc.tokenizer_archive import MAX_PACKED_BYTES, unpack
 from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 
 
-class RpcClient(EngineClient):
+class RemoteClient(EngineClient):
+    """What is not an engine but a way to some: open until it is closed, whatever becomes of them."""
+
+    def __init__(self) -> None:
+        self._closed = asyncio.Event()
+
+    @property
+    def target(self) -> str:
+        """host:port of each server."""
+        raise NotImplementedError
+
+    @property
+    def is_running(self) -> bool:
+        return not self._closed.is_set()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def errored(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def dead_error(self) -> BaseException:
+        return EngineDead(f"the connection to {self.target} was closed")
+
+    async def wait_closed(self) -> None:
+        """Return when this client has been closed; servers go on."""
+        await self._closed.wait()
+
+
+class RpcClient(RemoteClient):
     """Made by `connect`, inside a running event loop."""
 
     def __init__(
         self,
         connection: Connection,
         config: EngineConfig,
-        server: ServerInfo,
+        server: ServerReport,
         tokenizer: Tokenizer | None,
         metrics: Metrics | None = None,
     ) -> None:
+        super().__init__()
         self.vllm_config = config  # by this name to callers written for vLLM
-        # A pool whose size the server does not tell is no limit here.
+        # A pool whose size the server does not report is no limit here.
         info = EngineInfo.of(config)
         num_tokens = info.limits.max_pool_tokens or sys.maxsize
         self.info = replace(info, limits=replace(info.limits, max_pool_tokens=num_tokens))
@@ -89,7 +117,6 @@ class RpcClient(EngineClient):
             clock=time.monotonic if self._metrics is None else self._metrics.clock,
         )
         self._num_active = 0
-        self._closed = asyncio.Event()
 
     @classmethod
     async def connect(
@@ -110,7 +137,7 @@ class RpcClient(EngineClient):
             await connection.wait_ready(timeout_s)
             model = await connection.call("GetModelInfo", pb.GetModelInfoRequest(), timeout_s)
             answer, is_ours = await connection.server_info(timeout_s)
-            server = to_server_info(answer, is_ours=is_ours)
+            server = to_server_report(answer, is_ours=is_ours)
             load = await _fetch_load(connection)
             config = to_engine_config(to_model_config(model, server.model_dtype), server, load)
             tokenizer = await _fetch_tokenizer(connection) if has_tokenizer else None
@@ -126,15 +153,14 @@ class RpcClient(EngineClient):
 
     @property
     def target(self) -> str:
-        """host:port of the server."""
         return self._connection.target
 
     # -- requests -----------------------------------------------------------------------------
 
     async def prepare(
         self,
-        prompt: PromptType | Callable[[], PromptType],
-        params: SamplingParams | PoolingParams,
+        prompt: PromptSource,
+        params: AnyParams,
         options: RequestOptions,
     ) -> Request:
         """See `EngineClient.prepare`. Text is tokenised here, with the server's tokenizer."""
@@ -167,10 +193,6 @@ class RpcClient(EngineClient):
         raise not_on_this_wire("a prompt in pieces")
 
     async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient.run`.
-
-        Of the adapter its name is sent: the server is to have it, wherever it has it from.
-        """
         following: AbstractContextManager[None] = nullcontext()
         observed = None if self._metrics is None else RemoteRequest(self._metrics, request)
         if observed is not None:
@@ -195,12 +217,8 @@ class RpcClient(EngineClient):
     async def _follow(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         stream = RequestStream(request, self._tokenizer, ends_at_stops=False)
         answers = RemoteAnswers(request, has_strict_tops=self._server.is_ours)
-        params, reasoning = to_reasoning(self._server, request)
-        metadata: Metadata = (
-            *_lora_metadata(request.lora_request),
-            *_trace_metadata(request.trace_headers),
-            *reasoning,
-        )
+        metadata = to_metadata(self._server, request)
+        params = params_for(self._server, request)
         message = to_generate_request(msgspec.structs.replace(request, params=params))
         responses = self._connection.stream("Generate", message, metadata)
         self._num_active += 1
@@ -232,25 +250,6 @@ class RpcClient(EngineClient):
     # -- state --------------------------------------------------------------------------------
 
     @property
-    def is_running(self) -> bool:
-        """Until closed: whether the server lives is what `check_health` asks."""
-        return not self._closed.is_set()
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._closed.is_set()
-
-    @property
-    def errored(self) -> bool:
-        """Whether this client was closed."""
-        return self._closed.is_set()
-
-    @property
-    def dead_error(self) -> BaseException:
-        """What a closed client raises."""
-        return EngineDead(f"the connection to {self._connection.target} was closed")
-
-    @property
     def num_active_requests(self) -> int:
         """Requests of this client that are open."""
         return self._num_active
@@ -268,10 +267,10 @@ class RpcClient(EngineClient):
     async def get_supported_tasks(self) -> tuple[str, ...]:
         return self.info.tasks
 
-    async def get_server_info(self) -> ServerInfo:
+    async def get_server_info(self) -> ServerReport:
         """What the server says of itself now."""
         answer, is_ours = await self._connection.server_info()
-        return to_server_info(answer, is_ours=is_ours)
+        return to_server_report(answer, is_ours=is_ours)
 
     async def get_tokenizer_files(self) -> dict[str, bytes]:
         """The files of the server's tokenizer, by name."""
@@ -321,10 +320,6 @@ class RpcClient(EngineClient):
         self._closed.set()
         await self._connection.close()
 
-    async def wait_closed(self) -> None:
-        """Return when this client has been closed; the server goes on."""
-        await self._closed.wait()
-
 
 async def _fetch_load(connection: Connection) -> EngineLoad:
     try:
@@ -356,16 +351,3 @@ async def _fetch_tokenizer_files(connection: Connection) -> dict[str, bytes]:
     finally:
         await chunks.aclose()
     return await asyncio.to_thread(unpack, bytes(packed), sha256)
-
-
-def _lora_metadata(lora_request: LoRARequest | None) -> list[tuple[str, str]]:
-    if lora_request is None:
-        return []
-    validate_lora_name(lora_request.lora_name)
-    if lora_request.load_inplace:
-        raise not_on_this_wire("load_inplace")
-    return [(LORA_METADATA, lora_request.lora_name)]
-
-
-def _trace_metadata(headers: Mapping[str, str] | None) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in (headers or {}).items() if name in TRACE_HEADERS]

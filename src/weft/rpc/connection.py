@@ -34,7 +34,7 @@ Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a server asks for. `control_api_key` goes with the calls that a control key opens.
+    """What a server requires. `control_api_key` goes with the calls that a control key opens.
 
     `tls_ca` is the certificate, or authority, to trust; without one the connection is not encrypted.
     """

@@ -7,10 +7,10 @@ from weft.core.client import EngineClient
 from weft.core.errors import GenerationError
 from weft.core.types import PoolingParams, RequestOptions
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.adapters import lora_request_of
 from weft.rpc.boundary import Context
-from weft.rpc.convert.embed import to_embed_response, to_embedding
-from weft.rpc.generate import GenerateCall, trace_headers, until_deadline
+from weft.rpc.convert.embed import to_embed_input, to_embed_response
+from weft.rpc.generate import GenerateCall, until_deadline
+from weft.rpc.metadata import lora_request_of, trace_headers_of
 
 
 class EmbedCall:
@@ -27,9 +27,9 @@ class EmbedCall:
 
     async def __call__(self, message: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Serve one request."""
-        self._generate.check_open()
+        self._generate.receive()
         pooler = self._client.info.pooler
-        embedding = to_embedding(message, pooler, self._limits, self._padding_id)
+        embedding = to_embed_input(message, pooler, self._limits, self._padding_id)
         request_id = embedding.request_id or f"weft-{uuid.uuid4().hex}"
         with self._generate.hold(request_id, context):
             async with until_deadline(context):
@@ -37,7 +37,7 @@ class EmbedCall:
                 options = RequestOptions(
                     request_id=request_id,
                     lora_request=lora_request_of(context, self._client),
-                    trace_headers=trace_headers(context) if is_traced else None,
+                    trace_headers=trace_headers_of(context) if is_traced else None,
                 )
                 request = await self._client.prepare(
                     embedding.prompt, PoolingParams(task="embed"), options

@@ -9,12 +9,10 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from weft.core.client import EngineClient
 from weft.core.errors import (
     ConfigError,
-    EngineDead,
     Overloaded,
     Unavailable,
     Unsupported,
@@ -23,15 +21,11 @@ from weft.core.errors import (
 from weft.core.metrics import Metrics
 from weft.core.types import (
     EngineLoad,
-    PoolingParams,
     PoolingRequestOutput,
-    PromptType,
     Request,
-    RequestOptions,
     RequestOutput,
-    SamplingParams,
 )
-from weft.rpc.client import RpcClient
+from weft.rpc.client import RemoteClient, RpcClient
 from weft.rpc.connection import NO_CREDENTIALS, Credentials
 
 log = logging.getLogger("weft.rpc")
@@ -44,7 +38,7 @@ _WAITING_WEIGHT = 4  # a queue says more about the time to a first token than a 
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """One server. `num_taken` counts the requests sent since `load` was told."""
+    """One server. `num_taken` counts the requests sent since `load` was reported."""
 
     client: RpcClient
     is_healthy: bool = True
@@ -62,7 +56,7 @@ class _Member:
         return (self.load + self.num_taken, self.num_open)
 
     async def refresh(self) -> None:
-        """Ask whether it is healthy, and how busy."""
+        """Fetch its health and load."""
         try:
             await self.client.check_health()
             loads = await self._loads()
@@ -87,17 +81,17 @@ class _Member:
         self.is_healthy = is_healthy
 
 
-class Fleet(EngineClient):
+class Fleet(RemoteClient):
     """Made by `connect`, inside a running event loop."""
 
     def __init__(self, clients: Sequence[RpcClient]) -> None:
+        super().__init__()
         self._members = [_Member(client) for client in clients]
         first = clients[0]
         self.info, self.vllm_config = first.info, first.vllm_config
         self.model_config = first.model_config
         self.renderer = first.renderer
         self._first = first
-        self._closed = asyncio.Event()
         self._watch = asyncio.create_task(self._watch_members(), name="weft-rpc-fleet")
         self._closing: asyncio.Task[None] | None = None
 
@@ -135,17 +129,16 @@ class Fleet(EngineClient):
             await asyncio.gather(*(client.close() for client in clients))
             raise
 
+    @property
+    def target(self) -> str:
+        return ", ".join(member.target for member in self._members)
+
     # -- requests -----------------------------------------------------------------------------
 
-    async def prepare(
-        self,
-        prompt: PromptType | Callable[[], PromptType],
-        params: SamplingParams | PoolingParams,
-        options: RequestOptions,
-    ) -> Request:
+    async def prepare(self, *args: Any, **kwargs: Any) -> Request:
         """See `EngineClient.prepare`: all have one model, so what is prepared for one suits each."""
         self._check_open()
-        return await self._first.prepare(prompt, params, options)
+        return await self._first.prepare(*args, **kwargs)
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         return self._follow(lambda client: client.run(request))
@@ -154,7 +147,7 @@ class Fleet(EngineClient):
         return self._follow(lambda client: client.run_pooling(request))
 
     async def _follow(
-        self, ask: Callable[[RpcClient], AsyncGenerator[T, None]]
+        self, run: Callable[[RpcClient], AsyncGenerator[T, None]]
     ) -> AsyncGenerator[T, None]:
         """The outputs of the server that is chosen, or of the next if that one did not take it."""
         member, refused_by, has_begun = self._choose(), None, False
@@ -162,7 +155,7 @@ class Fleet(EngineClient):
             member.num_taken += 1
             member.num_open += 1
             try:
-                async with aclosing(ask(member.client)) as outputs:
+                async with aclosing(run(member.client)) as outputs:
                     async for output in outputs:
                         has_begun = True
                         yield output
@@ -185,30 +178,11 @@ class Fleet(EngineClient):
         return min(able, key=_Member.rank)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """See `EngineClient.abort`. Ids are unique among all servers, so each is told of all."""
+        """See `EngineClient.abort`. Ids are unique among all servers, so each server gets all of them."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        await self._ask_all(lambda client: client.abort(ids))
+        await self._each(lambda client: client.abort(ids))
 
     # -- state --------------------------------------------------------------------------------
-
-    @property
-    def is_running(self) -> bool:
-        """Until closed: whether servers live is what `check_health` asks."""
-        return not self._closed.is_set()
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._closed.is_set()
-
-    @property
-    def errored(self) -> bool:
-        """Whether this client was closed."""
-        return self._closed.is_set()
-
-    @property
-    def dead_error(self) -> BaseException:
-        """What a closed client raises."""
-        return EngineDead("the connections to the servers were closed")
 
     @property
     def num_active_requests(self) -> int:
@@ -216,7 +190,7 @@ class Fleet(EngineClient):
         return sum(member.num_open for member in self._members)
 
     async def check_health(self) -> None:
-        """Raise `Unavailable` if no server was healthy when last asked, some second ago at most."""
+        """Raise `Unavailable` if no server was healthy when last checked, some second ago at most."""
         self._choose()
 
     async def do_log_stats(self) -> None:
@@ -232,11 +206,11 @@ class Fleet(EngineClient):
 
     async def get_loads(self) -> list[EngineLoad]:
         """The ranks of all servers that answer, one server after the other."""
-        loads = await self._ask_all(lambda client: client.get_loads())
+        loads = await self._each(lambda client: client.get_loads())
         return [load for one in loads for load in one]
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """What all servers can be asked for: they have one model."""
+        """What all servers do: they have one model."""
         return await self._choose().client.get_supported_tasks()
 
     async def get_tokenizer_files(self) -> dict[str, bytes]:
@@ -247,15 +221,11 @@ class Fleet(EngineClient):
 
     async def is_paused(self) -> bool:
         """Whether all servers that answer are paused."""
-        return all(await self._ask_all(lambda client: client.is_paused()))
+        return all(await self._each(lambda client: client.is_paused()))
 
-    async def reset_prefix_cache(
-        self, reset_running_requests: bool = False, reset_connector: bool = False
-    ) -> bool:
+    async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         """See `EngineClient.reset_prefix_cache`; of all servers that answer."""
-        done = await self._ask_all(
-            lambda client: client.reset_prefix_cache(reset_running_requests, reset_connector)
-        )
+        done = await self._each(lambda client: client.reset_prefix_cache(*args, **kwargs))
         return all(done)
 
     def shutdown(self, timeout: float | None = None) -> None:
@@ -264,17 +234,13 @@ class Fleet(EngineClient):
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="weft-rpc-fleet-close")
 
-    async def wait_closed(self) -> None:
-        """Return when this client has been closed; the servers go on."""
-        await self._closed.wait()
-
     # -- members ------------------------------------------------------------------------------
 
-    async def _ask_all(self, ask: Callable[[RpcClient], Awaitable[T]]) -> list[T]:
+    async def _each(self, call: Callable[[RpcClient], Awaitable[T]]) -> list[T]:
         """What every server that is healthy answers; the first error if none does."""
         self._choose()
-        asked = (ask(member.client) for member in self._members if member.is_healthy)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        calls = (call(member.client) for member in self._members if member.is_healthy)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         good = [answer for answer in answers if not isinstance(answer, BaseException)]
         for answer in answers:
             if isinstance(answer, BaseException) and not (good and isinstance(answer, Unavailable)):

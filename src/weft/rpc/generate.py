@@ -1,27 +1,65 @@
 """The Generate call: checked request in, chunks and completes out, and no engine work left behind."""
 
 import asyncio
+import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
 from weft.core.client import EngineClient
-from weft.core.errors import DeadlineExceeded, Unavailable
+from weft.core.errors import AlreadyExists, DeadlineExceeded, Unavailable
 from weft.core.logprobs import num_rows_of, write_rows
 from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.adapters import lora_request_of
 from weft.rpc.auth import Keys
-from weft.rpc.boundary import Context
+from weft.rpc.boundary import CallWriter, Context
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
-from weft.rpc.open_requests import OpenRequests
-from weft.rpc.outlet import Outlet
-from weft.rpc.reasoning import reasoning_of
+from weft.rpc.metadata import lora_request_of, reasoning_of, trace_headers_of
 
-TRACE_HEADERS = ("traceparent", "tracestate")
+
+class InFlight:
+    """The ids of the requests in flight: refuses duplicates. One event loop owns it."""
+
+    def __init__(self) -> None:
+        self._owner_by_id: dict[str, bytes | None] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids in use now."""
+        return tuple(self._owner_by_id)
+
+    def owned(self, request_ids: Iterable[str], owner: bytes | None) -> list[str]:
+        """Those of `request_ids` in use that `owner` began."""
+        nobody = object()
+        return [one for one in request_ids if self._owner_by_id.get(one, nobody) == owner]
+
+    @contextmanager
+    def hold(self, request_id: str, owner: bytes | None = None) -> Iterator[None]:
+        """Use `request_id` for the length of the block; `AlreadyExists` if it is in use."""
+        if request_id in self._owner_by_id:
+            raise AlreadyExists(f"request_id {request_id!r} is in use by a request in flight")
+        self._owner_by_id[request_id] = owner
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            del self._owner_by_id[request_id]
+            if not self._owner_by_id:
+                self._idle.set()
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until none is in use; False if that takes longer than `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 class GenerateCall:
@@ -41,20 +79,22 @@ class GenerateCall:
         self._limits = client.info.limits
         self._write_timeout_s = write_timeout_s
         self._is_closed = False
-        self.open_requests = OpenRequests()
+        self.last_receive_time = time.time()
+        self.in_flight = InFlight()
 
     def close(self) -> None:
         """Refuse new requests from now on."""
         self._is_closed = True
 
-    def check_open(self) -> None:
-        """Raise `Unavailable` once closed."""
+    def receive(self) -> None:
+        """Note that a request has come; `Unavailable` once closed."""
+        self.last_receive_time = time.time()
         if self._is_closed:
             raise Unavailable("the server is shutting down; send the request to another one")
 
     async def __call__(self, request: pb.GenerateRequest, context: Context) -> None:
         """Serve one request."""
-        self.check_open()
+        self.receive()
         generation = to_generation(request, self._limits)
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
         with self.hold(request_id, context):
@@ -68,7 +108,7 @@ class GenerateCall:
     def hold(self, request_id: str, context: Context) -> AbstractContextManager[None]:
         """Count a request of this caller as in flight."""
         owner = self._keys.owner(context.invocation_metadata() or ())
-        return self.open_requests.hold(request_id, owner)
+        return self.in_flight.hold(request_id, owner)
 
     async def _serve(self, request: Request, context: Context) -> None:
         # Whatever ends this call, closing the generator ends the request in the engine.
@@ -84,7 +124,7 @@ class GenerateCall:
             request_id=request_id,
             prompt_text=generation.prompt_text,
             lora_request=lora_request_of(context, self._client),
-            trace_headers=trace_headers(context) if is_traced else None,
+            trace_headers=trace_headers_of(context) if is_traced else None,
             data_parallel_rank=generation.data_parallel_rank,
             **(self._reasoning(generation.params) | reasoning_of(context)),
         )
@@ -100,11 +140,11 @@ class GenerateCall:
         self, outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams, context: Context
     ) -> None:
         reply = StreamedReply(params)
-        async with Outlet(context, outputs, self._write_timeout_s) as outlet:
+        async with CallWriter(context, outputs, self._write_timeout_s) as writer:
             async for output in outputs:
                 rows = num_rows_of(output)
                 for message in await write_rows(rows, partial(_all_of, reply, output)):
-                    await outlet.write(message)
+                    await writer.write(message)
         reply.end()
 
     async def _reply_at_once(
@@ -135,9 +175,3 @@ async def until_deadline(context: Context) -> AsyncIterator[None]:
         if not scope.expired():
             raise
         raise DeadlineExceeded("the deadline passed; the request was aborted") from None
-
-
-def trace_headers(context: Context) -> Mapping[str, str]:
-    """The trace that the call belongs to."""
-    metadata = context.invocation_metadata() or ()
-    return {name: str(value) for name, value in metadata if name in TRACE_HEADERS}

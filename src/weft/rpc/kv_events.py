@@ -1,16 +1,19 @@
 """The SubscribeKvEvents call: the prefix cache's changes as they happen, and load while there are none."""
 
+import asyncio
 import time
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import TypeVar
 
 from weft.core.client import EngineClient
 from weft.core.errors import Unsupported
 from weft.core.types import EngineLoad, KvEventBatch
 from weft.pb import common_pb2
-from weft.rpc.boundary import Context
+from weft.rpc.boundary import CallWriter, Context
 from weft.rpc.convert.kv_events import KvEventWriter
-from weft.rpc.outlet import Outlet
-from weft.rpc.ticks import with_ticks
+
+T = TypeVar("T")
 
 
 class KvEventsCall:
@@ -34,24 +37,24 @@ class KvEventsCall:
         await context.send_initial_metadata(())
         async with (
             aclosing(with_ticks(batches, self._heartbeat_s)) as ticking,
-            Outlet(context, ticking, self._write_timeout_s) as outlet,
+            CallWriter(context, ticking, self._write_timeout_s) as writer,
         ):
             if wants_heartbeats:
-                await self._write(await subscriber.heartbeats(), outlet)
+                await self._write(await subscriber.heartbeats(), writer)
             async for batch in ticking:
                 if batch is not None:
                     wants_heartbeats = True
-                    await self._write([await subscriber.batch(batch)], outlet)
+                    await self._write([await subscriber.batch(batch)], writer)
                 elif wants_heartbeats:
-                    await self._write(await subscriber.heartbeats(), outlet)
+                    await self._write(await subscriber.heartbeats(), writer)
 
-    async def _write(self, messages: list[common_pb2.KvEventBatch], outlet: Outlet) -> None:
+    async def _write(self, messages: list[common_pb2.KvEventBatch], writer: CallWriter) -> None:
         for message in messages:
-            await outlet.write(message)
+            await writer.write(message)
 
 
 class _Subscriber:
-    """What one subscriber is told; asks for the load at most once per heartbeat."""
+    """What one subscriber receives; the load is read at most once per heartbeat."""
 
     def __init__(self, client: EngineClient, *, max_load_age_s: float) -> None:
         self._client = client
@@ -62,18 +65,39 @@ class _Subscriber:
 
     async def batch(self, batch: KvEventBatch) -> common_pb2.KvEventBatch:
         """The changes of one step, with a load that is not older than a heartbeat."""
-        # Asking goes through the engine's mailbox, and so waits for the end of a step.
+        # That goes through the engine's mailbox, and so waits for the end of a step.
         if time.monotonic() - self._loaded_at >= self._max_load_age_s:
-            await self._ask()
+            await self._read_loads()
         rank = batch.data_parallel_rank
         load = next((load for load in self._loads if load.data_parallel_rank == rank), None)
         return self._writer.batch(batch, load, age_s=time.monotonic() - self._loaded_at)
 
     async def heartbeats(self) -> list[common_pb2.KvEventBatch]:
         """One load record per rank."""
-        await self._ask()
+        await self._read_loads()
         return [self._writer.heartbeat(load, time.time()) for load in self._loads]
 
-    async def _ask(self) -> None:
+    async def _read_loads(self) -> None:
         self._loads = await self._client.get_loads()
         self._loaded_at = time.monotonic()
+
+
+async def with_ticks(
+    source: AsyncGenerator[T, None], interval_s: float
+) -> AsyncGenerator[T | None, None]:
+    """Yield what `source` yields, and None after every `interval_s` of silence. Owns `source`."""
+    async with aclosing(source):
+        while True:
+            upcoming = asyncio.ensure_future(anext(source))
+            try:
+                while not (await asyncio.wait({upcoming}, timeout=interval_s))[0]:
+                    yield None
+            finally:
+                # A generator that still runs cannot be closed: stop it, and wait until it has.
+                upcoming.cancel()
+                await asyncio.wait({upcoming})
+            try:
+                item = upcoming.result()
+            except StopAsyncIteration:
+                return
+            yield item

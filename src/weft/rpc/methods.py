@@ -17,7 +17,7 @@ SERVICE = "vllm.grpc.engine.VllmEngine"
 # With the answer of GetServerInfo: a server of ours, which follows metadata that others do not know.
 VERSION_METADATA = "x-weft-version"
 
-# The calls that some servers, or all, refuse whoever asks: with which status, and which servers.
+# The calls that some servers, or all, refuse to everybody: with which status, and which servers.
 REFUSALS = MappingProxyType(
     {
         "Generate": (StatusCode.UNIMPLEMENTED, "the model embeds"),
@@ -31,14 +31,14 @@ REFUSALS = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
+class Undecodable:
     """Stands for a request that could not be decoded, so that the handler can say so."""
 
     message_name: str
     crowded_field: str | None = None
 
     def error(self) -> BadRequest:
-        """What the caller is told."""
+        """The refusal."""
         if self.crowded_field is not None:
             return BadRequest(
                 self.crowded_field,
@@ -49,8 +49,8 @@ class Malformed:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
-    """One call: what it takes, what it gives, and whether it gives many."""
+class RpcMethod:
+    """One call: its messages, and whether it is answered with many."""
 
     name: str
     request_type: type[Message]
@@ -62,26 +62,26 @@ class Method:
         """The path on the wire."""
         return f"/{SERVICE}/{self.name}"
 
-    def decode_request(self, data: bytes) -> Message | Malformed:
+    def decode_request(self, data: bytes) -> Message | Undecodable:
         """Decode, or say that it cannot be decoded: grpc answers UNKNOWN to an exception here."""
-        return decode_or_malformed(self.request_type, data)
+        return decode_or_undecodable(self.request_type, data)
 
 
-def decode_or_malformed(message_type: type[Message], data: bytes) -> Message | Malformed:
-    """A `message_type`, or `Malformed`."""
+def decode_or_undecodable(message_type: type[Message], data: bytes) -> Message | Undecodable:
+    """A `message_type`, or `Undecodable`."""
     crowded = crowded_field(data, message_type.DESCRIPTOR)
     if crowded is not None:
-        return Malformed(message_type.DESCRIPTOR.name, crowded)
+        return Undecodable(message_type.DESCRIPTOR.name, crowded)
     try:
         return message_type.FromString(data)
     except DecodeError:
-        return Malformed(message_type.DESCRIPTOR.name)
+        return Undecodable(message_type.DESCRIPTOR.name)
 
 
-def _read_methods() -> Mapping[str, Method]:
+def _read_methods() -> Mapping[str, RpcMethod]:
     service = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
     methods = {
-        method.name: Method(
+        method.name: RpcMethod(
             name=method.name,
             request_type=GetMessageClass(method.input_type),
             response_type=GetMessageClass(method.output_type),

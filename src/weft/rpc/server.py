@@ -77,7 +77,7 @@ class RpcServer:
         return port
 
     def set_not_serving(self) -> None:
-        """Tell health checks at once that no more work should come; what is open goes on."""
+        """Turn health at once, so that no more work comes; what is open goes on."""
         if self._watch is not None:
             self._watch.cancel()
         self._health.set_serving(False)
@@ -86,7 +86,7 @@ class RpcServer:
         """Refuse new requests, let open ones finish for `timeout_s`, abort the rest, then stop."""
         self.set_not_serving()
         self.service.generate.close()
-        requests = self.service.generate.open_requests
+        requests = self.service.generate.in_flight
         if not await requests.wait_idle(timeout_s):
             # Aborted in the engine, not cancelled here: each caller gets its last message.
             log.warning("aborting %d requests that did not finish in time", len(requests.ids))

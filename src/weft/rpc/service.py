@@ -15,8 +15,8 @@ from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc import boundary
 from weft.rpc.auth import Keys
 from weft.rpc.boundary import Context
+from weft.rpc.convert.info import to_loads_response, to_model_info, to_server_info
 from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
-from weft.rpc.convert.state import to_loads_response, to_model_info, to_server_info
 from weft.rpc.embed import EmbedCall
 from weft.rpc.generate import GenerateCall
 from weft.rpc.kv_events import KvEventsCall
@@ -50,7 +50,6 @@ class Service:
             client, heartbeat_s=options.heartbeat_s, write_timeout_s=options.write_timeout_s
         )
         self._started = time.monotonic()
-        self._last_receive_time = time.time()
         self._reasoning_parser = reasoning_parser
         self.generate = GenerateCall(
             client,
@@ -65,7 +64,7 @@ class Service:
     def handler(self) -> "GenericRpcHandler[Any, Any]":
         """The service's calls; a test checks that none is missing."""
         unary: dict[str, boundary.UnaryHandler] = {
-            "Embed": self._embed,
+            "Embed": self.embed,
             "HealthCheck": self._health_check,
             "FlushCache": self._flush_cache,
             "StartProfile": self._start_profile,
@@ -76,7 +75,7 @@ class Service:
             "GetLoads": self._get_loads,
         }
         streams: dict[str, boundary.StreamHandler] = {
-            "Generate": self._generate,
+            "Generate": self.generate,
             "GetTokenizer": self._get_tokenizer,
             "SubscribeKvEvents": self._kv_events,
         }
@@ -91,14 +90,6 @@ class Service:
 
     # -- requests -----------------------------------------------------------------------------
 
-    async def _generate(self, request: pb.GenerateRequest, context: Context) -> None:
-        self._last_receive_time = time.time()
-        await self.generate(request, context)
-
-    async def _embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        self._last_receive_time = time.time()
-        return await self.embed(request, context)
-
     async def _abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         if len(request.request_ids) > MAX_ABORT_IDS:
             raise Overloaded(
@@ -109,7 +100,7 @@ class Service:
         ids = list(request.request_ids)
         if not self._keys.may_control(metadata):
             # What is somebody else's is passed over like what nobody has: an id is no secret to probe.
-            ids = self.generate.open_requests.owned(ids, self._keys.owner(metadata))
+            ids = self.generate.in_flight.owned(ids, self._keys.owner(metadata))
         if ids:
             await self._client.abort(ids)
         return pb.AbortResponse()
@@ -138,7 +129,7 @@ class Service:
             self._client.info,
             num_active_requests=self._client.num_active_requests,
             is_paused=await self._client.is_paused(),
-            last_receive_time=self._last_receive_time,
+            last_receive_time=self.generate.last_receive_time,
             uptime_s=time.monotonic() - self._started,
             reasoning_parser=self._reasoning_parser,
         )

@@ -1,4 +1,4 @@
-"""`grpc.health.v1`: whether each service serves, asked once or watched.
+"""`grpc.health.v1`: whether each service serves, checked once or watched.
 
 The library's servicer holds a lock while it writes to a watcher, so that one who does not read stops every
 change; it has no List either.
@@ -29,11 +29,11 @@ class Health:
         self._changed = asyncio.Event()
 
     def is_serving(self, service: str = "") -> bool:
-        """What callers are told."""
+        """The state that callers see."""
         return self._response_by_service[service] is _SERVING
 
     def set_serving(self, is_serving: bool, services: Iterable[str] | None = None) -> None:
-        """Tell every watcher, and everyone who asks from now on; of all services if none is named."""
+        """Set the state and notify every watcher; of all services if none is named."""
         response = _SERVING if is_serving else _NOT_SERVING
         for service in self._response_by_service if services is None else services:
             self._response_by_service[service] = response
@@ -85,7 +85,7 @@ class Health:
 
 
 def _decode(data: bytes) -> str | None:
-    """The service that is asked for; None if the message is none: grpc answers UNKNOWN to an exception here."""
+    """The service that is named; None if the message is none: grpc answers UNKNOWN to an exception here."""
     try:
         return str(health_pb2.HealthCheckRequest.FromString(data).service)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Ports and channel options: what gRPC is told in the same words wherever it is used."""
+"""Ports and channel options, the same wherever gRPC is used."""
 
 import grpc
 
@@ -18,7 +18,7 @@ def server_args(
     """What every server keeps to: it serves `max_calls` at once, `max_streams` of them on one connection."""
     # Calls that nobody has taken up yet, about 15 kB each, those reset meanwhile among them. Beyond
     # this many core cancels what comes, from whichever connection, and its own 1,000 are fewer than one
-    # connection may have: full of resets, one must leave room for what the others may ask.
+    # connection may have: full of resets, one must leave room for the calls of the others.
     max_pending = max_calls + max_streams
     return [
         ("grpc.max_concurrent_streams", max_streams),

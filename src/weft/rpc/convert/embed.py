@@ -7,23 +7,23 @@ from weft.core.errors import BadRequest, Unsupported
 from weft.core.types import PoolingRequestOutput, Request, TokensPrompt
 from weft.core.validate import Limits, check_prompt_length
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.convert.outgoing import not_on_this_wire
+from weft.rpc.convert.request import not_on_this_wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embedding:
+class EmbedInput:
     """An `EmbedRequest` in our terms. `request_id` None: the server is to make one."""
 
     request_id: str | None
     prompt: TokensPrompt
 
 
-def to_embedding(
+def to_embed_input(
     request: pb.EmbedRequest,
     pooler: PoolerConfig | None,
     limits: Limits,
     padding_id: int | None = None,
-) -> Embedding:
+) -> EmbedInput:
     """Translate and check. Ids of `padding_id` at the end are no part of the text."""
     if pooler is None:
         raise Unsupported("Embed is not supported by this model: it generates text")
@@ -37,7 +37,7 @@ def to_embedding(
     prompt: TokensPrompt = {"prompt_token_ids": token_ids}
     if request.tokenized.original_text:
         prompt["prompt"] = request.tokenized.original_text
-    return Embedding(request_id=request.request_id or None, prompt=prompt)
+    return EmbedInput(request_id=request.request_id or None, prompt=prompt)
 
 
 def to_embed_response(output: PoolingRequestOutput) -> pb.EmbedResponse:
@@ -51,12 +51,12 @@ def to_embed_response(output: PoolingRequestOutput) -> pb.EmbedResponse:
 
 def to_embed_request(request: Request) -> pb.EmbedRequest:
     """Translate a checked request; what is not to be said on this wire is refused by name."""
-    asked = request.pooling
-    assert asked is not None
-    if asked.task != "embed":
+    pooling = request.pooling
+    assert pooling is not None
+    if pooling.task != "embed":
         raise not_on_this_wire("task")
     for name in ("dimensions", "normalize", "skip_reading_prefix_cache"):
-        if getattr(asked, name) is not None:
+        if getattr(pooling, name) is not None:
             raise not_on_this_wire(name)
     if request.cache_salt is not None:
         raise not_on_this_wire("cache_salt")

@@ -17,12 +17,12 @@ from weft.core.types import (
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 
-# The wire has one pooling call, and tells nothing of how it is answered.
+# The wire has one pooling call, and says nothing of how it is answered.
 _EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embedding_size=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerInfo:
+class ServerReport:
     """What a server says of itself; times are Unix time and seconds.
 
     `constrains_reasoning` says that a constraint begins at the first token, whatever the model writes
@@ -45,10 +45,10 @@ class ServerInfo:
     is_ours: bool
 
 
-def to_server_info(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -> ServerInfo:
+def to_server_report(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -> ServerReport:
     """Translate. A server of ours says in metadata that it is one."""
     begins_at_once = info.constrained_decoding_start == "first_token"
-    return ServerInfo(
+    return ServerReport(
         server_type=info.server_type,
         num_active_requests=info.active_requests,
         is_paused=info.is_paused,
@@ -86,7 +86,7 @@ def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
     )
 
 
-def to_engine_config(model: ModelConfig, server: ServerInfo, load: EngineLoad) -> EngineConfig:
+def to_engine_config(model: ModelConfig, server: ServerReport, load: EngineLoad) -> EngineConfig:
     """What can be known from outside; limits of the queue cannot, and stand at 0."""
     return EngineConfig(
         model_config=model,

@@ -19,7 +19,7 @@ PromptLogprobs = Sequence[PositionLogprobs | None]
 
 
 class StreamedReply:
-    """Turns the news of one request into messages, and knows which answers have ended."""
+    """Turns the outputs of one request into messages, and knows which answers have ended."""
 
     def __init__(self, params: SamplingParams) -> None:
         self._params = params
@@ -27,7 +27,7 @@ class StreamedReply:
         self._silent = set(range(params.n))  # answers whose first message is still to come
 
     def messages(self, output: RequestOutput) -> Iterator[pb.GenerateResponse]:
-        """The chunk of every answer with news, and right after it the complete if it has ended."""
+        """The chunk of every answer with new tokens, and right after it the complete if it has ended."""
         for answer in output.outputs:
             if answer.index not in self._open:
                 continue
@@ -118,7 +118,7 @@ def to_complete(
 
 
 def to_output_logprobs(answer: CompletionOutput, num_top: int | None) -> pb.OutputLogProbs | None:
-    """One entry per token of `answer`, or None if none were asked for."""
+    """One entry per token of `answer`, or None if none were requested."""
     if num_top is None or answer.logprobs is None:
         return None
     positions = _aligned(answer.logprobs, len(answer.token_ids))
@@ -135,7 +135,7 @@ def to_output_logprobs(answer: CompletionOutput, num_top: int | None) -> pb.Outp
 def to_input_logprobs(
     token_ids: Sequence[int], logprobs: PromptLogprobs | None, num_top: int | None
 ) -> pb.InputLogProbs | None:
-    """One entry per prompt token, the first without a value, or None if none were asked for."""
+    """One entry per prompt token, the first without a value, or None if none were requested."""
     if num_top is None or logprobs is None:
         return None
     positions = _aligned(logprobs, len(token_ids))

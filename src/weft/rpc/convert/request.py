@@ -1,18 +1,34 @@
-"""What a caller asks for, from the wire: every field of a request is used here or refused by name."""
+"""A request, from the wire and to it: every field is used here or refused by name, in both directions.
 
+Numbers and switches stand in fields with their names, as `weft.core.params` lists them; what is
+`Carried.OWN` is translated here, name by name.
+"""
+
+import json
 import math
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from google.protobuf.message import Message
 
+from weft.core.declare import Carried
 from weft.core.errors import BadRequest
-from weft.core.types import PromptType, SamplingParams
+from weft.core.params import PARAMETERS
+from weft.core.structured import kind_of, schema_of
+from weft.core.types import (
+    OutputKind,
+    PromptType,
+    Request,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 from weft.core.validate import Limits, check_prompt_length
-from weft.pb import common_pb2, vllm_engine_pb2
-from weft.rpc.convert.sampling import MAX_TOKEN_IDS, to_params
+from weft.pb import common_pb2
+from weft.pb import vllm_engine_pb2 as pb
 
 MAX_FLUSH_TIMEOUT_S = 3600.0
 
@@ -28,10 +44,21 @@ REFUSED_FIELDS = MappingProxyType(
                 "mm_inputs",
             }
         ),
-        # The engine chooses how it profiles.
         "StartProfileRequest": frozenset(common_pb2.StartProfileRequest.DESCRIPTOR.fields_by_name),
     }
 )
+MAX_TOKEN_IDS = 1_000_000
+_UINT32_MAX = 2**32 - 1
+_FLOAT32 = struct.Struct("<f")
+
+# What they are where the message does not say. A number without presence is no other than 0.
+_UNSET: dict[str, Any] = {
+    p.name: False if p.kind is bool else None if p.is_optional else p.default
+    for p in PARAMETERS.values()
+    if p.param.wire is Carried.SAME
+}
+_INT32 = range(-(2**31), 2**31)
+_NOT_CARRIED = tuple(p.name for p in PARAMETERS.values() if p.param.wire is Carried.NOT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +66,7 @@ class Generation:
     """A `GenerateRequest` in our terms. `request_id` None: the server is to make one.
 
     `prompt` reads the input, and refuses it: after the parameters, because clients rely on which error
-    wins. The adapter is named beside the message (`weft.rpc.adapters`).
+    wins. The adapter is named in metadata.
     """
 
     request_id: str | None
@@ -50,7 +77,7 @@ class Generation:
     is_streaming: bool
 
 
-def to_generation(request: vllm_engine_pb2.GenerateRequest, limits: Limits) -> Generation:
+def to_generation(request: pb.GenerateRequest, limits: Limits) -> Generation:
     """Translate; what is refused here is what only this wire knows of."""
     params = to_params(request.sampling_params, is_streaming=request.stream)
     return Generation(
@@ -77,13 +104,11 @@ def to_flush_timeout(request: common_pb2.FlushCacheRequest) -> float:
 
 
 def refuse_profile_options(request: common_pb2.StartProfileRequest) -> None:
-    """Refuse a caller's wish by name."""
+    """Refuse options by name: the engine chooses how it profiles."""
     _refuse_fields(request)
 
 
-def _to_prompt(
-    request: vllm_engine_pb2.GenerateRequest, params: SamplingParams, limits: Limits
-) -> PromptType:
+def _to_prompt(request: pb.GenerateRequest, params: SamplingParams, limits: Limits) -> PromptType:
     _refuse_fields(request)
     match request.WhichOneof("input"):
         case "text":
@@ -97,7 +122,7 @@ def _to_prompt(
 
 
 def _to_token_ids(
-    tokenized: vllm_engine_pb2.TokenizedInput, params: SamplingParams, limits: Limits
+    tokenized: pb.TokenizedInput, params: SamplingParams, limits: Limits
 ) -> list[int]:
     token_ids = tokenized.input_ids
     # Refuse by length before millions of ids are copied.
@@ -118,3 +143,117 @@ def _refuse_fields(request: Message) -> None:
     for field, _ in request.ListFields():
         if field.name in REFUSED_FIELDS[request.DESCRIPTOR.name]:
             raise BadRequest(field.name, f"{field.name} is not supported yet")
+
+
+def check_carried(params: SamplingParams) -> None:
+    """Refuse params that this wire has no field for. Zeros that mean "unset" are out of range."""
+    for name in _NOT_CARRIED:
+        value = getattr(params, name)
+        if value or type(value) is int:  # a budget of 0 is one too
+            raise not_on_this_wire(name)
+    if params.seed is not None and params.seed not in _INT32:
+        raise BadRequest(
+            "seed", f"seed must fit in 32 bits over this connection, got {params.seed}"
+        )
+    constraint = params.structured_outputs
+    if constraint is not None and constraint.whitespace_pattern is not None:
+        raise not_on_this_wire("whitespace_pattern")
+
+
+def to_generate_request(request: Request) -> pb.GenerateRequest:
+    """Translate a checked request."""
+    message = pb.GenerateRequest(
+        request_id=request.request_id,
+        sampling_params=to_message(request.params),
+        stream=request.params.output_kind is not OutputKind.FINAL_ONLY,
+        data_parallel_rank=request.data_parallel_rank,
+    )
+    message.tokenized.input_ids.extend(request.prompt_token_ids)
+    message.tokenized.original_text = request.prompt or ""
+    return message
+
+
+def not_on_this_wire(name: str) -> BadRequest:
+    """The error for something that only an engine in this process can be given."""
+    return BadRequest(name, f"{name} cannot be sent over gRPC")
+
+
+def to_message(params: SamplingParams) -> pb.SamplingParams:
+    """Translate checked parameters."""
+    message = pb.SamplingParams(**{name: getattr(params, name) for name in _UNSET})
+    message.top_k = min(max(params.top_k, 0), _UINT32_MAX)  # below 0 and huge are both "off"
+    message.stop.extend(params.stop_strings)
+    message.stop_token_ids.extend(params.stop_token_ids or ())
+    for token_id, bias in (params.logit_bias or {}).items():
+        message.logit_bias[int(token_id)] = bias
+    if params.structured_outputs is not None:
+        _set_constraint(message, params.structured_outputs)
+    return message
+
+
+def to_params(message: pb.SamplingParams, *, is_streaming: bool) -> SamplingParams:
+    """Translate; a number that is unset takes its neutral value. Ranges are not checked here."""
+    numbers = _UNSET.copy()
+    for field, value in message.ListFields():
+        name = field.name
+        if name in numbers:
+            numbers[name] = _shortest(value) if isinstance(value, float) else value
+    return SamplingParams(
+        **numbers,
+        top_k=message.top_k,
+        structured_outputs=_to_structured_outputs(message),
+        stop=list(message.stop) or None,
+        stop_token_ids=_to_ids("stop_token_ids", message.stop_token_ids) or None,
+        logit_bias={key: _shortest(value) for key, value in message.logit_bias.items()} or None,
+        # The caller gets token ids; text is made only to search it for stop strings.
+        detokenize=bool(message.stop),
+        output_kind=OutputKind.DELTA if is_streaming else OutputKind.FINAL_ONLY,
+    )
+
+
+def _to_ids(name: str, token_ids: Sequence[int]) -> list[int]:
+    """A copy, refused by length before it is made; how many there may be depends on the vocabulary."""
+    if len(token_ids) > MAX_TOKEN_IDS:
+        raise BadRequest(name, f"{name} takes at most {MAX_TOKEN_IDS} ids, got {len(token_ids)}")
+    return list(token_ids)
+
+
+def _shortest(value: float) -> float:
+    """The shortest decimal with the same 32 bits: the wire's 0.9 is 0.9, not 0.8999999761581421.
+
+    So a request means exactly the same over this wire and over one that carries decimals.
+    """
+    if not math.isfinite(value) or value.is_integer():
+        return value
+    bits = _FLOAT32.pack(value)
+    for form in ("%.6g", "%.7g", "%.8g"):
+        short = float(form % value)
+        if _FLOAT32.pack(short) == bits:
+            return short
+    return value
+
+
+def _set_constraint(message: pb.SamplingParams, constraint: StructuredOutputsParams) -> None:
+    kind = kind_of(constraint)
+    match kind:
+        case "json":
+            given = constraint.json
+            message.json_schema = given if isinstance(given, str) else json.dumps(schema_of(given))
+        case "choice":
+            message.choice.choices.extend(constraint.choice or ())
+        case _:
+            setattr(message, kind, getattr(constraint, kind))
+
+
+def _to_structured_outputs(
+    message: pb.SamplingParams,
+) -> StructuredOutputsParams | None:
+    match message.WhichOneof("constraint"):
+        case None:
+            return None
+        case "json_schema":
+            return StructuredOutputsParams(json=message.json_schema)
+        case "choice":
+            return StructuredOutputsParams(choice=list(message.choice.choices))
+        case kind:
+            return StructuredOutputsParams(**{kind: getattr(message, kind)})

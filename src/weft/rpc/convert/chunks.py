@@ -1,4 +1,4 @@
-"""What a server answers, from the wire: messages of Generate to the outputs that an engine gives."""
+"""Chunks and completes of Generate, from the wire: to the outputs of sequences, as an engine emits them."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -95,7 +95,7 @@ def _constraint_start(info: EngineInfo, reasoning_parser: str | None) -> str:
 def to_loads_response(
     request: pb.GetLoadsRequest, loads: Iterable[EngineLoad], version: str
 ) -> pb.GetLoadsResponse:
-    """The loads of the ranks and sections asked for."""
+    """The loads of the requested ranks and sections."""
     fields = _to_field_names(request.include)
     chosen = list(loads)
     if request.HasField("dp_rank"):

@@ -1,25 +1,47 @@
-"""Where a constraint begins in an answer that starts with reasoning, of which the messages say little.
+"""What travels in a call's metadata because the messages have no field for it: adapter, trace, reasoning.
 
-The field `grammar_from_first_token` says "at once". That it begins behind the reasoning, and what text ends
-that, a server of ours is told in metadata; another one goes by a parser of its own, or has none.
+Of reasoning the field `grammar_from_first_token` says only that a constraint begins at once. That it begins
+behind the reasoning, and what text ends that, is metadata for a server of ours; another one goes by a parser
+of its own, or has none.
 """
 
 from typing import Any
 
 import msgspec
 
+from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
-from weft.core.types import OpenReasoning, Request, RequestOptions, SamplingParams
+from weft.core.lora import LORA_METADATA, find_lora, validate_lora_name
+from weft.core.types import LoRARequest, OpenReasoning, Request, RequestOptions, SamplingParams
 from weft.rpc.boundary import Context
-from weft.rpc.convert.incoming import ServerInfo
-from weft.rpc.convert.outgoing import not_on_this_wire
+from weft.rpc.connection import Metadata
+from weft.rpc.convert.incoming import ServerReport
+from weft.rpc.convert.request import not_on_this_wire
 from weft.text.parsers.table import REASONING_PARSERS
 
+TRACE_HEADERS = ("traceparent", "tracestate")
 # Bytes: some models end their reasoning with characters that are not ASCII.
 REASONING_END_METADATA = "x-weft-reasoning-end-bin"
 REASONING_ENDED_METADATA = "x-weft-reasoning-ended"
 
 _ENDED = {"true": True, "false": False}
+
+
+def lora_request_of(context: Context, client: EngineClient) -> LoRARequest | None:
+    """The adapter that the call's metadata names. The name of the model itself, or none, is no adapter."""
+    metadata = context.invocation_metadata() or ()
+    names = {str(value) for name, value in metadata if name == LORA_METADATA and value}
+    if len(names) > 1:
+        raise BadRequest(LORA_METADATA, f"{LORA_METADATA} names {len(names)} adapters; give one")
+    for name in names:
+        return find_lora(name, client.model_config.served_model_names, client.lora_requests)
+    return None
+
+
+def trace_headers_of(context: Context) -> dict[str, str]:
+    """The trace that the call belongs to."""
+    metadata = context.invocation_metadata() or ()
+    return {name: str(value) for name, value in metadata if name in TRACE_HEADERS}
 
 
 def reasoning_of(context: Context) -> dict[str, Any]:
@@ -42,7 +64,7 @@ def _to_text(name: str, value: str | bytes) -> str:
         raise BadRequest(name, f"{name} is not valid UTF-8") from error
 
 
-def check_reasoning(server: ServerInfo, params: SamplingParams, options: RequestOptions) -> None:
+def check_reasoning(server: ServerReport, params: SamplingParams, options: RequestOptions) -> None:
     """Refuse what this wire cannot carry, and what `server` would get wrong without a word."""
     kwargs = options.reasoning_parser_kwargs or {}
     if kwargs.keys() - {"end"}:
@@ -69,21 +91,29 @@ def with_reasoning(request: Request, options: RequestOptions) -> Request:
     )
 
 
-def to_reasoning(
-    server: ServerInfo, request: Request
-) -> tuple[SamplingParams, list[tuple[str, str | bytes]]]:
-    """What the parameters and the metadata of a call are, so that `server` does as was asked."""
-    ended, reasoning = request.reasoning_ended, request.reasoning
-    if server.is_ours:
-        metadata: list[tuple[str, str | bytes]] = []
-        if ended is not None:
-            metadata.append((REASONING_ENDED_METADATA, "true" if ended else "false"))
-        if reasoning is not None:
-            metadata.append((REASONING_END_METADATA, reasoning.end.encode()))
-        return request.params, metadata
-    if ended and _has_constraint(request.params):
-        return msgspec.structs.replace(request.params, grammar_from_first_token=True), []
-    return request.params, []
+def to_metadata(server: ServerReport, request: Request) -> Metadata:
+    """The metadata of a call. Of an adapter its name is sent: the server is to have it, wherever from."""
+    metadata: list[tuple[str, str | bytes]] = []
+    if (lora := request.lora_request) is not None:
+        validate_lora_name(lora.lora_name)
+        if lora.load_inplace:
+            raise not_on_this_wire("load_inplace")
+        metadata.append((LORA_METADATA, lora.lora_name))
+    headers = request.trace_headers or {}
+    metadata += [(name, value) for name, value in headers.items() if name in TRACE_HEADERS]
+    if server.is_ours and request.reasoning_ended is not None:
+        metadata.append((REASONING_ENDED_METADATA, "true" if request.reasoning_ended else "false"))
+    if server.is_ours and request.reasoning is not None:
+        metadata.append((REASONING_END_METADATA, request.reasoning.end.encode()))
+    return tuple(metadata)
+
+
+def params_for(server: ServerReport, request: Request) -> SamplingParams:
+    """The parameters, of which one says that reasoning has ended to a server that does not read metadata."""
+    params = request.params
+    if server.is_ours or not request.reasoning_ended or not _has_constraint(params):
+        return params
+    return msgspec.structs.replace(params, grammar_from_first_token=True)
 
 
 def _has_constraint(params: SamplingParams) -> bool:
@@ -91,7 +121,7 @@ def _has_constraint(params: SamplingParams) -> bool:
     return params.structured_outputs is not None and not params.grammar_from_first_token
 
 
-def _check_parser(server: ServerInfo, end: Any) -> None:
+def _check_parser(server: ServerReport, end: Any) -> None:
     if server.constrains_reasoning:
         raise BadRequest(
             "reasoning_ended",
