@@ -1,16 +1,27 @@
-"""One answer of a turn as it comes: text to parts, ids for tool calls, the reason it ended."""
+"""A turn's answers: what they are made of, and one of them as it comes, from text to parts."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from weft.core.types import CompletionOutput, FinishReason
+from weft.core.errors import BadRequest
+from weft.core.types import CompletionOutput, FinishReason, SamplingParams, StructuredOutputsParams
+from weft.text.detokenizer import Detokenizer
+from weft.text.parsers.families import ReasoningFamily, ToolFamily
+from weft.text.parsers.forced import forced_calls_parser, named_call_parser
 from weft.text.parsers.parts import Arguments, Content, OutputParser, Part, Reasoning, ToolCall
-from weft.web.chat.thoughts import ThoughtCounter
-from weft.web.chat.tools import is_forced
+from weft.text.parsers.table import (
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+    make_parser,
+    starts_in_reasoning,
+)
+from weft.web.chat.tools import forced_calls, is_forced, is_own_format, template_tools
 from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
+from weft.web.served import Served
 
 # An error is raised, not told.
 _REASONS: Mapping[FinishReason, TurnReason] = {
@@ -19,6 +30,236 @@ _REASONS: Mapping[FinishReason, TurnReason] = {
     FinishReason.ABORT: "abort",
     FinishReason.REPETITION: "repetition",
 }
+
+
+class ThoughtCounter:
+    """Follows one answer until its thoughts are over; the marks around them count as well.
+
+    `is_open` None: whether there are thoughts shows at the answer's start.
+    """
+
+    def __init__(
+        self, family: ReasoningFamily, is_open: bool | None, detokenizer: Detokenizer
+    ) -> None:
+        self._family = family
+        self._ends = (*family.ends, *family.implicit_ends)
+        self._longest = max(map(len, self._ends))
+        self._is_open = is_open
+        self._detokenizer = detokenizer
+        self._tail = (
+            ""  # the start of the answer until it is decided; then what an end may have begun in
+        )
+        self._num_undecided = 0
+
+    def count(self, token_ids: Sequence[int]) -> int:
+        """Of these tokens, and of earlier ones that it was not certain of, those that are thoughts."""
+        if self._is_open is False:
+            return 0
+        return sum(map(self._count_one, token_ids))
+
+    def _count_one(self, token_id: int) -> int:
+        if self._is_open is False:
+            return 0
+        self._tail += self._detokenizer.push(token_id)
+        num_tokens = 1
+        if self._is_open is None:
+            self._num_undecided += 1
+            self._tail = self._tail.lstrip()
+            self._is_open = self._decided()
+            if not self._is_open:
+                return 0
+            num_tokens, self._num_undecided = self._num_undecided, 0
+        if any(end in self._tail for end in self._ends):
+            self._is_open = False
+        self._tail = self._tail[-self._longest :]
+        return num_tokens
+
+    def _decided(self) -> bool | None:
+        """Whether the answer begins with thoughts; None while that cannot be told."""
+        if self._tail.startswith(self._family.starts):
+            return True
+        if any(start.startswith(self._tail) for start in self._family.starts):
+            return None
+        return self._family.may_omit_start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """Made once a turn, when its prompt is rendered.
+
+    `is_open` says whether answers begin inside thoughts; None leaves it to the model. `end_markers`
+    are left out of texts that are decoded with special tokens for the parser's sake. `first_id` is where
+    the numbers in the ids of forced calls go on, for models that count them over the conversation.
+    """
+
+    turn: Turn
+    reasoning: ReasoningFamily | None
+    tool: ToolFamily | None
+    is_open: bool | None
+    end_markers: tuple[str, ...]
+    first_id: int | None
+
+    def parser(self) -> OutputParser:
+        """A parser for one answer."""
+        choice = self.turn.tool_choice
+        if self.tool is None and isinstance(choice, NamedTool):
+            return named_call_parser(
+                choice.name,
+                reasoning=self.reasoning,
+                starts_in_reasoning=self.is_open,
+                end_markers=self.end_markers,
+                first_id=self.first_id,
+            )
+        if self.tool is None and is_forced(choice):
+            return forced_calls_parser(
+                reasoning=self.reasoning,
+                starts_in_reasoning=self.is_open,
+                end_markers=self.end_markers,
+                first_id=self.first_id,
+            )
+        return make_parser(
+            self.reasoning,
+            self.tool,
+            tools=template_tools(self.turn.tools) or (),
+            starts_in_reasoning=self.is_open,
+            num_earlier_calls=_num_calls(self.turn),
+            end_markers=self.end_markers,
+        )
+
+    def counter(self, served: Served, prompt_token_ids: list[int]) -> ThoughtCounter | None:
+        """What counts the tokens of one answer's thoughts; None where there can be none."""
+        if self.reasoning is None or self.is_open is False:
+            return None
+        detokenizer = served.tokenizer.detokenizer(
+            skip_special_tokens=False, prompt_token_ids=prompt_token_ids
+        )
+        return ThoughtCounter(self.reasoning, self.is_open, detokenizer)
+
+    def engine_arguments(self, params: SamplingParams) -> dict[str, Any]:
+        """What `generate` has to know of thoughts: where a constraint begins, and what a budget ends."""
+        if params.structured_outputs is None and params.thinking_token_budget is None:
+            return {}
+        if self.reasoning is None:
+            return {}
+        return {
+            "reasoning_ended": self.is_open is not True,
+            "reasoning_parser_kwargs": {"end": self.reasoning.reasoning_end},
+        }
+
+
+def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParams) -> AnswerFormat:
+    """The format of the answers to a rendered prompt; `params` say what rules them."""
+    reasoning = _reasoning_family(served)
+    tool = _tool_family(served, turn, params)
+    is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
+    is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
+    # In harmony what rules the calls rules the thoughts before them too.
+    has_ruled_thoughts = tool is not None and tool.is_harmony and is_forced(turn.tool_choice)
+    if reasoning is not None and is_open is None and is_ruled and not has_ruled_thoughts:
+        is_open = _is_thinker(served, reasoning)
+    if served.client.info.structured_outputs_in_reasoning and params.structured_outputs:
+        is_open = False
+    has_markers = _needs_special_tokens(reasoning, tool) and turn.params.skip_special_tokens
+    return AnswerFormat(
+        turn=turn,
+        reasoning=reasoning,
+        tool=tool,
+        is_open=is_open,
+        end_markers=_end_markers(served) if has_markers else (),
+        first_id=_first_id(served, turn),
+    )
+
+
+def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
+    """What a turn that demands calls demands of the text; None for others."""
+    name = served.options.tool_call_parser
+    family = None if name is None else TOOL_PARSERS[name]
+    # The thought is part of the format in harmony: one that is begun already, or counted, is not in it.
+    has_own_thought = turn.continue_final_message or turn.params.thinking_token_budget is not None
+    if family is not None and family.is_harmony and has_own_thought:
+        family = None
+    return forced_calls(
+        turn,
+        family,
+        has_thoughts=served.options.reasoning_parser is not None,
+        num_earlier_calls=_num_calls(turn),
+        end_texts=_end_markers(served),
+    )
+
+
+def with_special_tokens(served: Served, turn: Turn, params: SamplingParams) -> SamplingParams:
+    """The parameters with which the engine's texts hold what the parser looks for."""
+    if not _needs_special_tokens(_reasoning_family(served), _tool_family(served, turn, params)):
+        return params
+    return msgspec.structs.replace(params, skip_special_tokens=False)
+
+
+def _needs_special_tokens(*families: ReasoningFamily | ToolFamily | None) -> bool:
+    """Whether the marks of thoughts or calls are special tokens, which texts usually leave out."""
+    return any(family is not None and family.needs_special_tokens for family in families)
+
+
+def _reasoning_family(served: Served) -> ReasoningFamily | None:
+    name = served.options.reasoning_parser
+    return None if name is None else REASONING_PARSERS[name]
+
+
+def _tool_family(served: Served, turn: Turn, params: SamplingParams) -> ToolFamily | None:
+    """The family whose calls are looked for: where the model may make some, or must in their format."""
+    name = served.options.tool_call_parser
+    if is_forced(turn.tool_choice):
+        return TOOL_PARSERS[name] if name is not None and is_own_format(params) else None
+    if not turn.tools or turn.tool_choice != "auto":
+        return None
+    if not served.options.enable_auto_tool_choice or name is None:
+        raise BadRequest(
+            "tool_choice",
+            'tool_choice "auto" needs a server with a tool-call parser (--enable-auto-tool-choice '
+            "and --tool-call-parser); a named function, required and none work without",
+        )
+    return TOOL_PARSERS[name]
+
+
+def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
+    """What the prompt says of thoughts. A message that is continued tells by its own text."""
+    if not turn.continue_final_message:
+        return starts_in_reasoning(prompt, family)
+    # The template ends the prompt inside the message, so that it ends with the message's text.
+    text = prompt[-len(_text_of(turn.messages[-1])) :]
+    is_begun = any(start in text for start in family.starts)
+    return is_begun and not any(end in text for end in family.ends)
+
+
+def _is_thinker(served: Served, family: ReasoningFamily) -> bool:
+    """Whether a model that may think does so, where the prompt leaves it open and something depends on it.
+
+    A constraint that waited for the end of a thought that never comes would rule nothing. Models that
+    can be told not to think have a word for it in their templates, and think unless they are told.
+    """
+    source = "" if served.chat_template is None else served.chat_template.source
+    return family.may_omit_start or family.is_harmony or "enable_thinking" in source
+
+
+def _end_markers(served: Served) -> tuple[str, ...]:
+    texts = map(served.tokenizer.added_text, served.client.model_config.eos_token_ids)
+    return tuple(text for text in texts if text)
+
+
+def _first_id(served: Served, turn: Turn) -> int | None:
+    name = served.options.tool_call_parser
+    return _num_calls(turn) if name is not None and TOOL_PARSERS[name].counts_ids else None
+
+
+def _num_calls(turn: Turn) -> int:
+    """Calls made so far; some families number theirs through the whole conversation."""
+    return sum(len(message.get("tool_calls") or ()) for message in turn.messages)
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

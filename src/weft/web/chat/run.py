@@ -13,9 +13,10 @@ from weft.core.types import (
     Request,
     SamplingParams,
 )
-from weft.web.chat.answers import AnswerReader, Wishes
-from weft.web.chat.format import (
+from weft.web.chat.answers import (
     AnswerFormat,
+    AnswerReader,
+    Wishes,
     choose_format,
     forced_format,
     with_special_tokens,

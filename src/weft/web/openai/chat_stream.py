@@ -88,7 +88,7 @@ class ChunkWriter:
         told = self._told[event.index]
         if not isinstance(part, Content) or told.logprobs:
             return None
-        told.num_tokens += event.num_tokens
+        told.num_tokens += len(event.token_ids)
         told.num_reasoning_tokens += event.num_reasoning_tokens
         if event.index not in self._plain_by_index:
             self._plain_by_index[event.index] = EventOfText(partial(self._text_chunk, event.index))
@@ -126,7 +126,7 @@ class ChunkWriter:
 
     def _news(self, event: TurnDelta) -> Iterator[ChatChunk]:
         told = self._told[event.index]
-        told.num_tokens += event.num_tokens
+        told.num_tokens += len(event.token_ids)
         told.num_reasoning_tokens += event.num_reasoning_tokens
         told.logprobs += event.logprobs or ()
         has_ids = self._shape.telling.has_token_ids
