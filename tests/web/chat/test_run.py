@@ -28,7 +28,7 @@ def turn(messages=HELLO, **changes):
     """A short turn."""
     params = changes.pop("params", {})
     return Turn(
-        options=RequestOptions(request_id="r", priority=changes.pop("priority", 0)),
+        options=RequestOptions(request_id="r", **changes.pop("options", {})),
         messages=messages,
         params=SamplingParams(**{"max_tokens": 200, "temperature": 1.0, "seed": 3, **params}),
         **changes,
@@ -242,8 +242,8 @@ def message(**fields):
         ({"params": {"max_tokens": 0}}, "max_tokens"),
         ({"params": {"max_tokens": 1024}}, "max_tokens"),
         ({"params": {"temperature": 9.0}}, "temperature"),
-        ({"priority": 1}, "priority"),
-        ({"data_parallel_rank": 7}, "data_parallel_rank"),
+        ({"options": {"priority": 1}}, "priority"),
+        ({"options": {"data_parallel_rank": 7}}, "data_parallel_rank"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"cache_salt": "x" * 10_000}, "cache_salt"),
         (
