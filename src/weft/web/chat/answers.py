@@ -23,7 +23,7 @@ from weft.web.chat.tools import forced_calls, is_forced, is_own_format, template
 from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
 from weft.web.served import Served
 
-# An error is raised, not told.
+# An error is raised.
 _REASONS: Mapping[FinishReason, TurnReason] = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
@@ -32,10 +32,10 @@ _REASONS: Mapping[FinishReason, TurnReason] = {
 }
 
 
-class ThoughtCounter:
-    """Follows one answer until its thoughts are over; the marks around them count as well.
+class ReasoningCounter:
+    """Follows one answer until its reasoning is over; the marks around them count as well.
 
-    `is_open` None: whether there are thoughts shows at the answer's start.
+    `is_open` None: whether there is reasoning shows at the answer's start.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ThoughtCounter:
         self._num_undecided = 0
 
     def count(self, token_ids: Sequence[int]) -> int:
-        """Of these tokens, and of earlier ones that it was not certain of, those that are thoughts."""
+        """Of these tokens, and of earlier ones that it was not certain of, those that are reasoning."""
         if self._is_open is False:
             return 0
         return sum(map(self._count_one, token_ids))
@@ -75,7 +75,7 @@ class ThoughtCounter:
         return num_tokens
 
     def _decided(self) -> bool | None:
-        """Whether the answer begins with thoughts; None while that cannot be told."""
+        """Whether the answer begins with reasoning; None while that is not certain."""
         if self._tail.startswith(self._family.starts):
             return True
         if any(start.startswith(self._tail) for start in self._family.starts):
@@ -87,7 +87,7 @@ class ThoughtCounter:
 class AnswerFormat:
     """Made once a turn, when its prompt is rendered.
 
-    `is_open` says whether answers begin inside thoughts; None leaves it to the model. `end_markers`
+    `is_open` says whether answers begin inside reasoning; None leaves it to the model. `end_markers`
     are left out of texts that are decoded with special tokens for the parser's sake. `first_id` is where
     the numbers in the ids of forced calls go on, for models that count them over the conversation.
     """
@@ -126,17 +126,17 @@ class AnswerFormat:
             end_markers=self.end_markers,
         )
 
-    def counter(self, served: Served, prompt_token_ids: list[int]) -> ThoughtCounter | None:
-        """What counts the tokens of one answer's thoughts; None where there can be none."""
+    def counter(self, served: Served, prompt_token_ids: list[int]) -> ReasoningCounter | None:
+        """What counts the tokens of one answer's reasoning; None where there can be none."""
         if self.reasoning is None or self.is_open is False:
             return None
         detokenizer = served.tokenizer.detokenizer(
             skip_special_tokens=False, prompt_token_ids=prompt_token_ids
         )
-        return ThoughtCounter(self.reasoning, self.is_open, detokenizer)
+        return ReasoningCounter(self.reasoning, self.is_open, detokenizer)
 
     def engine_arguments(self, params: SamplingParams) -> dict[str, Any]:
-        """What `generate` has to know of thoughts: where a constraint begins, and what a budget ends."""
+        """What `generate` has to know of reasoning: where a constraint begins, and what a budget ends."""
         if params.structured_outputs is None and params.thinking_token_budget is None:
             return {}
         if self.reasoning is None:
@@ -153,10 +153,10 @@ def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParam
     tool = _tool_family(served, turn, params)
     is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
     is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
-    # In harmony what rules the calls rules the thoughts before them too.
-    has_ruled_thoughts = tool is not None and tool.is_harmony and is_forced(turn.tool_choice)
-    if reasoning is not None and is_open is None and is_ruled and not has_ruled_thoughts:
-        is_open = _is_thinker(served, reasoning)
+    # In harmony what rules the calls rules the reasoning before them too.
+    has_ruled_reasoning = tool is not None and tool.is_harmony and is_forced(turn.tool_choice)
+    if reasoning is not None and is_open is None and is_ruled and not has_ruled_reasoning:
+        is_open = _reasons_by_default(served, reasoning)
     if served.client.info.structured_outputs_in_reasoning and params.structured_outputs:
         is_open = False
     has_markers = _needs_special_tokens(reasoning, tool) and turn.params.skip_special_tokens
@@ -174,14 +174,14 @@ def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
     """What a turn that demands calls demands of the text; None for others."""
     name = served.options.tool_call_parser
     family = None if name is None else TOOL_PARSERS[name]
-    # The thought is part of the format in harmony: one that is begun already, or counted, is not in it.
-    has_own_thought = turn.continue_final_message or turn.params.thinking_token_budget is not None
-    if family is not None and family.is_harmony and has_own_thought:
+    # In harmony reasoning is part of the format, unless it has begun already or is counted.
+    has_own_reasoning = turn.continue_final_message or turn.params.thinking_token_budget is not None
+    if family is not None and family.is_harmony and has_own_reasoning:
         family = None
     return forced_calls(
         turn,
         family,
-        has_thoughts=served.options.reasoning_parser is not None,
+        has_reasoning=served.options.reasoning_parser is not None,
         num_earlier_calls=_num_calls(turn),
         end_texts=_end_markers(served),
     )
@@ -195,7 +195,7 @@ def with_special_tokens(served: Served, turn: Turn, params: SamplingParams) -> S
 
 
 def _needs_special_tokens(*families: ReasoningFamily | ToolFamily | None) -> bool:
-    """Whether the marks of thoughts or calls are special tokens, which texts usually leave out."""
+    """Whether the marks of reasoning or calls are special tokens, which texts usually leave out."""
     return any(family is not None and family.needs_special_tokens for family in families)
 
 
@@ -221,7 +221,7 @@ def _tool_family(served: Served, turn: Turn, params: SamplingParams) -> ToolFami
 
 
 def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
-    """What the prompt says of thoughts. A message that is continued tells by its own text."""
+    """What the prompt says of reasoning; of a message that is continued, its own text."""
     if not turn.continue_final_message:
         return starts_in_reasoning(prompt, family)
     # The template ends the prompt inside the message, so that it ends with the message's text.
@@ -230,11 +230,11 @@ def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
     return is_begun and not any(end in text for end in family.ends)
 
 
-def _is_thinker(served: Served, family: ReasoningFamily) -> bool:
+def _reasons_by_default(served: Served, family: ReasoningFamily) -> bool:
     """Whether a model that may think does so, where the prompt leaves it open and something depends on it.
 
-    A constraint that waited for the end of a thought that never comes would rule nothing. Models that
-    can be told not to think have a word for it in their templates, and think unless they are told.
+    A constraint that waited for the end of reasoning that never comes would rule nothing. Models that
+    can be asked not to reason have a word for it in their templates, and reason without it.
     """
     source = "" if served.chat_template is None else served.chat_template.source
     return family.may_omit_start or family.is_harmony or "enable_thinking" in source
@@ -263,8 +263,8 @@ def _text_of(message: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the caller wants to see of what the parser finds."""
+class AnswerParams:
+    """What the request asks to see of what the parser finds."""
 
     has_reasoning: bool
     is_first_call_only: bool
@@ -274,7 +274,7 @@ class Wishes:
     call_id_prefix: str = "chatcmpl-tool-"
 
     @classmethod
-    def of(cls, turn: Turn) -> "Wishes":
+    def of(cls, turn: Turn) -> "AnswerParams":
         """Those of a turn."""
         return cls(
             has_reasoning=turn.include_reasoning,
@@ -289,11 +289,11 @@ class AnswerReader:
     """Turns one answer's outputs, each with what is new, into deltas."""
 
     def __init__(
-        self, parser: OutputParser, wishes: Wishes, thoughts: ThoughtCounter | None = None
+        self, parser: OutputParser, params: AnswerParams, counter: ReasoningCounter | None = None
     ) -> None:
         self._parser = parser
-        self._wishes = wishes
-        self._thoughts = thoughts
+        self._params = params
+        self._counter = counter
         self._has_called = False
 
     def read(self, output: CompletionOutput) -> TurnDelta:
@@ -301,25 +301,25 @@ class AnswerReader:
         found = self._parser.feed(output.text) if output.text else []
         if output.is_finished:
             found = [*found, *self._parser.finish()]
-        parts = [kept for part in found if (kept := self._kept(part)) is not None]
+        parts = [visible for part in found if (visible := self._visible(part)) is not None]
         return TurnDelta(
             index=output.index,
             parts=parts,
             token_ids=output.token_ids,
-            num_reasoning_tokens=self._thoughts.count(output.token_ids) if self._thoughts else 0,
+            num_reasoning_tokens=self._counter.count(output.token_ids) if self._counter else 0,
             logprobs=output.logprobs,
             finish_reason=self._reason(output.finish_reason),
             stop_reason=output.stop_reason,
         )
 
-    def _kept(self, part: Part) -> Part | None:
+    def _visible(self, part: Part) -> Part | None:
         """The part as the caller is to see it; None where not at all."""
         if isinstance(part, Reasoning):
-            return part if self._wishes.has_reasoning else None
+            return part if self._params.has_reasoning else None
         if isinstance(part, Content):
-            return part if self._wishes.has_content else None
+            return part if self._params.has_content else None
         if isinstance(part, ToolCall | Arguments):
-            if self._wishes.is_first_call_only and part.index > 0:
+            if self._params.is_first_call_only and part.index > 0:
                 return None
             if isinstance(part, ToolCall):
                 self._has_called = True
@@ -333,10 +333,10 @@ class AnswerReader:
         """
         if reason is None:
             return None
-        if reason is FinishReason.STOP and self._has_called and not self._wishes.is_named_call:
+        if reason is FinishReason.STOP and self._has_called and not self._params.is_named_call:
             return "tool_calls"
         return _REASONS[reason]
 
     def _new_call_id(self) -> str:
         """An id for a tool call to which the model gave none."""
-        return self._wishes.call_id_prefix + secrets.token_hex(16)
+        return self._params.call_id_prefix + secrets.token_hex(16)

@@ -23,7 +23,7 @@ from weft.core.errors import BadRequest, ConfigError, WeftError
 from weft.web.http.access import Gate
 from weft.web.http.body import (
     MAX_VALUES,
-    ClientGone,
+    ClientDisconnected,
     Strictness,
     check_content,
     decode_body,
@@ -50,7 +50,7 @@ _COARSE_BUCKETS: Final = (0.1, 0.5, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RouteMatch:
     """An endpoint and what its path holds."""
 
     endpoint: Endpoint
@@ -81,7 +81,7 @@ class Router:
         """Whether anybody may ask for exactly this path."""
         return raw_path in self._open_paths
 
-    def find(self, method: str, raw_path: bytes) -> Found:
+    def find(self, method: str, raw_path: bytes) -> RouteMatch:
         """The endpoint; 404 for an unknown path and 405 for a known one with another method."""
         methods = self._methods_by_path.get(raw_path)
         parameters: dict[str, str] = {}
@@ -95,7 +95,7 @@ class Router:
                 f"this path takes {', '.join(allowed)}, not {method}",
                 headers={"allow": ", ".join(allowed)},
             )
-        return Found(endpoint, parameters)
+        return RouteMatch(endpoint, parameters)
 
     def _match(self, raw_path: bytes) -> tuple[dict[str, Endpoint], dict[str, str]]:
         for pattern, methods in self._patterns:
@@ -188,7 +188,7 @@ class HttpApp:
         try:
             exchange.extra_headers = self._gate.cors_headers(exchange.headers)
             await self._serve(exchange, receive)
-        except ClientGone:
+        except ClientDisconnected:
             exchange.abort()
         except Exception as error:  # noqa: BLE001 - the root of a request
             await _fail(exchange, error, dialect)
@@ -235,11 +235,11 @@ class HttpApp:
         return max(MAX_VALUES, 2 * self._state.served.client.model_config.max_model_len)
 
     async def _answer_while_wanted(
-        self, exchange: Exchange, receive: Receive, found: Found, body: bytes
+        self, exchange: Exchange, receive: Receive, found: RouteMatch, body: bytes
     ) -> None:
         """Run the handler and send its answer, until the client leaves or the server ends."""
         work = asyncio.create_task(self._answer(exchange, found, body))
-        watch = asyncio.create_task(_wait_until_gone(exchange, receive))
+        watch = asyncio.create_task(_wait_until_disconnected(exchange, receive))
         try:
             either: set[asyncio.Future[Any]] = {work, exchange.ending}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -252,17 +252,17 @@ class HttpApp:
             raise exchange.ending.result()
         work.result()
 
-    async def _answer(self, exchange: Exchange, found: Found, body: bytes) -> None:
+    async def _answer(self, exchange: Exchange, found: RouteMatch, body: bytes) -> None:
         endpoint = found.endpoint
         try:
             answer = await endpoint.handler(await self._to_call(exchange, found, body))
             await self._send(exchange, answer)
-        except (ClientGone, asyncio.CancelledError):
+        except (ClientDisconnected, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - here the endpoint's own dialect is known
             await _fail(exchange, error, endpoint.dialect)
 
-    async def _to_call(self, exchange: Exchange, found: Found, body: bytes) -> Call:
+    async def _to_call(self, exchange: Exchange, found: RouteMatch, body: bytes) -> Call:
         endpoint = found.endpoint
         is_open = endpoint.access is Access.OPEN
         return Call(
@@ -294,10 +294,10 @@ class HttpApp:
             await exchange.answer(200, _json.encode(answer), {"content-type": "application/json"})
 
 
-async def _wait_until_gone(exchange: Exchange, receive: Receive) -> None:
+async def _wait_until_disconnected(exchange: Exchange, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass  # what is left of a body that nobody asked for
-    exchange.cut(ClientGone())
+    exchange.cut(ClientDisconnected())
 
 
 async def _nothing_more() -> Any:
@@ -305,7 +305,7 @@ async def _nothing_more() -> Any:
 
 
 async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
-    """Tell the client: as an answer, as a stream's last event, or by hanging up."""
+    """Send the error: as an answer, as a stream's last event, or by hanging up."""
     if not isinstance(error, WeftError | HttpError):
         log.error("request %s failed", exchange.request_id, exc_info=error)
     problem = to_problem(error, exchange.request_id)
@@ -318,8 +318,8 @@ async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
             await exchange.end(error_event(body, dialect))
         else:
             exchange.abort()
-    except ClientGone:
-        pass  # nobody is there to be told
+    except ClientDisconnected:
+        pass  # nobody is there to read it
 
 
 def _query(scope: Scope) -> dict[str, str]:

@@ -17,7 +17,7 @@ from starlette.types import Receive
 
 from weft.core.errors import BadRequest
 from weft.core.json_pieces import LONG, SLICE_BYTES, STRING, JsonPieces
-from weft.web.http.endpoint import Departure, Endpoint
+from weft.web.http.endpoint import Deviation, Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
 
@@ -41,8 +41,8 @@ _MAX_NAME_CHARS = 100
 _MAX_LOGGED = 1000
 
 
-class ClientGone(Exception):
-    """The other side has hung up; there is nobody to tell."""
+class ClientDisconnected(Exception):
+    """The other side has hung up; nobody is there to answer."""
 
 
 def check_content(headers: Mapping[str, str]) -> None:
@@ -111,7 +111,7 @@ async def _next_chunk(receive: Receive, within_s: float) -> tuple[bytes, bool]:
     except TimeoutError:
         raise _too_slow() from None
     if message["type"] == "http.disconnect":
-        raise ClientGone
+        raise ClientDisconnected
     return message.get("body", b""), message.get("more_body", False)
 
 
@@ -237,32 +237,32 @@ def _shown(text: bytes) -> str:
 
 
 class Strictness:
-    """One server's answer to departures from the APIs; each of them is logged once."""
+    """One server's answer to deviations from the APIs; each of them is logged once."""
 
     def __init__(self, *, is_strict: bool) -> None:
         self._is_strict = is_strict
         self._logged: set[tuple[str, str]] = set()
 
     def judge(self, endpoint: Endpoint, body: bytes, value: Any) -> dict[str, str]:
-        """The headers that tell of departures. `BadRequest` names the first where none is taken."""
-        found = [*unknown_fields(body, endpoint.body), *endpoint.departures(value)]
+        """The headers that report deviations. `BadRequest` names the first where none is taken."""
+        found = [*unknown_fields(body, endpoint.body), *endpoint.deviations(value)]
         if not found:
             return {}
         if self._is_strict or endpoint.is_strict:
             raise BadRequest(found[0].parameter, found[0].reason)
-        for departure in found:
-            self._log(endpoint.path, departure)
+        for deviation in found:
+            self._log(endpoint.path, deviation)
         # 299: about the request, and to be shown to a person.
         return {"warning": ", ".join(f'299 - "{_quotable(one.reason)}"' for one in found)}
 
-    def _log(self, path: str, departure: Departure) -> None:
-        key = (path, departure.parameter)
+    def _log(self, path: str, deviation: Deviation) -> None:
+        key = (path, deviation.parameter)
         if key not in self._logged and len(self._logged) < _MAX_LOGGED:
             self._logged.add(key)
-            log.warning("%s: %s (told once; --strict refuses it)", path, departure.reason)
+            log.warning("%s: %s (logged once; --strict refuses it)", path, deviation.reason)
 
 
-def unknown_fields(body: bytes, kind: Any) -> Iterable[Departure]:
+def unknown_fields(body: bytes, kind: Any) -> Iterable[Deviation]:
     """The first field of the object in `body` that a `kind` does not have. Its inner objects are not looked at."""
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return
@@ -270,7 +270,7 @@ def unknown_fields(body: bytes, kind: Any) -> Iterable[Departure]:
     for name in msgspec.json.decode(body, type=dict[str, msgspec.Raw]):
         if name not in known:
             shown = name[:_MAX_NAME_CHARS]
-            yield Departure(shown, f"unknown field {shown!a}{_hint(kind, shown)}")
+            yield Deviation(shown, f"unknown field {shown!a}{_hint(kind, shown)}")
             return
 
 

@@ -93,7 +93,7 @@ _HANG_UP = (408, 503)
 
 
 class Connections(UvicornState):
-    """The open connections of one server, the head of every answer, and the moment when all are gone."""
+    """The open connections of one server, the head of every answer, and the moment when all are closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return cycle is not None and cycle.more_body
 
     def _abort(self) -> None:
-        # Who was told by us why there is no answer is not to lose that.
+        # Who was sent a reason why there is no answer is not to lose it.
         if not self._has_refused:
             self.transport.abort()
 

@@ -51,7 +51,7 @@ class HttpServer:
             interface="asgi3",
             lifespan="off",
             log_config=None,
-            # Its warnings are about what clients do wrong, and clients are told.
+            # Its warnings are about what clients do wrong, and clients read it in the answer.
             log_level=logging.ERROR,
             proxy_headers=False,
             timeout_keep_alive=int(options.keep_alive_s),
