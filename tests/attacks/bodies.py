@@ -8,9 +8,9 @@ from types import MappingProxyType
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from weft.web.http.body import MAX_PARTS, MAX_VALUES
 from weft.web.http.endpoint import Access, Endpoint
 from weft.web.http.options import HttpOptions
-from weft.web.http.scan import MAX_PARTS, MAX_VALUES
 from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
 

@@ -54,9 +54,9 @@ class ApiOptions:
         bool, Flag("Say how many prompt tokens came from the prefix cache.", "API")
     ] = True
     enable_force_include_usage: Annotated[
-        bool, Flag("End every stream with its usage, asked for or not.", "API")
+        bool, Flag("End every stream with its usage, requested or not.", "API")
     ] = False
-    max_n: Annotated[int, Flag("Most answers that one request may ask for.", "API")] = 128
+    max_n: Annotated[int, Flag("Most answers to one request (n).", "API")] = 128
     allow_runtime_lora_updating: Annotated[
         bool,
         Flag("Let holders of a control key load and unload adapters, from any directory.", "API"),

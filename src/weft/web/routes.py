@@ -28,7 +28,7 @@ API_ENDPOINTS: tuple[Endpoint, ...] = (
 
 
 def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
-    """The APIs, and what tells about this server."""
+    """The APIs, and what describes this server."""
     apis = (*API_ENDPOINTS, *response_endpoints(Runs(state, ResponseLimits())))
     endpoints = (*probe_endpoints(state), *apis, invocations_endpoint(API_ENDPOINTS))
     return (*endpoints, *page_endpoints(state, endpoints))

@@ -28,7 +28,7 @@ def turn(messages=HELLO, **changes):
     """A short turn."""
     params = changes.pop("params", {})
     return Turn(
-        options=RequestOptions(request_id="r"),
+        options=RequestOptions(request_id="r", **changes.pop("options", {})),
         messages=messages,
         params=SamplingParams(**{"max_tokens": 200, "temperature": 1.0, "seed": 3, **params}),
         **changes,
@@ -47,7 +47,7 @@ async def test_events_come_in_order():
         own = [delta for delta in deltas if delta.index == index]
         assert [delta.finish_reason for delta in own[:-1]] == [None] * (len(own) - 1)
         assert own[-1].finish_reason == "length"
-        assert sum(delta.num_tokens for delta in own) == 4
+        assert sum(len(delta.token_ids) for delta in own) == 4
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def message(**fields):
         ({"params": {"max_tokens": 0}}, "max_tokens"),
         ({"params": {"max_tokens": 1024}}, "max_tokens"),
         ({"params": {"temperature": 9.0}}, "temperature"),
-        ({"priority": 1}, "priority"),
-        ({"data_parallel_rank": 7}, "data_parallel_rank"),
+        ({"options": {"priority": 1}}, "priority"),
+        ({"options": {"data_parallel_rank": 7}}, "data_parallel_rank"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"cache_salt": "x" * 10_000}, "cache_salt"),
         (

@@ -13,10 +13,9 @@ from tests.busy import PATIENCE_S
 from tests.web.http.serving import serving, until_closed
 from weft.core.errors import BadRequest
 from weft.core.json_pieces import SLICE_BYTES
-from weft.web.http.body import decode_body
+from weft.web.http.body import MAX_PARTS, MAX_VALUES, BodyScan, decode_body
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
-from weft.web.http.scan import MAX_PARTS, MAX_VALUES, BodyScan
 
 JSON = {"content-type": "application/json"}
 

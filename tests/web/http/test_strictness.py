@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.web.http.serving import make_state, serving
-from weft.web.http.strictness import unknown_fields
+from weft.web.http.body import unknown_fields
 from weft.web.routes import all_endpoints
 
 CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}

@@ -11,7 +11,7 @@ from weft.core.errors import BadRequest
 from weft.schema.chat import ChatBody, FunctionBody, ToolBody
 from weft.schema.completion import CompletionBody
 from weft.schema.sampling import JsonSchemaFormat, ResponseFormat, StreamOptions
-from weft.web.chat.format import forced_format
+from weft.web.chat.answers import forced_format
 from weft.web.inference.call import to_model_call
 from weft.web.inference.fields import INNER_LABELS, LABELS, REFUSED
 from weft.web.openai.chat import to_shape, to_turn

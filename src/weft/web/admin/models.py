@@ -8,7 +8,7 @@ from weft.web.served import Served
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One name. `root` is the model as the server was told it, `parent` the base of an adapter."""
+    """One name. `root` is the model as the server was started with it, `parent` the base of an adapter."""
 
     id: str
     object: str = "model"

@@ -34,7 +34,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`tokens` are ids; `token_strs` the tokenizer's own names of them, if they were asked for."""
+    """`tokens` are ids; `token_strs` the tokenizer's own names of them, if they were requested."""
 
     count: int
     max_model_len: int

@@ -97,7 +97,7 @@ class MessageWriter:
         yield Ping()
 
     def _news(self, event: TurnDelta) -> Iterator[StreamEvent]:
-        self._num_tokens += event.num_tokens
+        self._num_tokens += len(event.token_ids)
         self._num_thought_tokens += event.num_reasoning_tokens
         if event.finish_reason is not None:
             self._reason, self._stop = event.finish_reason, event.stop_reason

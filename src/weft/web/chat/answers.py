@@ -1,18 +1,29 @@
-"""One answer of a turn as it comes: text to parts, ids for tool calls, the reason it ended."""
+"""A turn's answers: what they are made of, and one of them as it comes, from text to parts."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from weft.core.types import CompletionOutput, FinishReason
+from weft.core.errors import BadRequest
+from weft.core.types import CompletionOutput, FinishReason, SamplingParams, StructuredOutputsParams
+from weft.text.detokenizer import Detokenizer
+from weft.text.parsers.families import ReasoningFamily, ToolFamily
+from weft.text.parsers.forced import forced_calls_parser, named_call_parser
 from weft.text.parsers.parts import Arguments, Content, OutputParser, Part, Reasoning, ToolCall
-from weft.web.chat.thoughts import ThoughtCounter
-from weft.web.chat.tools import is_forced
+from weft.text.parsers.table import (
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+    make_parser,
+    starts_in_reasoning,
+)
+from weft.web.chat.tools import forced_calls, is_forced, is_own_format, template_tools
 from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
+from weft.web.served import Served
 
-# An error is raised, not told.
+# An error is raised.
 _REASONS: Mapping[FinishReason, TurnReason] = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
@@ -21,9 +32,239 @@ _REASONS: Mapping[FinishReason, TurnReason] = {
 }
 
 
+class ReasoningCounter:
+    """Follows one answer until its reasoning is over; the marks around them count as well.
+
+    `is_open` None: whether there is reasoning shows at the answer's start.
+    """
+
+    def __init__(
+        self, family: ReasoningFamily, is_open: bool | None, detokenizer: Detokenizer
+    ) -> None:
+        self._family = family
+        self._ends = (*family.ends, *family.implicit_ends)
+        self._longest = max(map(len, self._ends))
+        self._is_open = is_open
+        self._detokenizer = detokenizer
+        self._tail = (
+            ""  # the start of the answer until it is decided; then what an end may have begun in
+        )
+        self._num_undecided = 0
+
+    def count(self, token_ids: Sequence[int]) -> int:
+        """Of these tokens, and of earlier ones that it was not certain of, those that are reasoning."""
+        if self._is_open is False:
+            return 0
+        return sum(map(self._count_one, token_ids))
+
+    def _count_one(self, token_id: int) -> int:
+        if self._is_open is False:
+            return 0
+        self._tail += self._detokenizer.push(token_id)
+        num_tokens = 1
+        if self._is_open is None:
+            self._num_undecided += 1
+            self._tail = self._tail.lstrip()
+            self._is_open = self._decided()
+            if not self._is_open:
+                return 0
+            num_tokens, self._num_undecided = self._num_undecided, 0
+        if any(end in self._tail for end in self._ends):
+            self._is_open = False
+        self._tail = self._tail[-self._longest :]
+        return num_tokens
+
+    def _decided(self) -> bool | None:
+        """Whether the answer begins with reasoning; None while that is not certain."""
+        if self._tail.startswith(self._family.starts):
+            return True
+        if any(start.startswith(self._tail) for start in self._family.starts):
+            return None
+        return self._family.may_omit_start
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the caller wants to see of what the parser finds."""
+class AnswerFormat:
+    """Made once a turn, when its prompt is rendered.
+
+    `is_open` says whether answers begin inside reasoning; None leaves it to the model. `end_markers`
+    are left out of texts that are decoded with special tokens for the parser's sake. `first_id` is where
+    the numbers in the ids of forced calls go on, for models that count them over the conversation.
+    """
+
+    turn: Turn
+    reasoning: ReasoningFamily | None
+    tool: ToolFamily | None
+    is_open: bool | None
+    end_markers: tuple[str, ...]
+    first_id: int | None
+
+    def parser(self) -> OutputParser:
+        """A parser for one answer."""
+        choice = self.turn.tool_choice
+        if self.tool is None and isinstance(choice, NamedTool):
+            return named_call_parser(
+                choice.name,
+                reasoning=self.reasoning,
+                starts_in_reasoning=self.is_open,
+                end_markers=self.end_markers,
+                first_id=self.first_id,
+            )
+        if self.tool is None and is_forced(choice):
+            return forced_calls_parser(
+                reasoning=self.reasoning,
+                starts_in_reasoning=self.is_open,
+                end_markers=self.end_markers,
+                first_id=self.first_id,
+            )
+        return make_parser(
+            self.reasoning,
+            self.tool,
+            tools=template_tools(self.turn.tools) or (),
+            starts_in_reasoning=self.is_open,
+            num_earlier_calls=_num_calls(self.turn),
+            end_markers=self.end_markers,
+        )
+
+    def counter(self, served: Served, prompt_token_ids: list[int]) -> ReasoningCounter | None:
+        """What counts the tokens of one answer's reasoning; None where there can be none."""
+        if self.reasoning is None or self.is_open is False:
+            return None
+        detokenizer = served.tokenizer.detokenizer(
+            skip_special_tokens=False, prompt_token_ids=prompt_token_ids
+        )
+        return ReasoningCounter(self.reasoning, self.is_open, detokenizer)
+
+    def engine_arguments(self, params: SamplingParams) -> dict[str, Any]:
+        """What `generate` has to know of reasoning: where a constraint begins, and what a budget ends."""
+        if params.structured_outputs is None and params.thinking_token_budget is None:
+            return {}
+        if self.reasoning is None:
+            return {}
+        return {
+            "reasoning_ended": self.is_open is not True,
+            "reasoning_parser_kwargs": {"end": self.reasoning.reasoning_end},
+        }
+
+
+def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParams) -> AnswerFormat:
+    """The format of the answers to a rendered prompt; `params` say what rules them."""
+    reasoning = _reasoning_family(served)
+    tool = _tool_family(served, turn, params)
+    is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
+    is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
+    # In harmony what rules the calls rules the reasoning before them too.
+    has_ruled_reasoning = tool is not None and tool.is_harmony and is_forced(turn.tool_choice)
+    if reasoning is not None and is_open is None and is_ruled and not has_ruled_reasoning:
+        is_open = _reasons_by_default(served, reasoning)
+    if served.client.info.structured_outputs_in_reasoning and params.structured_outputs:
+        is_open = False
+    has_markers = _needs_special_tokens(reasoning, tool) and turn.params.skip_special_tokens
+    return AnswerFormat(
+        turn=turn,
+        reasoning=reasoning,
+        tool=tool,
+        is_open=is_open,
+        end_markers=_end_markers(served) if has_markers else (),
+        first_id=_first_id(served, turn),
+    )
+
+
+def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
+    """What a turn that demands calls demands of the text; None for others."""
+    name = served.options.tool_call_parser
+    family = None if name is None else TOOL_PARSERS[name]
+    # In harmony reasoning is part of the format, unless it has begun already or is counted.
+    has_own_reasoning = turn.continue_final_message or turn.params.thinking_token_budget is not None
+    if family is not None and family.is_harmony and has_own_reasoning:
+        family = None
+    return forced_calls(
+        turn,
+        family,
+        has_reasoning=served.options.reasoning_parser is not None,
+        num_earlier_calls=_num_calls(turn),
+        end_texts=_end_markers(served),
+    )
+
+
+def with_special_tokens(served: Served, turn: Turn, params: SamplingParams) -> SamplingParams:
+    """The parameters with which the engine's texts hold what the parser looks for."""
+    if not _needs_special_tokens(_reasoning_family(served), _tool_family(served, turn, params)):
+        return params
+    return msgspec.structs.replace(params, skip_special_tokens=False)
+
+
+def _needs_special_tokens(*families: ReasoningFamily | ToolFamily | None) -> bool:
+    """Whether the marks of reasoning or calls are special tokens, which texts usually leave out."""
+    return any(family is not None and family.needs_special_tokens for family in families)
+
+
+def _reasoning_family(served: Served) -> ReasoningFamily | None:
+    name = served.options.reasoning_parser
+    return None if name is None else REASONING_PARSERS[name]
+
+
+def _tool_family(served: Served, turn: Turn, params: SamplingParams) -> ToolFamily | None:
+    """The family whose calls are looked for: where the model may make some, or must in their format."""
+    name = served.options.tool_call_parser
+    if is_forced(turn.tool_choice):
+        return TOOL_PARSERS[name] if name is not None and is_own_format(params) else None
+    if not turn.tools or turn.tool_choice != "auto":
+        return None
+    if not served.options.enable_auto_tool_choice or name is None:
+        raise BadRequest(
+            "tool_choice",
+            'tool_choice "auto" needs a server with a tool-call parser (--enable-auto-tool-choice '
+            "and --tool-call-parser); a named function, required and none work without",
+        )
+    return TOOL_PARSERS[name]
+
+
+def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
+    """What the prompt says of reasoning; of a message that is continued, its own text."""
+    if not turn.continue_final_message:
+        return starts_in_reasoning(prompt, family)
+    # The template ends the prompt inside the message, so that it ends with the message's text.
+    text = prompt[-len(_text_of(turn.messages[-1])) :]
+    is_begun = any(start in text for start in family.starts)
+    return is_begun and not any(end in text for end in family.ends)
+
+
+def _reasons_by_default(served: Served, family: ReasoningFamily) -> bool:
+    """Whether a model that may think does so, where the prompt leaves it open and something depends on it.
+
+    A constraint that waited for the end of reasoning that never comes would rule nothing. Models that
+    can be asked not to reason have a word for it in their templates, and reason without it.
+    """
+    source = "" if served.chat_template is None else served.chat_template.source
+    return family.may_omit_start or family.is_harmony or "enable_thinking" in source
+
+
+def _end_markers(served: Served) -> tuple[str, ...]:
+    texts = map(served.tokenizer.added_text, served.client.model_config.eos_token_ids)
+    return tuple(text for text in texts if text)
+
+
+def _first_id(served: Served, turn: Turn) -> int | None:
+    name = served.options.tool_call_parser
+    return _num_calls(turn) if name is not None and TOOL_PARSERS[name].counts_ids else None
+
+
+def _num_calls(turn: Turn) -> int:
+    """Calls made so far; some families number theirs through the whole conversation."""
+    return sum(len(message.get("tool_calls") or ()) for message in turn.messages)
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerParams:
+    """What the request asks to see of what the parser finds."""
 
     has_reasoning: bool
     is_first_call_only: bool
@@ -33,7 +274,7 @@ class Wishes:
     call_id_prefix: str = "chatcmpl-tool-"
 
     @classmethod
-    def of(cls, turn: Turn) -> "Wishes":
+    def of(cls, turn: Turn) -> "AnswerParams":
         """Those of a turn."""
         return cls(
             has_reasoning=turn.include_reasoning,
@@ -48,11 +289,11 @@ class AnswerReader:
     """Turns one answer's outputs, each with what is new, into deltas."""
 
     def __init__(
-        self, parser: OutputParser, wishes: Wishes, thoughts: ThoughtCounter | None = None
+        self, parser: OutputParser, params: AnswerParams, counter: ReasoningCounter | None = None
     ) -> None:
         self._parser = parser
-        self._wishes = wishes
-        self._thoughts = thoughts
+        self._params = params
+        self._counter = counter
         self._has_called = False
 
     def read(self, output: CompletionOutput) -> TurnDelta:
@@ -60,25 +301,25 @@ class AnswerReader:
         found = self._parser.feed(output.text) if output.text else []
         if output.is_finished:
             found = [*found, *self._parser.finish()]
-        parts = [kept for part in found if (kept := self._kept(part)) is not None]
+        parts = [visible for part in found if (visible := self._visible(part)) is not None]
         return TurnDelta(
             index=output.index,
             parts=parts,
             token_ids=output.token_ids,
-            num_reasoning_tokens=self._thoughts.count(output.token_ids) if self._thoughts else 0,
+            num_reasoning_tokens=self._counter.count(output.token_ids) if self._counter else 0,
             logprobs=output.logprobs,
             finish_reason=self._reason(output.finish_reason),
             stop_reason=output.stop_reason,
         )
 
-    def _kept(self, part: Part) -> Part | None:
+    def _visible(self, part: Part) -> Part | None:
         """The part as the caller is to see it; None where not at all."""
         if isinstance(part, Reasoning):
-            return part if self._wishes.has_reasoning else None
+            return part if self._params.has_reasoning else None
         if isinstance(part, Content):
-            return part if self._wishes.has_content else None
+            return part if self._params.has_content else None
         if isinstance(part, ToolCall | Arguments):
-            if self._wishes.is_first_call_only and part.index > 0:
+            if self._params.is_first_call_only and part.index > 0:
                 return None
             if isinstance(part, ToolCall):
                 self._has_called = True
@@ -92,10 +333,10 @@ class AnswerReader:
         """
         if reason is None:
             return None
-        if reason is FinishReason.STOP and self._has_called and not self._wishes.is_named_call:
+        if reason is FinishReason.STOP and self._has_called and not self._params.is_named_call:
             return "tool_calls"
         return _REASONS[reason]
 
     def _new_call_id(self) -> str:
         """An id for a tool call to which the model gave none."""
-        return self._wishes.call_id_prefix + secrets.token_hex(16)
+        return self._params.call_id_prefix + secrets.token_hex(16)

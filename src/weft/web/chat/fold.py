@@ -1,4 +1,4 @@
-"""An answer in one piece: the fold of the events that a stream would have told."""
+"""An answer in one piece: the fold of the events that a stream would have emitted."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -36,7 +36,7 @@ class WholeAnswer:
 
 @dataclass(slots=True)
 class WholeTurn:
-    """All that a turn told; answers in the order of their numbers."""
+    """All that a turn emitted; answers in the order of their numbers."""
 
     prompt: str
     prompt_token_ids: list[int]

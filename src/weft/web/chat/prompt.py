@@ -105,8 +105,10 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
         calls = message.get("tool_calls")
         _check_calls(calls, where)
         # Clients write that there were no calls where they have no content either.
-        is_told = calls is not None or any(message.get(name) for name in _IN_PLACE_OF_CONTENT)
-        is_whole = role == "assistant" and is_told
+        has_substitute = calls is not None or any(
+            message.get(name) for name in _IN_PLACE_OF_CONTENT
+        )
+        is_whole = role == "assistant" and has_substitute
         if message.get("content") is None and not is_whole:
             raise BadRequest(
                 "messages",
@@ -149,10 +151,10 @@ def _readable(message: Mapping[str, Any], template: str) -> Mapping[str, Any]:
     readable = dict(message)
     if message["role"] == "developer" and "developer" not in template:
         readable["role"] = "system"
-    thoughts = message.get("reasoning", message.get("reasoning_content"))
-    if thoughts is not None:
+    reasoning = message.get("reasoning", message.get("reasoning_content"))
+    if reasoning is not None:
         # Templates were written for either name.
-        readable["reasoning"] = readable["reasoning_content"] = thoughts
+        readable["reasoning"] = readable["reasoning_content"] = reasoning
     if message.get("content") is None and message.get("refusal"):
         readable["content"] = message["refusal"]
     if not message.get("tool_calls"):
@@ -162,18 +164,18 @@ def _readable(message: Mapping[str, Any], template: str) -> Mapping[str, Any]:
 
 
 def _check_room(num_prompt_tokens: int, params: SamplingParams, limits: Limits) -> None:
-    asked = params.max_tokens
-    if asked is not None and num_prompt_tokens + asked > limits.max_sequence_len:
+    max_tokens = params.max_tokens
+    if max_tokens is not None and num_prompt_tokens + max_tokens > limits.max_sequence_len:
         raise ContextLengthExceeded(
             "max_tokens",
             (
                 (
                     f"this model's maximum context length is {limits.max_sequence_len} tokens, but "
-                    f"{num_prompt_tokens + asked} were requested: {num_prompt_tokens} in the prompt and "
-                    f"{asked} for the answer ("
+                    f"{num_prompt_tokens + max_tokens} were requested: {num_prompt_tokens} in the prompt and "
+                    f"{max_tokens} for the answer ("
                 ),
                 Key("max_tokens"),
                 ")",
             ),
-            num_prompt_tokens + asked,
+            num_prompt_tokens + max_tokens,
         )

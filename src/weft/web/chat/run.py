@@ -13,9 +13,10 @@ from weft.core.types import (
     Request,
     SamplingParams,
 )
-from weft.web.chat.answers import AnswerReader, Wishes
-from weft.web.chat.format import (
+from weft.web.chat.answers import (
     AnswerFormat,
+    AnswerParams,
+    AnswerReader,
     choose_format,
     forced_format,
     with_special_tokens,
@@ -45,9 +46,9 @@ async def run_turn(
     if prepared is None:
         prepared = await prepare_turn(served, turn)
     form, request = prepared.form, prepared.request
-    wishes = Wishes.of(turn)
+    shown = AnswerParams.of(turn)
     readers = [
-        AnswerReader(form.parser(), wishes, form.counter(served, request.prompt_token_ids))
+        AnswerReader(form.parser(), shown, form.counter(served, request.prompt_token_ids))
         for _ in range(request.params.n)
     ]
     num_cached_tokens = 0

@@ -73,7 +73,7 @@ def forced_calls(
     turn: Turn,
     family: ToolFamily | None,
     *,
-    has_thoughts: bool,
+    has_reasoning: bool,
     num_earlier_calls: int,
     end_texts: Sequence[str],
 ) -> StructuredOutputsParams | None:
@@ -94,7 +94,7 @@ def forced_calls(
             family,
             {tool.name: _arguments_schema(tool) for tool in tools},
             is_parallel=is_parallel,
-            has_thoughts=has_thoughts,
+            has_thoughts=has_reasoning,
             num_earlier_calls=num_earlier_calls,
             end_texts=end_texts,
         )
@@ -108,9 +108,9 @@ def forced_calls(
 
 
 def is_own_format(params: SamplingParams) -> bool:
-    """Whether the forced calls that are asked of the engine are in the format of the model's family."""
-    asked = params.structured_outputs
-    return asked is not None and asked.structural_tag is not None
+    """Whether the forced calls that the engine is to make are in the format of the model's family."""
+    wanted = params.structured_outputs
+    return wanted is not None and wanted.structural_tag is not None
 
 
 def _check_name(name: str, position: int) -> None:

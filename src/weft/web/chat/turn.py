@@ -74,11 +74,10 @@ class Began:
 
 
 class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """News of one of the `n` answers, numbered `index`. Tool calls carry their ids already.
+    """What is new of one of the `n` answers, numbered `index`. Tool calls carry their ids already.
 
     `finish_reason` is set once an answer, in its last delta: "tool_calls" where calls were made and
-    not named by the caller. `num_tokens` counts the tokens of this delta, those of thoughts in
-    `num_reasoning_tokens` too.
+    not named by the caller. `num_reasoning_tokens` of its tokens are reasoning, marks included.
     """
 
     index: int
@@ -88,11 +87,6 @@ class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     logprobs: Sequence[PositionLogprobs] | None = None
     finish_reason: TurnReason | None = None
     stop_reason: int | str | None = None
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens generated since the last delta of this answer."""
-        return len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

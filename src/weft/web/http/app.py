@@ -1,39 +1,168 @@
-"""The ASGI application: keys, routes, bodies, the handler, and every error's way to the client.
+"""The ASGI application: routes, keys, bodies, the handler, every error's way to the client, and the count of
+it all.
 
 Handlers are cancelled when the client leaves, which ends what they asked of the engine.
 """
 
 import asyncio
 import logging
+import re
 import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
-from urllib.parse import parse_qsl
+from typing import Any, Final, cast
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from weft.core.errors import BadRequest, WeftError
+from weft.core.errors import BadRequest, ConfigError, WeftError
 from weft.web.http.access import Gate
-from weft.web.http.body import ClientGone, check_content, decode_body, read_body
+from weft.web.http.body import (
+    MAX_VALUES,
+    ClientDisconnected,
+    Strictness,
+    check_content,
+    decode_body,
+    read_body,
+)
 from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events
 from weft.web.http.exchange import Exchange
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError, to_problem
-from weft.web.http.routing import Found, Router, dialect_of
-from weft.web.http.scan import MAX_VALUES
 from weft.web.http.sse import error_event, write_events
 from weft.web.http.state import ServerState
-from weft.web.http.strictness import Strictness
-from weft.web.http.traffic import Traffic
 from weft.web.served import Served
 
 log = logging.getLogger("weft.web")
 
+_PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
+_ANTHROPIC_PREFIX = b"/v1/messages"
 _MAX_QUERY_FIELDS = 100
 _LARGE_BODY = 2**16  # looked through in a tenth of a millisecond
 _json = msgspec.json.Encoder()
+_FINE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4,
+                        4.5, 5, 7.5, 10, 30, 60)  # fmt: skip
+_COARSE_BUCKETS: Final = (0.1, 0.5, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteMatch:
+    """An endpoint and what its path holds."""
+
+    endpoint: Endpoint
+    path_parameters: Mapping[str, str]
+
+
+class Router:
+    """`{name}` in a path is one segment, `{name:path}` all that is left."""
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self.endpoints = tuple(endpoints)
+        self._methods_by_path: dict[bytes, dict[str, Endpoint]] = {}
+        patterns: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in self.endpoints:
+            if "{" in endpoint.path:
+                methods = patterns.setdefault(endpoint.path, {})
+            else:
+                methods = self._methods_by_path.setdefault(endpoint.path.encode(), {})
+            if endpoint.method in methods:
+                raise ConfigError(f"{endpoint.method} {endpoint.path} is there twice")
+            methods[endpoint.method] = endpoint
+        self._patterns = [(_to_pattern(path), methods) for path, methods in patterns.items()]
+        self._open_paths = frozenset(
+            endpoint.path.encode() for endpoint in self.endpoints if endpoint.access is Access.OPEN
+        )
+
+    def is_open(self, raw_path: bytes) -> bool:
+        """Whether anybody may ask for exactly this path."""
+        return raw_path in self._open_paths
+
+    def find(self, method: str, raw_path: bytes) -> RouteMatch:
+        """The endpoint; 404 for an unknown path and 405 for a known one with another method."""
+        methods = self._methods_by_path.get(raw_path)
+        parameters: dict[str, str] = {}
+        if methods is None:
+            methods, parameters = self._match(raw_path)
+        endpoint = methods.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
+            allowed = sorted(methods | ({"HEAD": None} if "GET" in methods else {}))
+            raise HttpError(
+                405,
+                f"this path takes {', '.join(allowed)}, not {method}",
+                headers={"allow": ", ".join(allowed)},
+            )
+        return RouteMatch(endpoint, parameters)
+
+    def _match(self, raw_path: bytes) -> tuple[dict[str, Endpoint], dict[str, str]]:
+        for pattern, methods in self._patterns:
+            if match := pattern.fullmatch(raw_path):
+                return methods, {name: _text(value) for name, value in match.groupdict().items()}
+        raise HttpError(404, "there is nothing at this path; /openapi.json lists what there is")
+
+
+def dialect_of(raw_path: bytes) -> Dialect:
+    """Whose error objects a path answers with when it leads to no endpoint."""
+    is_anthropic = raw_path.startswith(_ANTHROPIC_PREFIX)
+    return Dialect.ANTHROPIC if is_anthropic else Dialect.OPENAI
+
+
+def _to_pattern(path: str) -> re.Pattern[bytes]:
+    text = ""
+    position = 0
+    for parameter in _PARAMETER.finditer(path):
+        text += re.escape(path[position : parameter.start()])
+        text += f"(?P<{parameter[1]}>{'.+' if parameter[2] else '[^/]+'})"
+        position = parameter.end()
+    return re.compile((text + re.escape(path[position:])).encode())
+
+
+def _text(value: bytes) -> str:
+    try:
+        return unquote_to_bytes(value).decode()
+    except UnicodeDecodeError:
+        raise HttpError(404, "there is nothing at this path: it is not UTF-8") from None
+
+
+class Traffic:
+    """Labels are the endpoints' own paths and HTTP's methods: clients cannot make new ones."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "http_requests", "Requests.", ("handler", "method", "status"), registry=registry
+        )
+        self._request_bytes = Summary(
+            "http_request_size_bytes", "Bytes of bodies received.", ("handler",), registry=registry
+        )
+        self._response_bytes = Summary(
+            "http_response_size_bytes", "Bytes of bodies sent.", ("handler",), registry=registry
+        )
+        self._fine = Histogram(
+            "http_request_duration_highr_seconds",
+            "From the request's head to the end of the answer.",
+            buckets=_FINE_BUCKETS,
+            registry=registry,
+        )
+        self._coarse = Histogram(
+            "http_request_duration_seconds",
+            "From the request's head to the end of the answer.",
+            ("handler", "method"),
+            buckets=_COARSE_BUCKETS,
+            registry=registry,
+        )
+
+    def observe(self, exchange: Exchange) -> None:
+        """Count a request that is over. Nobody's answer counts as 4xx: the client hung up."""
+        status = f"{(exchange.status or 499) // 100}xx"
+        elapsed_s = time.monotonic() - exchange.started_at
+        self._requests.labels(exchange.handler, exchange.method, status).inc()
+        self._request_bytes.labels(exchange.handler).observe(exchange.num_bytes_in)
+        self._response_bytes.labels(exchange.handler).observe(exchange.num_bytes_out)
+        self._fine.observe(elapsed_s)
+        self._coarse.labels(exchange.handler, exchange.method).observe(elapsed_s)
 
 
 class HttpApp:
@@ -59,7 +188,7 @@ class HttpApp:
         try:
             exchange.extra_headers = self._gate.cors_headers(exchange.headers)
             await self._serve(exchange, receive)
-        except ClientGone:
+        except ClientDisconnected:
             exchange.abort()
         except Exception as error:  # noqa: BLE001 - the root of a request
             await _fail(exchange, error, dialect)
@@ -106,11 +235,11 @@ class HttpApp:
         return max(MAX_VALUES, 2 * self._state.served.client.model_config.max_model_len)
 
     async def _answer_while_wanted(
-        self, exchange: Exchange, receive: Receive, found: Found, body: bytes
+        self, exchange: Exchange, receive: Receive, found: RouteMatch, body: bytes
     ) -> None:
         """Run the handler and send its answer, until the client leaves or the server ends."""
         work = asyncio.create_task(self._answer(exchange, found, body))
-        watch = asyncio.create_task(_wait_until_gone(exchange, receive))
+        watch = asyncio.create_task(_wait_until_disconnected(exchange, receive))
         try:
             either: set[asyncio.Future[Any]] = {work, exchange.ending}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -123,17 +252,17 @@ class HttpApp:
             raise exchange.ending.result()
         work.result()
 
-    async def _answer(self, exchange: Exchange, found: Found, body: bytes) -> None:
+    async def _answer(self, exchange: Exchange, found: RouteMatch, body: bytes) -> None:
         endpoint = found.endpoint
         try:
             answer = await endpoint.handler(await self._to_call(exchange, found, body))
             await self._send(exchange, answer)
-        except (ClientGone, asyncio.CancelledError):
+        except (ClientDisconnected, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - here the endpoint's own dialect is known
             await _fail(exchange, error, endpoint.dialect)
 
-    async def _to_call(self, exchange: Exchange, found: Found, body: bytes) -> Call:
+    async def _to_call(self, exchange: Exchange, found: RouteMatch, body: bytes) -> Call:
         endpoint = found.endpoint
         is_open = endpoint.access is Access.OPEN
         return Call(
@@ -165,10 +294,10 @@ class HttpApp:
             await exchange.answer(200, _json.encode(answer), {"content-type": "application/json"})
 
 
-async def _wait_until_gone(exchange: Exchange, receive: Receive) -> None:
+async def _wait_until_disconnected(exchange: Exchange, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass  # what is left of a body that nobody asked for
-    exchange.cut(ClientGone())
+    exchange.cut(ClientDisconnected())
 
 
 async def _nothing_more() -> Any:
@@ -176,7 +305,7 @@ async def _nothing_more() -> Any:
 
 
 async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
-    """Tell the client: as an answer, as a stream's last event, or by hanging up."""
+    """Send the error: as an answer, as a stream's last event, or by hanging up."""
     if not isinstance(error, WeftError | HttpError):
         log.error("request %s failed", exchange.request_id, exc_info=error)
     problem = to_problem(error, exchange.request_id)
@@ -189,8 +318,8 @@ async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
             await exchange.end(error_event(body, dialect))
         else:
             exchange.abort()
-    except ClientGone:
-        pass  # nobody is there to be told
+    except ClientDisconnected:
+        pass  # nobody is there to read it
 
 
 def _query(scope: Scope) -> dict[str, str]:

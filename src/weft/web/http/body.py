@@ -1,28 +1,48 @@
-"""A request's body: received within limits of size and time, then decoded without a second guess."""
+"""A request's body: received within limits of size and time, looked at on the way, decoded without a second
+guess, and compared with what its API knows.
+"""
 
 import asyncio
+import codecs
+import difflib
+import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 from starlette.types import Receive
 
 from weft.core.errors import BadRequest
-from weft.core.json_pieces import SLICE_BYTES
+from weft.core.json_pieces import LONG, SLICE_BYTES, STRING, JsonPieces
+from weft.web.http.endpoint import Deviation, Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
-from weft.web.http.scan import MAX_VALUES, BodyScan
 
+log = logging.getLogger("weft.web")
+
+# Numbers, strings and the like: a token id is one. So many are decoded in 20 ms.
+MAX_VALUES = 2**19
+# Objects, arrays and keys: everybody who works through a body does so part by part.
+MAX_PARTS = 2**16
+
+_KEYS = re.compile(
+    rb'(?:[^"{}]++|' + STRING + rb"(?![ \t\r\n]*+:))*+([{}]|(" + STRING + rb")[ \t\r\n]*+:)",
+    re.DOTALL,
+)
 _BOM = b"\xef\xbb\xbf"
 _MAX_MESSAGE_CHARS = 200
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+_MAX_NAME_CHARS = 100
+# A caller can make up names, and so lines of the log: after these it gets only its headers.
+_MAX_LOGGED = 1000
 
 
-class ClientGone(Exception):
-    """The other side has hung up; there is nobody to tell."""
+class ClientDisconnected(Exception):
+    """The other side has hung up; nobody is there to answer."""
 
 
 def check_content(headers: Mapping[str, str]) -> None:
@@ -45,7 +65,7 @@ async def read_body(
 ) -> bytes:
     """The whole body; 413 beyond the limits and 408 when it comes too slowly.
 
-    It is looked at on the way (`weft.web.http.scan`), so that it can be decoded in one piece.
+    It is looked at on the way (`BodyScan`), so that it can be decoded in one piece.
     """
     limit = options.max_body_bytes
     is_too_large = int(headers.get("content-length", "0")) > limit
@@ -61,7 +81,7 @@ async def read_body(
         if not is_too_large:
             await _look(scan, body, is_whole=not more)
     if is_too_large:
-        # At once: what the client still sends is dropped while it reads the answer (`lingering`).
+        # At once: what the client still sends is dropped while it reads the answer (`LingeringTransport`).
         raise HttpError(
             413, f"the body is larger than {limit} bytes", headers={"connection": "close"}
         )
@@ -71,7 +91,7 @@ async def read_body(
     return whole
 
 
-async def _look(scan: BodyScan, body: bytearray, *, is_whole: bool) -> None:
+async def _look(scan: "BodyScan", body: bytearray, *, is_whole: bool) -> None:
     """Look at what has come, except for less than a slice; others get a turn after each."""
     while len(body) - scan.num_bytes >= SLICE_BYTES:
         scan.feed(bytes(body[scan.num_bytes : scan.num_bytes + SLICE_BYTES]))
@@ -91,7 +111,7 @@ async def _next_chunk(receive: Receive, within_s: float) -> tuple[bytes, bool]:
     except TimeoutError:
         raise _too_slow() from None
     if message["type"] == "http.disconnect":
-        raise ClientGone
+        raise ClientDisconnected
     return message.get("body", b""), message.get("more_body", False)
 
 
@@ -132,3 +152,135 @@ def _parameter(text: str) -> str | None:
 def _place(text: str) -> str:
     path = _PATH.search(text)
     return f", at {path[1]}" if path and path[1] else ""
+
+
+class BodyScan:
+    """Given a body piece by piece, in order; raises 413 as soon as it is too much. It has seen `num_bytes`."""
+
+    def __init__(self, max_values: int = MAX_VALUES) -> None:
+        self._max_values = max_values
+        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+        self.num_bytes = 0
+        self._num_values = 0
+        self._num_parts = 0
+        self._objects: list[set[bytes]] = []
+        self._pieces = JsonPieces()
+
+    def feed(self, piece: bytes) -> None:
+        """Look at at most `SLICE_BYTES` more."""
+        self._check_text(piece)
+        data, bare = self._pieces.feed(piece)
+        if data:
+            self._count(data, bare)
+
+    def end(self) -> None:
+        """The body is complete."""
+        self._check_text(b"", is_last=True)
+
+    def _check_text(self, piece: bytes, *, is_last: bool = False) -> None:
+        held = len(self._utf8.getstate()[0])
+        try:
+            self._utf8.decode(piece, is_last)
+        except UnicodeDecodeError as error:
+            at = self.num_bytes - held + error.start
+            raise BadRequest(None, f"the body is not UTF-8 (byte {at})") from None
+        self.num_bytes += len(piece)
+
+    def _count(self, data: bytes, bare: bytes) -> None:
+        num_keys = bare.count(b":")
+        self._num_parts += num_keys + bare.count(b"[") + bare.count(b"{")
+        self._num_values += num_keys + bare.count(b",")
+        if self._num_parts > MAX_PARTS:
+            raise HttpError(
+                413,
+                f"the body has more than {MAX_PARTS} objects, arrays and keys; send it in parts",
+            )
+        if self._num_values > self._max_values:
+            raise HttpError(
+                413, f"the body has more than {self._max_values} values; send it in parts"
+            )
+        if num_keys or b"{" in bare or b"}" in bare:
+            self._refuse_repeated_keys(data)
+
+    def _refuse_repeated_keys(self, data: bytes) -> None:
+        """Valid JSON in which a key comes twice means different things to different readers."""
+        at = 0
+        while match := _KEYS.match(data, at):  # no search, which would begin anew at every byte
+            at = match.end()
+            if match[1] == b"{":
+                self._objects.append(set())
+            elif not self._objects:
+                raise BadRequest(
+                    None, f"the body is not JSON: {_shown(match[1])!r} is in no object"
+                )
+            elif match[1] == b"}":
+                self._objects.pop()
+            else:
+                self._add_key(match[2])
+
+    def _add_key(self, key: bytes) -> None:
+        if key == LONG:
+            raise BadRequest(None, f"a key has more than {SLICE_BYTES} bytes")
+        if b"\\" in key:
+            try:
+                key = msgspec.json.encode(msgspec.json.decode(key))
+            except msgspec.DecodeError as error:
+                raise BadRequest(None, str(error)) from None
+        if key in self._objects[-1]:
+            name = _shown(key[1:-1])
+            raise BadRequest(name, f"the key {name!r} is there twice")
+        self._objects[-1].add(key)
+
+
+def _shown(text: bytes) -> str:
+    return text.decode(errors="replace")[:100]
+
+
+class Strictness:
+    """One server's answer to deviations from the APIs; each of them is logged once."""
+
+    def __init__(self, *, is_strict: bool) -> None:
+        self._is_strict = is_strict
+        self._logged: set[tuple[str, str]] = set()
+
+    def judge(self, endpoint: Endpoint, body: bytes, value: Any) -> dict[str, str]:
+        """The headers that report deviations. `BadRequest` names the first where none is taken."""
+        found = [*unknown_fields(body, endpoint.body), *endpoint.deviations(value)]
+        if not found:
+            return {}
+        if self._is_strict or endpoint.is_strict:
+            raise BadRequest(found[0].parameter, found[0].reason)
+        for deviation in found:
+            self._log(endpoint.path, deviation)
+        # 299: about the request, and to be shown to a person.
+        return {"warning": ", ".join(f'299 - "{_quotable(one.reason)}"' for one in found)}
+
+    def _log(self, path: str, deviation: Deviation) -> None:
+        key = (path, deviation.parameter)
+        if key not in self._logged and len(self._logged) < _MAX_LOGGED:
+            self._logged.add(key)
+            log.warning("%s: %s (logged once; --strict refuses it)", path, deviation.reason)
+
+
+def unknown_fields(body: bytes, kind: Any) -> Iterable[Deviation]:
+    """The first field of the object in `body` that a `kind` does not have. Its inner objects are not looked at."""
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    for name in msgspec.json.decode(body, type=dict[str, msgspec.Raw]):
+        if name not in known:
+            shown = name[:_MAX_NAME_CHARS]
+            yield Deviation(shown, f"unknown field {shown!a}{_hint(kind, shown)}")
+            return
+
+
+@lru_cache(maxsize=256)
+def _hint(kind: type[msgspec.Struct], name: str) -> str:
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _quotable(text: str) -> str:
+    """As a header may hold it between quotes."""
+    return text.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")

@@ -46,14 +46,14 @@ Answer: TypeAlias = msgspec.Struct | Events | Response
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class Deviation:
     """What a body asks for beyond its API: the field, and a sentence about it."""
 
     parameter: str
     reason: str
 
 
-def no_departures(_body: Any) -> Iterable[Departure]:
+def no_deviations(_body: Any) -> Iterable[Deviation]:
     """Of an API that has no limits but those that are held to."""
     return ()
 
@@ -87,7 +87,7 @@ class Endpoint:
     """`answer` and `event` are what a JSON answer and an event's data consist of, for the description.
 
     `is_strict` refuses unknown fields of the body; the inference APIs ignore them, with a warning, unless the
-    server is strict. `departures` are what else of a body is beyond the API. One that `is_refused` is
+    server is strict. `deviations` are what else of a body is beyond the API. One that `is_refused` is
     there to say so, with 501.
     """
 
@@ -101,5 +101,5 @@ class Endpoint:
     answer: Any = None
     event: Any = None
     is_strict: bool = False
-    departures: Callable[[Any], Iterable[Departure]] = no_departures
+    deviations: Callable[[Any], Iterable[Deviation]] = no_deviations
     is_refused: bool = False

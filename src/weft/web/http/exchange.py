@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import Message, Scope, Send
 
 from weft.core.write_stall import WriteStall
-from weft.web.http.body import ClientGone
+from weft.web.http.body import ClientDisconnected
 
 ABORT = "weft.abort"  # of the scope's extensions: hangs up at once, whatever is still unsent
 _LABEL = re.compile(r"[\x21-\x7e]{1,128}")
@@ -48,7 +48,7 @@ class Exchange:
         return time.monotonic() - self._sent_at
 
     def cut(self, reason: BaseException) -> None:
-        """End it early: what runs is cancelled, and the caller is told `reason`."""
+        """End it early: what runs is cancelled, and `reason` is the answer."""
         if not self.ending.done():
             self.ending.set_result(reason)
 
@@ -57,7 +57,7 @@ class Exchange:
         self.is_ended = self._is_aborted = True
         self._stall.stop()
         self._abort()
-        self.cut(ClientGone())
+        self.cut(ClientDisconnected())
 
     async def start(
         self, status: int, headers: Mapping[str, str], *, is_event_stream: bool = False
@@ -94,7 +94,7 @@ class Exchange:
             if is_last:
                 self._stall.stop()
         if self._is_aborted:
-            raise ClientGone
+            raise ClientDisconnected
 
     def _note(self, message: Message) -> bool:
         """Count what is sent; whether that is the end."""

@@ -90,7 +90,7 @@ class HttpError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """An error as callers are told it."""
+    """An error as callers see it."""
 
     row: _Row
     message: str
@@ -153,7 +153,7 @@ class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_problem(error: BaseException, request_id: str) -> Problem:
-    """What to tell about `error`. Of what was not raised on purpose, nothing but where to look."""
+    """What is said of `error`. Of what was not raised on purpose, nothing but where to look."""
     if isinstance(error, HttpError):
         row = _ROW_BY_STATUS[error.status]
         return Problem(

@@ -12,9 +12,70 @@ from uvicorn.server import ServerState as UvicornState
 
 from weft.web.http.endpoint import Dialect
 from weft.web.http.exchange import ABORT
-from weft.web.http.lingering import LingeringTransport
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError, to_problem
+
+
+class LingeringTransport(asyncio.Transport):
+    """A transport that is closed at once, or, while `has_more_to_come`, after `linger_s` at the latest."""
+
+    def __init__(
+        self, plain: asyncio.Transport, has_more_to_come: Callable[[], bool], linger_s: float
+    ) -> None:
+        super().__init__()
+        self._linger_s = linger_s
+        self._plain = plain
+        self._has_more_to_come = has_more_to_come
+        self._timer: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Close; while the client may be sending, for our side only. Idempotent."""
+        if self.is_closing():
+            return
+        if not self._has_more_to_come():
+            self._plain.close()
+            return
+        self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._plain.close)
+        if self._plain.can_write_eof():  # not with TLS, where the answer has to say its length
+            self._plain.write_eof()
+        self._plain.resume_reading()
+
+    def close_now(self) -> None:
+        """Close for both sides."""
+        self.forget()
+        self._plain.close()
+
+    def forget(self) -> None:
+        """The connection is lost: there is nothing to wait for."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._timer is not None or self._plain.is_closing()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send, unless it was said that nothing more comes."""
+        if self._timer is None:
+            self._plain.write(data)
+
+    def abort(self) -> None:
+        """Close at once, whatever is unsent."""
+        self.forget()
+        self._plain.abort()
+
+    def pause_reading(self) -> None:
+        self._plain.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._plain.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return self._plain.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._plain.get_extra_info(name, default)
+
 
 _REASONS = {
     400: "Bad Request",
@@ -31,19 +92,28 @@ _MAX_LENGTH_DIGITS = 19
 _HANG_UP = (408, 503)
 
 
+class Connections(UvicornState):
+    """The open connections of one server, the head of every answer, and the moment when all are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_lost = asyncio.Event()
+
+    def note_lost(self) -> None:
+        """Note whether there are any."""
+        if not self.connections:
+            self.all_lost.set()
+        else:
+            self.all_lost.clear()
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. A head that is refused is answered in JSON, and the connection closed."""
 
-    def __init__(
-        self,
-        config: Config,
-        state: UvicornState,
-        options: HttpOptions,
-        on_lost: Callable[[], None],
-    ) -> None:
-        super().__init__(config=config, server_state=state, app_state={})
+    def __init__(self, config: Config, open_connections: Connections, options: HttpOptions) -> None:
+        super().__init__(config=config, server_state=open_connections, app_state={})
         self._options = options
-        self._on_lost = on_lost
+        self._open_connections = open_connections
         self._refusal: HttpError | None = None
         self._is_in_head = True
         self._num_head_bytes = 0
@@ -69,7 +139,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._lingering.forget()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
-        self._on_lost()
+        self._open_connections.note_lost()
 
     def data_received(self, data: bytes) -> None:
         """Parse; what does not end its head within the limit is refused."""
@@ -168,7 +238,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return cycle is not None and cycle.more_body
 
     def _abort(self) -> None:
-        # Who was told by us why there is no answer is not to lose that.
+        # Who was sent a reason why there is no answer is not to lose it.
         if not self._has_refused:
             self.transport.abort()
 

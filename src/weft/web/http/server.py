@@ -7,16 +7,15 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from email.utils import formatdate
+from functools import partial
 
 from uvicorn.config import Config
-from uvicorn.server import ServerState as UvicornState
 
 from weft.core.errors import ConfigError, Unavailable
-from weft.web.http.app import HttpApp
+from weft.web.http.app import HttpApp, Router
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
-from weft.web.http.protocol import LimitedProtocol
-from weft.web.http.routing import Router
+from weft.web.http.protocol import Connections, LimitedProtocol
 from weft.web.http.state import ServerState
 from weft.web.served import Served
 
@@ -38,10 +37,9 @@ class HttpServer:
         self._state = state
         self._options = options
         self._app = HttpApp(state, options, Router(probes))
-        self._uvicorn = UvicornState()
+        self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._clock: asyncio.TimerHandle | None = None
-        self._all_lost = asyncio.Event()
         self._ssl = options.ssl_context()
 
     async def start(self) -> int:
@@ -53,7 +51,7 @@ class HttpServer:
             interface="asgi3",
             lifespan="off",
             log_config=None,
-            # Its warnings are about what clients do wrong, and clients are told.
+            # Its warnings are about what clients do wrong, and clients read it in the answer.
             log_level=logging.ERROR,
             proxy_headers=False,
             timeout_keep_alive=int(options.keep_alive_s),
@@ -63,7 +61,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         listener = _listen(options)
         self._server = await loop.create_server(
-            lambda: LimitedProtocol(config, self._uvicorn, options, self._on_lost),
+            partial(LimitedProtocol, config, self._connections, options),
             sock=listener,
             ssl=self._ssl,
             # A handshake that nobody ends holds a descriptor, and is not among the connections yet.
@@ -102,28 +100,22 @@ class HttpServer:
         await self._state.wait_idle(_CUT_GRACE_S)
         if self._clock is not None:
             self._clock.cancel()
-        for connection in list(self._uvicorn.connections):
+        for connection in list(self._connections.connections):
             connection.shutdown()
         # Closing waits for what is unsent; a client that reads nothing must not hold the process.
-        self._on_lost()
+        self._connections.note_lost()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CUT_GRACE_S):
-                await self._all_lost.wait()
-        for connection in list(self._uvicorn.connections):
+                await self._connections.all_lost.wait()
+        for connection in list(self._connections.connections):
             connection.transport.abort()
-        if self._uvicorn.tasks:
-            await asyncio.wait(self._uvicorn.tasks, timeout=_CUT_GRACE_S)
-
-    def _on_lost(self) -> None:
-        if not self._uvicorn.connections:
-            self._all_lost.set()
-        else:
-            self._all_lost.clear()
+        if self._connections.tasks:
+            await asyncio.wait(self._connections.tasks, timeout=_CUT_GRACE_S)
 
     def _tick(self) -> None:
         """The date that every answer carries."""
         date = formatdate(time.time(), usegmt=True).encode()
-        self._uvicorn.default_headers = [(b"date", date)]
+        self._connections.default_headers = [(b"date", date)]
         self._clock = asyncio.get_running_loop().call_later(1.0, self._tick)
 
 

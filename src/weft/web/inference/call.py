@@ -49,7 +49,7 @@ class ModelCall(Call):
 def for_model(
     handler: Callable[[ModelCall], Awaitable[Answer]], *, is_blank_none: bool = False
 ) -> Handler:
-    """A handler of calls that ask the model something; `is_blank_none` takes "" for no name of a model."""
+    """A handler of calls to the model; `is_blank_none` takes "" for no name of a model."""
 
     async def handle(call: Call) -> Answer:
         return await handler(await to_model_call(call, is_blank_none=is_blank_none))
@@ -117,8 +117,8 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
-    """What to tell beside the text."""
+class AnswerDetails:
+    """What an answer holds beside its text."""
 
     has_usage: bool
     has_running_usage: bool
@@ -129,18 +129,21 @@ class Telling:
     has_reasoning_tokens: bool
 
 
-def telling(call: Call, fields: GenerationFields) -> Telling:
-    """What the body and the server's options ask for together."""
+def to_details(call: Call, fields: GenerationFields) -> AnswerDetails:
+    """What the body and the server's options say together."""
     options = call.served.options
-    asked = fields.stream_options
-    if asked is not None and not fields.stream:
+    stream_options = fields.stream_options
+    if stream_options is not None and not fields.stream:
         raise BadRequest("stream_options", "stream_options needs stream to be true")
-    if asked is not None and asked.include_obfuscation:
+    if stream_options is not None and stream_options.include_obfuscation:
         raise BadRequest("stream_options", "include_obfuscation must be absent or false")
-    has_usage = bool(asked and asked.include_usage) or options.enable_force_include_usage
-    return Telling(
+    has_usage = (
+        bool(stream_options and stream_options.include_usage) or options.enable_force_include_usage
+    )
+    return AnswerDetails(
         has_usage=has_usage,
-        has_running_usage=has_usage and bool(asked and asked.continuous_usage_stats),
+        has_running_usage=has_usage
+        and bool(stream_options and stream_options.continuous_usage_stats),
         has_token_ids=bool(fields.return_token_ids),
         is_naming_by_id=(
             options.return_tokens_as_token_ids
@@ -159,16 +162,16 @@ def check_streamable(fields: GenerationFields) -> None:
 
 
 def to_usage(
-    telling: Telling,
+    details: AnswerDetails,
     *,
     num_prompt_tokens: int,
     num_completion_tokens: int,
     num_cached_tokens: int | None = None,
     num_reasoning_tokens: int = 0,
 ) -> Usage:
-    """Token counts with the details that are told; `num_cached_tokens` None is not known yet."""
+    """Token counts with the details that are wanted; `num_cached_tokens` None is not known yet."""
     cached: PromptTokensDetails | UnsetType = UNSET
-    if telling.has_cached_tokens and num_cached_tokens is not None:
+    if details.has_cached_tokens and num_cached_tokens is not None:
         cached = PromptTokensDetails(cached_tokens=num_cached_tokens)
     return Usage(
         prompt_tokens=num_prompt_tokens,
@@ -177,7 +180,7 @@ def to_usage(
         prompt_tokens_details=cached,
         completion_tokens_details=(
             CompletionTokensDetails(reasoning_tokens=num_reasoning_tokens)
-            if telling.has_reasoning_tokens
+            if details.has_reasoning_tokens
             else UNSET
         ),
     )

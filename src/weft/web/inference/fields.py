@@ -14,7 +14,7 @@ from weft.core.structured import validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.core.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS
 from weft.schema.sampling import ResponseFormat, SamplingFields
-from weft.web.http.endpoint import Departure
+from weft.web.http.endpoint import Deviation
 
 _SAME = tuple(parameter.name for parameter in IN_BODIES)
 _GUIDED = ("json", "json_object", "regex", "choice", "grammar")
@@ -89,18 +89,18 @@ def refuse_unsupported(
             raise BadRequest(parameter or path, f"{path} must be absent{allowed}: {reason}", value)
 
 
-def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Departure]:
+def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation]:
     """Four stop strings, and biases from -100 to 100."""
     stop, bias = fields.stop, fields.logit_bias
     if isinstance(stop, list) and len(stop) > MAX_STOPS:
-        yield Departure(
+        yield Deviation(
             "stop",
             f"stop has {len(stop)} strings; OpenAI's API takes {MAX_STOPS}, this server "
             f"{MAX_STOP_STRINGS}",
         )
     if bias and any(abs(value) > LOGIT_BIAS_CLAMP for value in bias.values()):
         limit = f"{LOGIT_BIAS_CLAMP:g}"
-        yield Departure("logit_bias", f"logit_bias beyond {limit} or -{limit} counts as that")
+        yield Deviation("logit_bias", f"logit_bias beyond {limit} or -{limit} counts as that")
 
 
 def to_params(
@@ -124,43 +124,43 @@ def to_params(
 
 
 def to_constraint(fields: SamplingFields) -> StructuredOutputsParams | None:
-    """What the answer has to look like; `BadRequest` for two wishes at once."""
-    wishes = dict(_wishes(fields))
-    if len(wishes) > 1:
-        names = list(wishes)
+    """What the answer has to look like; `BadRequest` for two constraints at once."""
+    constraints = dict(_constraints(fields))
+    if len(constraints) > 1:
+        names = list(constraints)
         raise BadRequest(
             names[1], f"only one of {' and '.join(names)} can decide what the answer looks like"
         )
-    if fields.guided_whitespace_pattern is not None and not wishes.keys() & {
+    if fields.guided_whitespace_pattern is not None and not constraints.keys() & {
         "guided_json",
         "guided_json_object",
     }:
         raise BadRequest(
             "guided_whitespace_pattern", "guided_whitespace_pattern goes with guided_json"
         )
-    for name, wish in wishes.items():
+    for name, constraint in constraints.items():
         try:
-            validate_structured_outputs(wish)
+            validate_structured_outputs(constraint)
         except BadRequest as error:
             raise BadRequest(name, f"{name}: {error}") from error
-        return wish
+        return constraint
     return None
 
 
-def _wishes(fields: SamplingFields) -> list[tuple[str, StructuredOutputsParams]]:
-    """Every constraint that is asked for, with the field that does."""
-    wishes: list[tuple[str, StructuredOutputsParams | None]] = [
+def _constraints(fields: SamplingFields) -> list[tuple[str, StructuredOutputsParams]]:
+    """Every constraint that is given, with its field."""
+    constraints: list[tuple[str, StructuredOutputsParams | None]] = [
         ("structured_outputs", fields.structured_outputs),
         ("response_format", _of_format(fields.response_format)),
     ]
     for kind in _GUIDED:
         value: Any = getattr(fields, f"guided_{kind}")
         if value is not None and value is not False:
-            wishes.append((f"guided_{kind}", _guided(kind, value, fields)))
+            constraints.append((f"guided_{kind}", _guided(kind, value, fields)))
     if fields.structural_tag is not None:
         tag = StructuredOutputsParams(structural_tag=fields.structural_tag)
-        wishes.append(("structural_tag", tag))
-    return [(name, wish) for name, wish in wishes if wish is not None]
+        constraints.append(("structural_tag", tag))
+    return [(name, constraint) for name, constraint in constraints if constraint is not None]
 
 
 def _guided(kind: str, value: object, fields: SamplingFields) -> StructuredOutputsParams:
@@ -168,16 +168,18 @@ def _guided(kind: str, value: object, fields: SamplingFields) -> StructuredOutpu
     return msgspec.convert({kind: value, "whitespace_pattern": pattern}, StructuredOutputsParams)
 
 
-def _of_format(asked: ResponseFormat | None) -> StructuredOutputsParams | None:
-    if asked is None:
+def _of_format(response_format: ResponseFormat | None) -> StructuredOutputsParams | None:
+    if response_format is None:
         return None
-    match asked.type:
+    match response_format.type:
         case "text":
             return None
         case "json_object":
             return StructuredOutputsParams(json_object=True)
         case "json_schema":
-            schema = None if asked.json_schema is None else asked.json_schema.schema
+            schema = (
+                None if response_format.json_schema is None else response_format.json_schema.schema
+            )
             if schema is None:
                 raise BadRequest(
                     "response_format",
@@ -185,10 +187,12 @@ def _of_format(asked: ResponseFormat | None) -> StructuredOutputsParams | None:
                 )
             return StructuredOutputsParams(json=schema)
         case "structural_tag":
-            given = {key: value for key, value in msgspec.to_builtins(asked).items() if value}
+            given = {
+                key: value for key, value in msgspec.to_builtins(response_format).items() if value
+            }
             return StructuredOutputsParams(structural_tag=msgspec.json.encode(given).decode())
     raise BadRequest(
         "response_format",
         "response_format.type must be text, json_object, json_schema or structural_tag, "
-        f"got {asked.type[:40]!a}",
+        f"got {response_format.type[:40]!a}",
     )

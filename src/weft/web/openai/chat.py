@@ -25,9 +25,8 @@ from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.inference.call import (
     ModelCall,
-    Telling,
     check_streamable,
-    telling,
+    to_details,
     to_usage,
 )
 from weft.web.inference.fields import refuse_unsupported, to_params
@@ -177,13 +176,13 @@ def _adds_prompt(body: ChatBody) -> bool:
 
 def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
     """How the answer is to look."""
-    told: Telling = telling(call, body)
+    details = to_details(call, body)
     role = call.served.options.response_role
     if not turn.add_generation_prompt and body.messages:
         role = str(body.messages[-1].get("role"))
     return ChatShape(
         head=call.heading("chatcmpl"),
-        telling=told,
+        details=details,
         role=role,
         num_answers=turn.params.n,
         echo=_echoed(body, role),
@@ -191,7 +190,7 @@ def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
         logprobs=LogprobWriter(
             tokenizer=call.served.tokenizer,
             num_top=body.top_logprobs or 0,
-            is_naming_by_id=told.is_naming_by_id,
+            is_naming_by_id=details.is_naming_by_id,
             chosen_ids=body.logprob_token_ids,
         ),
     )
@@ -199,21 +198,21 @@ def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
 
 def to_answer(turn: WholeTurn, shape: ChatShape) -> ChatAnswer:
     """A turn that has ended, in one piece."""
-    head, told = shape.head, shape.telling
+    head, details = shape.head, shape.details
     return ChatAnswer(
         id=head.id,
         created=head.created,
         model=head.model,
         choices=[_choice(answer, shape) for answer in turn.answers],
         usage=to_usage(
-            told,
+            details,
             num_prompt_tokens=len(turn.prompt_token_ids),
             num_completion_tokens=sum(len(answer.token_ids) for answer in turn.answers),
             num_cached_tokens=turn.num_cached_tokens,
             num_reasoning_tokens=sum(answer.num_reasoning_tokens for answer in turn.answers),
         ),
         prompt_logprobs=to_prompt_logprobs(turn.prompt_logprobs),
-        prompt_token_ids=turn.prompt_token_ids if told.has_token_ids else None,
+        prompt_token_ids=turn.prompt_token_ids if details.has_token_ids else None,
     )
 
 
@@ -235,12 +234,12 @@ def _choice(answer: WholeAnswer, shape: ChatShape) -> ChatChoice:
         logprobs=None if answer.logprobs is None else shape.logprobs.chat(answer.logprobs),
         finish_reason=answer.finish_reason,
         stop_reason=answer.stop_reason,
-        token_ids=answer.token_ids if shape.telling.has_token_ids else None,
+        token_ids=answer.token_ids if shape.details.has_token_ids else None,
     )
 
 
 def _content(answer: WholeAnswer, shape: ChatShape) -> str | None:
-    """Null where calls or thoughts came in its place; a forced call's is empty."""
+    """Null where calls or reasoning came in its place; a forced call's is empty."""
     content = answer.content
     if content is None and (shape.has_forced_call or not (answer.calls or answer.reasoning)):
         content = ""

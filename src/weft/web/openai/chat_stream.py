@@ -22,7 +22,7 @@ from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCal
 from weft.web.chat.run import run_turn
 from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent
 from weft.web.http.sse import DONE, EventOfText, data_event
-from weft.web.inference.call import Heading, Telling, to_usage
+from weft.web.inference.call import AnswerDetails, Heading, to_usage
 from weft.web.inference.logprobs import LogprobWriter
 from weft.web.served import Served
 
@@ -32,7 +32,7 @@ class ChatShape:
     """How an answer is to look, streamed or not. `echo` is the text that stands before it."""
 
     head: Heading
-    telling: Telling
+    details: AnswerDetails
     role: str
     num_answers: int
     echo: str
@@ -55,7 +55,7 @@ async def chat_events(served: Served, turn: Turn, shape: ChatShape) -> AsyncGene
 
 
 @dataclass(slots=True)
-class _Told:
+class _Progress:
     """What is known of one answer, and what waits for its next chunk."""
 
     num_tokens: int = 0
@@ -64,18 +64,18 @@ class _Told:
 
 
 class ChunkWriter:
-    """Turns events into chunks. News that shows nothing yet is kept for the chunk that does."""
+    """Turns events into chunks. What shows nothing yet is retained for the chunk that does."""
 
     def __init__(self, shape: ChatShape) -> None:
         self._shape = shape
-        self._told: defaultdict[int, _Told] = defaultdict(_Told)
+        self._progress: defaultdict[int, _Progress] = defaultdict(_Progress)
         self._num_prompt_tokens = 0
-        told = shape.telling
-        self._has_plain = not (told.has_token_ids or told.has_running_usage)
+        details = shape.details
+        self._has_plain = not (details.has_token_ids or details.has_running_usage)
         self._plain_by_index: dict[int, EventOfText] = {}
 
     def plain_event(self, event: TurnEvent) -> bytes | None:
-        """The one event of news that is more text and nothing else, as most of it is; None for other news."""
+        """The one event of a delta that is text and nothing else, as most are; None for others."""
         if (
             not self._has_plain
             or not isinstance(event, TurnDelta)
@@ -85,11 +85,11 @@ class ChunkWriter:
         ):
             return None
         [part] = event.parts
-        told = self._told[event.index]
-        if not isinstance(part, Content) or told.logprobs:
+        progress = self._progress[event.index]
+        if not isinstance(part, Content) or progress.logprobs:
             return None
-        told.num_tokens += event.num_tokens
-        told.num_reasoning_tokens += event.num_reasoning_tokens
+        progress.num_tokens += len(event.token_ids)
+        progress.num_reasoning_tokens += event.num_reasoning_tokens
         if event.index not in self._plain_by_index:
             self._plain_by_index[event.index] = EventOfText(partial(self._text_chunk, event.index))
         return self._plain_by_index[event.index].of(part.text)
@@ -103,7 +103,7 @@ class ChunkWriter:
             case Began():
                 yield from self._first(event)
             case TurnDelta():
-                yield from self._news(event)
+                yield from self._delta(event)
             case Ended():
                 yield from self._last(event)
             case _:
@@ -111,7 +111,7 @@ class ChunkWriter:
 
     def _first(self, event: Began) -> Iterator[ChatChunk]:
         self._num_prompt_tokens = len(event.prompt_token_ids)
-        ids = event.prompt_token_ids if self._shape.telling.has_token_ids else None
+        ids = event.prompt_token_ids if self._shape.details.has_token_ids else None
         for index in range(self._shape.num_answers):
             choice = ChatChunkChoice(
                 index=index, delta=ChatDelta(role=self._shape.role, content="")
@@ -124,16 +124,16 @@ class ChunkWriter:
                 ChatChunkChoice(index=index, delta=ChatDelta(content=self._shape.echo))
             )
 
-    def _news(self, event: TurnDelta) -> Iterator[ChatChunk]:
-        told = self._told[event.index]
-        told.num_tokens += event.num_tokens
-        told.num_reasoning_tokens += event.num_reasoning_tokens
-        told.logprobs += event.logprobs or ()
-        has_ids = self._shape.telling.has_token_ids
+    def _delta(self, event: TurnDelta) -> Iterator[ChatChunk]:
+        progress = self._progress[event.index]
+        progress.num_tokens += len(event.token_ids)
+        progress.num_reasoning_tokens += event.num_reasoning_tokens
+        progress.logprobs += event.logprobs or ()
+        has_ids = self._shape.details.has_token_ids
         is_end = event.finish_reason is not None
         if not (event.parts or is_end or (has_ids and event.token_ids)):
             return
-        rows, told.logprobs = told.logprobs, []
+        rows, progress.logprobs = progress.logprobs, []
         yield self._chunk(
             ChatChunkChoice(
                 index=event.index,
@@ -146,15 +146,17 @@ class ChunkWriter:
         )
 
     def _last(self, event: Ended) -> Iterator[ChatChunk]:
-        if not self._shape.telling.has_usage:
+        if not self._shape.details.has_usage:
             return
         head = self._shape.head
         usage = to_usage(
-            self._shape.telling,
+            self._shape.details,
             num_prompt_tokens=self._num_prompt_tokens,
-            num_completion_tokens=sum(told.num_tokens for told in self._told.values()),
+            num_completion_tokens=sum(progress.num_tokens for progress in self._progress.values()),
             num_cached_tokens=event.num_cached_tokens,
-            num_reasoning_tokens=sum(told.num_reasoning_tokens for told in self._told.values()),
+            num_reasoning_tokens=sum(
+                progress.num_reasoning_tokens for progress in self._progress.values()
+            ),
         )
         yield ChatChunk(id=head.id, created=head.created, model=head.model, choices=[], usage=usage)
 
@@ -176,14 +178,14 @@ class ChunkWriter:
 
     def _running_usage(self, index: int) -> Usage | UnsetType:
         """Of one answer so far."""
-        if not self._shape.telling.has_running_usage:
+        if not self._shape.details.has_running_usage:
             return UNSET
-        told = self._told[index]
+        progress = self._progress[index]
         return to_usage(
-            self._shape.telling,
+            self._shape.details,
             num_prompt_tokens=self._num_prompt_tokens,
-            num_completion_tokens=told.num_tokens,
-            num_reasoning_tokens=told.num_reasoning_tokens,
+            num_completion_tokens=progress.num_tokens,
+            num_reasoning_tokens=progress.num_reasoning_tokens,
         )
 
 
@@ -199,13 +201,13 @@ def to_delta(parts: list[Part]) -> ChatDelta:
         content=content,
         reasoning=reasoning,
         reasoning_content=reasoning,
-        tool_calls=[_call_delta(index, news) for index, news in calls.items()] or UNSET,
+        tool_calls=[_call_delta(index, parts) for index, parts in calls.items()] or UNSET,
     )
 
 
-def _call_delta(index: int, news: list[ToolCall | Arguments]) -> ToolCallDelta:
-    text = "".join(part.text for part in news if isinstance(part, Arguments))
-    header = next((part for part in news if isinstance(part, ToolCall)), None)
+def _call_delta(index: int, parts: list[ToolCall | Arguments]) -> ToolCallDelta:
+    text = "".join(part.text for part in parts if isinstance(part, Arguments))
+    header = next((part for part in parts if isinstance(part, ToolCall)), None)
     if header is None:
         return ToolCallDelta(index=index, function=FunctionDelta(arguments=text))
     return ToolCallDelta(

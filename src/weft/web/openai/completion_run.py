@@ -18,18 +18,18 @@ async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
             async for item in only:
                 yield 0, item
         return
-    news: asyncio.Queue[tuple[int, list[T]]] = asyncio.Queue()  # at most one item and one end each
+    queue: asyncio.Queue[tuple[int, list[T]]] = asyncio.Queue()  # at most one item and one end each
     slots = [asyncio.Semaphore(1) for _ in streams]
     tasks: list[asyncio.Task[None]] = []
     try:
         for position, stream in enumerate(streams):
-            task = asyncio.create_task(_pump(position, stream, slots[position], news))
-            task.add_done_callback(lambda _, position=position: news.put_nowait((position, [])))  # type: ignore[misc]
+            task = asyncio.create_task(_pump(position, stream, slots[position], queue))
+            task.add_done_callback(lambda _, position=position: queue.put_nowait((position, [])))  # type: ignore[misc]
             tasks.append(task)
             await asyncio.sleep(0)  # one begins in each turn of the event loop: others come between
         num_open = len(streams)
         while num_open:
-            position, items = await news.get()
+            position, items = await queue.get()
             if items:
                 slots[position].release()
                 yield position, items[0]
@@ -46,9 +46,9 @@ async def _pump(
     position: int,
     stream: AsyncGenerator[T, None],
     slot: asyncio.Semaphore,
-    news: asyncio.Queue[tuple[int, list[T]]],
+    queue: asyncio.Queue[tuple[int, list[T]]],
 ) -> None:
     async with aclosing(stream):
         async for item in stream:
             await slot.acquire()
-            news.put_nowait((position, [item]))
+            queue.put_nowait((position, [item]))

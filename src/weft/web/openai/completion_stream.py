@@ -10,7 +10,7 @@ from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
 from weft.schema.completion import CompletionChunk, CompletionChunkChoice
 from weft.schema.usage import CompletionLogprobs, Usage
 from weft.web.http.sse import DONE, EventOfText, data_event
-from weft.web.inference.call import Heading, Telling, to_usage
+from weft.web.inference.call import AnswerDetails, Heading, to_usage
 from weft.web.inference.logprobs import LogprobWriter
 
 
@@ -19,11 +19,11 @@ class CompletionShape:
     """How the answers are to look, streamed or not.
 
     `echoes` are the texts that stand before the answers to each prompt, None where none is asked for.
-    With `is_prompt_only` the engine's one token, which it cannot do without, is not told.
+    With `is_prompt_only` the engine's one token, which it cannot do without, is left out.
     """
 
     head: Heading
-    telling: Telling
+    details: AnswerDetails
     num_answers: int
     echoes: list[str] | None
     is_prompt_only: bool
@@ -40,9 +40,9 @@ class PromptWriter:
         self._echo = None if shape.echoes is None else shape.echoes[position]
         self._offsets = [0] * shape.num_answers
         self._is_begun = [False] * shape.num_answers
-        told = shape.telling
+        details = shape.details
         self._has_plain = shape.logprobs is None and not (
-            shape.is_prompt_only or told.has_token_ids or told.has_running_usage
+            shape.is_prompt_only or details.has_token_ids or details.has_running_usage
         )
         self._plain_by_index: dict[int, EventOfText] = {}
         self.num_tokens = [0] * shape.num_answers
@@ -51,7 +51,7 @@ class PromptWriter:
         self.prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
 
     def choices(self, output: RequestOutput) -> Iterator[CompletionChunkChoice]:
-        """What an output tells of every answer that it has news of."""
+        """The choice of every answer that an output has a delta of."""
         self.num_prompt_tokens = len(output.prompt_token_ids)
         self.num_cached_tokens = output.num_cached_tokens
         if output.prompt_logprobs is not None:
@@ -60,7 +60,7 @@ class PromptWriter:
             yield self._choice(answer, output.prompt_token_ids)
 
     def plain_event(self, output: RequestOutput) -> bytes | None:
-        """The one event of news that is more text and nothing else, as most of it is; None for other news."""
+        """The one event of a delta that is text and nothing else, as most are; None for others."""
         if not self._has_plain or len(output.outputs) != 1:
             return None
         answer = output.outputs[0]
@@ -81,7 +81,7 @@ class PromptWriter:
             created=head.created,
             model=head.model,
             choices=[choice],
-            usage=self.usage(choice.index) if self._shape.telling.has_running_usage else None,
+            usage=self.usage(choice.index) if self._shape.details.has_running_usage else None,
         )
 
     def _text_chunk(self, answer: int, text: str) -> CompletionChunk:
@@ -101,7 +101,7 @@ class PromptWriter:
         """Of one answer so far."""
         answer = index - self._first_index
         return to_usage(
-            self._shape.telling,
+            self._shape.details,
             num_prompt_tokens=self.num_prompt_tokens,
             num_completion_tokens=self.num_tokens[answer],
         )
@@ -115,7 +115,7 @@ class PromptWriter:
         is_hidden = shape.is_prompt_only
         token_ids = [] if is_hidden else answer.token_ids
         self.num_tokens[answer.index] += len(token_ids)
-        has_ids = shape.telling.has_token_ids
+        has_ids = shape.details.has_token_ids
         # A stream that begins with the prompt begins with its ids too, asked for or not.
         has_prompt_ids = has_ids or (shape.is_streamed and self._echo is not None)
         # Who asks for ids gets the prompt as ids, and not as text too.
@@ -134,7 +134,7 @@ class PromptWriter:
     def _logprobs(
         self, answer: CompletionOutput, prompt_token_ids: list[int]
     ) -> CompletionLogprobs | None:
-        """Those of the news; before the first, those of an echoed prompt."""
+        """Those of the delta; before the first, those of an echoed prompt."""
         writer = self._shape.logprobs
         if writer is None:
             return None
@@ -169,7 +169,7 @@ async def completion_events(
             write = partial(_events_of, writer, output)
             for event in await write_rows(num_rows_of(output), write):
                 yield event
-    if shape.telling.has_usage:
+    if shape.details.has_usage:
         yield data_event(
             CompletionChunk(
                 id=head.id,
@@ -189,7 +189,7 @@ def _events_of(writer: PromptWriter, output: RequestOutput) -> list[bytes]:
 def total_usage(writers: list[PromptWriter], shape: CompletionShape) -> Usage:
     """Of all prompts and all answers."""
     return to_usage(
-        shape.telling,
+        shape.details,
         num_prompt_tokens=sum(writer.num_prompt_tokens for writer in writers),
         num_completion_tokens=sum(sum(writer.num_tokens) for writer in writers),
         num_cached_tokens=sum(writer.num_cached_tokens for writer in writers),

@@ -16,7 +16,7 @@ from weft.core.validate import MAX_N
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.http.endpoint import Answer, Events
-from weft.web.inference.call import ModelCall, Telling, check_streamable, telling
+from weft.web.inference.call import AnswerDetails, ModelCall, check_streamable, to_details
 from weft.web.inference.fields import refuse_unsupported, to_params
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 from weft.web.openai.completion_run import merged
@@ -35,7 +35,7 @@ MAX_ANSWERS = MAX_N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionJob:
-    """A body understood: what the engine is to be given, and how to tell what it says."""
+    """A body understood: what the engine is to be given, and how its outputs are written."""
 
     requests: list[Request]
     shape: CompletionShape
@@ -55,19 +55,19 @@ async def create_completion(call: ModelCall) -> Answer:
 async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
     """What `body` asks for, every field of it used or refused, every prompt known to fit."""
     check_body(body)
-    told = telling(call, body)
+    details = to_details(call, body)
     params = completion_params(call.served, body)
     requests = await prepare_all(call, body, params)
     shape = CompletionShape(
         head=call.heading("cmpl"),
-        telling=told,
+        details=details,
         num_answers=params.n,
         echoes=[await _echo(call.served, request, params) for request in requests]
         if body.echo
         else None,
         is_prompt_only=_is_prompt_only(body),
         is_streamed=bool(body.stream),
-        logprobs=None if body.logprobs is None else _logprob_writer(call.served, body, told),
+        logprobs=None if body.logprobs is None else _logprob_writer(call.served, body, details),
     )
     return CompletionJob(
         requests=requests,
@@ -173,11 +173,11 @@ async def _echo(served: Served, request: Request, params: SamplingParams) -> str
     )
 
 
-def _logprob_writer(served: Served, body: CompletionBody, told: Telling) -> LogprobWriter:
+def _logprob_writer(served: Served, body: CompletionBody, details: AnswerDetails) -> LogprobWriter:
     return LogprobWriter(
         tokenizer=served.tokenizer,
         num_top=body.logprobs or 0,
-        is_naming_by_id=told.is_naming_by_id,
+        is_naming_by_id=details.is_naming_by_id,
         chosen_ids=body.logprob_token_ids,
     )
 
@@ -215,6 +215,8 @@ async def _answer(
 def _whole_choices(
     writer: PromptWriter, output: RequestOutput, job: CompletionJob
 ) -> list[CompletionChoice]:
-    news = list(writer.choices(output))
+    choices = list(writer.choices(output))
     rows = to_prompt_logprobs(writer.prompt_logprobs) if job.has_prompt_rows else None
-    return [CompletionChoice(**msgspec.structs.asdict(one), prompt_logprobs=rows) for one in news]
+    return [
+        CompletionChoice(**msgspec.structs.asdict(one), prompt_logprobs=rows) for one in choices
+    ]

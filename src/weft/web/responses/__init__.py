@@ -24,7 +24,7 @@ def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
             handler=for_model(creation.create),
             summary="A response to an input: in one piece, streamed, or made in the background",
             body=ResponsesBody,
-            departures=beyond_openai,
+            deviations=beyond_openai,
             answer=ResponseObject,
             event=StreamEvent,
         ),

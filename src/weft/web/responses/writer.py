@@ -108,7 +108,7 @@ class ResponseWriter:
     # -- news -----------------------------------------------------------------------------------
 
     def _news(self, event: TurnDelta) -> Iterator[StreamEvent]:
-        self._num_tokens += event.num_tokens
+        self._num_tokens += len(event.token_ids)
         self._num_reasoning_tokens += event.num_reasoning_tokens
         if self._logprobs is not None and event.logprobs is not None:
             self._tokens += self._logprobs.tokens(event.logprobs)

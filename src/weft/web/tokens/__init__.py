@@ -14,7 +14,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=for_model(generate),
         summary="Token ids in, token ids out: what the gRPC method Generate does",
         body=TokensBody,
-        departures=lambda body: beyond_openai(body.sampling_params),
+        deviations=lambda body: beyond_openai(body.sampling_params),
         answer=TokensAnswer,
         event=TokensChunk,
     ),
@@ -24,7 +24,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=simple_generate,
         summary="A text and what follows it, in one piece or as lines of JSON",
         body=SimpleBody,
-        departures=beyond_openai,
+        deviations=beyond_openai,
         answer=SimpleAnswer,
     ),
 )

@@ -122,7 +122,7 @@ class _Shape:
 async def _events(
     outputs: AsyncGenerator[RequestOutput, None], shape: _Shape
 ) -> AsyncGenerator[bytes, None]:
-    """A chunk whenever there is news of an answer, the usage if wanted, the end."""
+    """A chunk for every delta of an answer, the usage if wanted, the end."""
     num_tokens = 0
     last: RequestOutput | None = None
     async with aclosing(outputs):
