@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tools.picker_reference import NOTE, picker_metrics, plugins
+from tools.vllm_reference import vllm_flags_page
 from weft.cli.epp_options import EppOptions, UpOptions
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.client import UNSUPPORTED
@@ -78,6 +79,8 @@ def _flag_rows(options: type[Any]) -> Iterable[str]:
         parameters = [
             extra for extra in hints[field.name].__metadata__ if isinstance(extra, Parameter)
         ]
+        if not all(parameter.show is not False for parameter in parameters):
+            continue
         text = next(parameter.help for parameter in parameters if parameter.help)
         metavar = next((p.metavar for p in parameters if p.metavar), None)
         value = metavar or _value(typing.get_args(hints[field.name])[0])
@@ -418,6 +421,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "parsers.md": parsers,
     "picker-metrics.md": picker_metrics,
     "picker-plugins.md": plugins,
+    "vllm-flags.md": vllm_flags_page,
 }
 
 

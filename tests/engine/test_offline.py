@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from tests.model.checkpoints import write_checkpoint
-from weft.core.errors import BadRequest, Unsupported
+from weft.core.errors import BadRequest, ConfigError, Unsupported
 from weft.core.types import SamplingParams
 from weft.engine.progress import progress_bar
 
@@ -77,3 +77,42 @@ def test_the_bar_is_for_terminals(capsys):
         advance()
         advance()
     assert capsys.readouterr() == ("", "")
+
+
+def test_arguments_of_vllm_are_followed():
+    """By the table that the command line has: what changes nothing is taken, a twin followed."""
+    with weft.LLM(
+        SMALL,
+        tensor_parallel_size=1,
+        trust_remote_code=True,
+        enforce_eager=True,
+        gpu_memory_utilization=0.5,
+        max_num_seqs=2,
+        dtype="half",
+        swap_space=4,
+        disable_log_stats=True,
+        quantization=None,
+    ) as llm:
+        assert len(llm.generate("a", GREEDY, use_tqdm=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("tensor_parallel_size", 2, "tensor_parallel_size=2 is not supported: an engine here"),
+        ("enable_prompt_embeds", True, "prompts are text"),
+        ("port", 8000, "LLM has no option 'port'"),
+        ("nonsense", 1, "LLM has no option 'nonsense'"),
+    ],
+)
+def test_arguments_that_cannot_be_followed_are_refused(name: str, value: object, words: str):
+    """By name, before a model is read."""
+    with pytest.raises((BadRequest, ConfigError), match=words):
+        weft.LLM("/no/such/model", **{name: value})
+
+
+def test_defaults_of_sampling_may_be_given():
+    """In place of those of the model's files."""
+    with weft.LLM(override_generation_config={"temperature": 0.5}) as llm:
+        params = llm.get_default_sampling_params()
+    assert (params.temperature, params.top_k) == (0.5, 20)

@@ -38,6 +38,8 @@ from weft.web.options import ApiOptions
 from weft.web.routes import all_endpoints
 from weft.web.served import Served
 
+# No file has them in its name.
+_MARKS_OF_TEMPLATES = ("{{", "{%", "\n")
 _WANTS_PARTS = {"auto": None, "string": False, "openai": True}
 
 
@@ -187,18 +189,26 @@ def _named(name: str | None) -> str | None:
     return None if name == "none" else name
 
 
-def read_template(path: Path | None) -> str | None:
-    """The template that --chat-template names, checked."""
-    if path is None:
+def read_template(given: str | None) -> str | None:
+    """The template that --chat-template names or is, checked."""
+    if given is None:
         return None
+    if any(mark in given for mark in _MARKS_OF_TEMPLATES):
+        _check_template(given, "--chat-template")
+        return given
+    path = Path(given)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--chat-template: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"--chat-template {path}: not UTF-8 text") from error
+    _check_template(text, f"--chat-template {path}")
+    return text
+
+
+def _check_template(text: str, where: str) -> None:
     try:
         ChatTemplate(text, {})
     except ConfigError as error:
-        raise ConfigError(f"--chat-template {path}: {error}") from error
-    return text
+        raise ConfigError(f"{where}: {error}") from error

@@ -4,6 +4,7 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
@@ -51,9 +52,13 @@ def make_app() -> App:
     return app
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(given: Sequence[str]) -> int:
     """Run one command; the result is the exit status. Mistakes of the user end in one line."""
+    arguments = list(given)
     try:
+        if arguments[:1] == ["serve"]:
+            line = import_module("weft.cli.vllm_line")  # as late as the command itself
+            arguments = ["serve", *line.to_own_arguments(arguments[1:])]
         status = make_app()(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as err:
         say(f"error: {_describe(err)}", file=sys.stderr)

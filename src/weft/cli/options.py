@@ -50,8 +50,11 @@ class ServeOptions(ServeFlags):
     ] = None
 
     chat_template: Annotated[
-        Path | None,
-        Parameter(group=API, help="Chat template (Jinja) to use in place of the model's."),
+        str | None,
+        Parameter(
+            group=API,
+            help="Chat template (Jinja) in place of the model's: a file, or the text itself.",
+        ),
     ] = None
 
     http: Annotated[bool, Parameter(group=SERVER, help="Serve the HTTP APIs.")] = True
@@ -102,6 +105,8 @@ class ServeOptions(ServeFlags):
     config: Annotated[
         Path | None, Parameter(group=SERVER, help="File with these settings: TOML, YAML or JSON.")
     ] = None
+
+    translated: Annotated[list[str] | None, Parameter(show=False, negative=())] = None
 
     def engine_options(self, model: str = EngineOptions().model) -> EngineOptions:
         """The part that concerns the engine."""

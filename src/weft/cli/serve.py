@@ -37,6 +37,8 @@ def serve(model: str | None = None, *, options: ServeOptions = ServeOptions()) -
     """
     started = time.monotonic()
     configure_logging(options.log_level)
+    for note in options.translated or ():
+        log.info("%s", note)
     check(options)
     raise_open_files()
     http_options = to_http_options(options)

@@ -4,6 +4,7 @@ One flat table; a key is a flag's name, with "-" or "_". Unknown keys are refuse
 """
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from typing import Any, get_args
 
 import msgspec
 import yaml
-from cyclopts import App, Argument, ArgumentCollection
+from cyclopts import App, Argument, ArgumentCollection, Token
 from cyclopts.config import Dict
 
+from weft.compat.vllm import find_flag, translate
 from weft.core.errors import ConfigError
 
 _READERS: dict[str, Callable[[str], Any]] = {
@@ -23,9 +25,11 @@ _READERS: dict[str, Callable[[str], Any]] = {
     ".yaml": yaml.safe_load,
     ".yml": yaml.safe_load,
 }
+# What a line or a file says of vLLM's flags, for the log; never written by users.
+NOTES = "--translated"
 _KEYS = ("--api-key", "--control-api-key")
 # A file that names another file would be a chain; one is enough.
-_NOT_HERE = {"--config", "*"}
+_NOT_HERE = {"--config", NOTES, "*"}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -60,9 +64,30 @@ def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCo
         name = key.replace("_", "-")
         if name in table:
             raise ConfigError(f'--config {path}: "{name}" is there twice, spelled with - and _')
-        _check(path, name, value, by_flag)
         table[name] = value
+    if commands == ("serve",):
+        table, notes = _to_own(path, table)
+        translated = next(argument for argument in arguments if argument.name == NOTES)
+        for note in notes:
+            translated.append(Token(keyword=NOTES, value=note, source=f"--config {path}"))
+    for name, value in table.items():
+        _check(path, name, value, by_flag)
     Dict(table, source=f"--config {path}", use_commands_as_keys=False)(app, commands, arguments)
+
+
+def _to_own(path: str, table: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The same with settings of ours alone, and what there is to say of those of vLLM."""
+    ours: dict[str, Any] = {}
+    notes: list[str] = []
+    for name, value in table.items():
+        flag = find_flag(name)
+        if flag is None:
+            ours[name] = value
+        elif setting := translate(flag, value, f"--config {path}: {name} {value}"):
+            is_object = flag.is_json and isinstance(value, dict)
+            ours[setting.name.replace("_", "-")] = json.dumps(value) if is_object else setting.value
+            notes += [setting.note] if setting.note else []
+    return ours, notes
 
 
 def refuse_empty_key(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -18,6 +18,7 @@ from weft.core.defaults import (
     DEFAULT_MAX_NUM_QUEUED_REQS,
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_MEMORY_SHARE,
     DEFAULT_STREAM_INTERVAL_MS,
 )
 from weft.core.types import PoolingKind
@@ -49,6 +50,18 @@ class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_embed_len: int | None = None
 
 
+class FileOverrides(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read in place of a model's files: its tokenizer's, and values of its configs."""
+
+    tokenizer: str | None = None
+    hf_overrides: dict[str, Any] = {}
+    generation_config: str = "auto"
+    override_generation_config: dict[str, Any] = {}
+
+
+NO_OVERRIDES = FileOverrides()
+
+
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one engine as the user gave them; None means "choose for me"."""
 
@@ -56,6 +69,30 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     revision: Annotated[str | None, Flag("Branch, tag or commit of a Hub model.", "Model")] = None
     served_model_name: Annotated[
         list[str] | None, Flag("Name clients use; repeat for aliases.", "Model")
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Flag("Directory or Hub id of the tokenizer and its template, if not the model's.", "Model"),
+    ] = None
+    hf_overrides: Annotated[
+        str | dict[str, Any] | None,
+        Flag("Values in place of those of config.json.", "Model", is_json=True),
+    ] = None
+    generation_config: Annotated[
+        str,
+        Flag(
+            "Where defaults of sampling come from: auto, the model's files; vllm, nowhere; or a directory "
+            "with a generation_config.json.",
+            "Model",
+        ),
+    ] = "auto"
+    override_generation_config: Annotated[
+        str | dict[str, Any] | None,
+        Flag(
+            'Values in place of those of generation_config.json, such as {"temperature": 0.5}.',
+            "Model",
+            is_json=True,
+        ),
     ] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
@@ -132,6 +169,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "Memory for the KV pool, such as 4GiB; sized from what is free if unset.",
             "Memory",
             is_size=True,
+        ),
+    ] = None
+    memory_share: Annotated[
+        float | None,
+        Flag(
+            "Share of the free memory that weights and KV pool take together; "
+            f"{DEFAULT_MEMORY_SHARE:g} if unset, with a pool of 4 GiB at most.",
+            "Memory",
         ),
     ] = None
     enable_prefix_caching: Annotated[
@@ -222,6 +267,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: int
     logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     revision: str | None = None
+    file_overrides: FileOverrides = NO_OVERRIDES
     runner_type: str = "generate"
     is_multimodal_model: bool = False
 

@@ -5,6 +5,9 @@ DEFAULT_MAX_NUM_SEQS = 128
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 DEFAULT_MAX_NUM_QUEUED_REQS = 2048
 DEFAULT_MAX_NUM_QUEUED_TOKENS = 4_000_000
+# Of the free memory, what weights and KV pool may take together; the rest is for the arrays of a
+# step and for whatever else runs on the machine.
+DEFAULT_MEMORY_SHARE = 0.8
 DEFAULT_MAX_LORAS = 8
 DEFAULT_MAX_LORA_RANK = 16
 # Less than a reader sees; of many streams, a part of what a token by itself costs (docs/decisions/0009).

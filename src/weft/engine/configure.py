@@ -25,16 +25,15 @@ from weft.core.defaults import (
     DEFAULT_MAX_NUM_QUEUED_REQS,
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_MEMORY_SHARE,
     DEFAULT_STREAM_INTERVAL_MS,
 )
 from weft.core.errors import ConfigError
 from weft.engine.configure_pooler import resolve_pooler
 from weft.engine.speculation import read_speculation
 from weft.model.card import ModelCard
+from weft.model.overrides import read_overrides
 
-# Of the free memory, what weights and KV pool may take together; the rest is for the arrays of a
-# step and for whatever else runs on the machine.
-MEMORY_SHARE = 0.8
 # The pool is no larger than this by default, unless one sequence of full length needs more.
 DEFAULT_POOL_BYTES = 4 << 30
 
@@ -60,6 +59,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         weight_bytes=card.weight_bytes + _adapter_bytes(lora, card),
         weights="weights" if lora is None else f"weights and {lora.max_loras} LoRA adapters",
         free_bytes=free_bytes,
+        memory_share=_memory_share(options),
         is_sized_in_bytes=options.kv_cache_bytes is not None,
     )
     return EngineConfig(
@@ -91,6 +91,7 @@ class _Demand:
     weight_bytes: int
     weights: str  # what these are, for messages
     free_bytes: int
+    memory_share: float | None  # as the user gave it
     is_sized_in_bytes: bool  # by --kv-cache-bytes, so that advice names the same flag
 
     @property
@@ -105,7 +106,8 @@ class _Demand:
     @property
     def budget_bytes(self) -> int:
         """For the pool, when the user names no size."""
-        return int(self.free_bytes * MEMORY_SHARE) - self.weight_bytes
+        share = DEFAULT_MEMORY_SHARE if self.memory_share is None else self.memory_share
+        return int(self.free_bytes * share) - self.weight_bytes
 
     @property
     def limit_bytes(self) -> int:
@@ -157,8 +159,11 @@ def _default_blocks(demand: _Demand) -> int:
     wanted = demand.blocks_per_sequence * demand.max_num_seqs
     if demand.block_bytes == 0:
         return min(wanted, _INT32_MAX // demand.block_size)
+    most = _most_blocks(demand, demand.budget_bytes)
+    if demand.memory_share is not None:  # that much is meant
+        return min(wanted, most)
     usual = max(DEFAULT_POOL_BYTES // demand.block_bytes, demand.blocks_per_sequence)
-    return min(wanted, usual, _most_blocks(demand, demand.budget_bytes))
+    return min(wanted, usual, most)
 
 
 def _most_blocks(demand: _Demand, num_bytes: int) -> int:
@@ -300,8 +305,16 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         else min(options.max_logprobs, card.vocab_size),
         logprobs_mode=LogprobsMode(options.logprobs_mode),
         revision=options.revision,
+        file_overrides=read_overrides(options),
         runner_type="generate" if card.pooling is None else "pooling",
     )
+
+
+def _memory_share(options: EngineOptions) -> float | None:
+    share = options.memory_share
+    if share is not None and not 0 < share <= 1:
+        raise ConfigError(f"--memory-share must be above 0 and at most 1, not {share:g}")
+    return share
 
 
 def _stream_interval_ms(options: EngineOptions) -> float:

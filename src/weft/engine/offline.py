@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -10,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from weft.compat.vllm import Setting, find_flag, translate
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
@@ -26,13 +28,18 @@ from weft.engine.fit import fit
 from weft.engine.front.local_client import LocalClient
 from weft.engine.progress import progress_bar
 from weft.model.open import Checkpoint, open_model
+from weft.model.overrides import read_overrides
 from weft.text.chat import ChatTemplate, Message
 from weft.text.tokenizer import read_special_tokens
+
+log = logging.getLogger("weft.engine")
 
 T = TypeVar("T")
 
 # Queues are bounded for strangers; whoever has all prompts in a list already may have them wait.
 _UNLIMITED = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 - 1}
+# Of vLLM's that are about the log of a server, which an `LLM` does not have.
+_OF_SERVERS = ("disable_log_stats",)
 # What `ChatTemplate.render` takes itself; every other keyword of `chat` is the template's.
 _RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_final_message")
 
@@ -40,18 +47,21 @@ _RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_fi
 class LLM:
     """A model, ready to generate, or to pool. Settings are those of `EngineOptions`, by name.
 
+    Those of vLLM are known too, and mean what the flags of `vllm serve` mean to `weft serve`
+    (docs/reference/vllm-flags.md).
+
     The engine and its event loop have threads of their own, so this works in scripts, notebooks and
     inside running event loops alike. `close` (or leaving a `with` block) gives everything back.
     """
 
     def __init__(self, model: str = "embedded:tiny", **options: Any) -> None:
-        unknown = sorted(set(options) - set(EngineOptions.__struct_fields__))
-        if unknown:
-            allowed = ", ".join(EngineOptions.__struct_fields__)
-            raise BadRequest(unknown[0], f"LLM has no option {unknown[0]!r}; it has: {allowed}")
-        settings = EngineOptions(model=model, **{**_UNLIMITED, **options})
+        settings = EngineOptions(model=model, **{**_UNLIMITED, **_own_options(options)})
         checkpoint = open_model(
-            model, revision=settings.revision, dtype=settings.dtype, runner=settings.runner
+            model,
+            revision=settings.revision,
+            dtype=settings.dtype,
+            runner=settings.runner,
+            overrides=read_overrides(settings),
         )
         fitted = fit(checkpoint, settings, is_shared=True)
         config = fitted.config
@@ -242,6 +252,27 @@ class LLM:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _own_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of ours alone: what vLLM's mean here, or why one cannot be followed."""
+    own: dict[str, Any] = {}
+    for name, value in given.items():
+        flag = find_flag(name)
+        if flag is not None and value is None:
+            continue
+        setting = (
+            Setting(name, value) if flag is None else translate(flag, value, f"{name}={value!r}")
+        )
+        if setting is None or name in _OF_SERVERS:
+            continue
+        if setting.name not in EngineOptions.__struct_fields__:
+            allowed = ", ".join(EngineOptions.__struct_fields__)
+            raise BadRequest(name, f"LLM has no option {name!r}; it has: {allowed}")
+        if setting.note is not None:
+            log.info("%s", setting.note)
+        own[setting.name] = setting.value
+    return own
 
 
 def _template(checkpoint: Checkpoint) -> ChatTemplate | None:

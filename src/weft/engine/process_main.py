@@ -118,7 +118,11 @@ def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, Mapping[str, byt
     model, cache = config.model_config, config.cache_config
     try:
         checkpoint = find_model(
-            model.model, revision=model.revision, dtype=model.dtype, runner=model.runner_type
+            model.model,
+            revision=model.revision,
+            dtype=model.dtype,
+            runner=model.runner_type,
+            overrides=model.file_overrides,
         )
         runner, pooler = load_model(checkpoint, config)
         runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)

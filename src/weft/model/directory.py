@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from weft.core.config import NO_OVERRIDES, FileOverrides
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
 from weft.model.card import AdapterBytes, ModelCard
@@ -21,6 +22,7 @@ from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.generation import default_sampling_params, eos_token_ids, optional_id
 from weft.model.layout import TensorPlan, decoder_layout, encoder_layout
 from weft.model.match import Matched, match_tensors
+from weft.model.overrides import read_generation
 from weft.model.pooling import (
     HeadSpec,
     PoolingSpec,
@@ -53,21 +55,32 @@ class _Found:
 
 
 def open_directory(
-    path: Path, *, name: str, dtype: str = "auto", runner: str = "auto", is_own: bool = False
+    path: Path,
+    *,
+    name: str,
+    dtype: str = "auto",
+    runner: str = "auto",
+    is_own: bool = False,
+    overrides: FileOverrides = NO_OVERRIDES,
 ) -> Checkpoint:
     """Read and check everything of the checkpoint at `path` but its tokenizer and the weights themselves.
 
     `runner` is "generate", "pooling" or, for what the files say, "auto". `is_own` says that the files
-    are part of the package.
+    are part of the package. `overrides.tokenizer` is a directory here.
     """
     where = str(path / "config.json")
     values = parse_object(read_bytes(path / "config.json"), where)
-    files = UnreadFiles(path)
+    if overrides.hf_overrides:
+        values, where = values | overrides.hf_overrides, f"{where} with --hf-overrides"
+    tokenizer_path = path if overrides.tokenizer is None else Path(overrides.tokenizer)
     if Fields(values, where).text("model_type") in ENCODER_FAMILIES:
         found = _find_encoder(path, read_encoder_config(values, where), runner)
     else:
         found = _find_decoder(
-            path, read_config(values, where), read_generation(files, str(path)), runner
+            path,
+            read_config(values, where),
+            read_generation(UnreadFiles(path), str(path), overrides),
+            runner,
         )
     config, spec, matched = found.config, found.spec, found.matched
     card = describe(name, config, spec, found.generation, matched.served_dtype(dtype))
@@ -78,11 +91,11 @@ def open_directory(
     return Checkpoint(
         replace(card, pooling=found.pooling),
         spec,
-        files,
+        UnreadFiles(tokenizer_path),
         lambda: matched.load(None if dtype == "auto" else dtype),
         lambda: read_part(
-            read_tokenizer_files(path, is_own=is_own),
-            str(path),
+            read_tokenizer_files(tokenizer_path, is_own=is_own and tokenizer_path == path),
+            str(tokenizer_path),
             config,
             found.generation,
             spec.vocab_size,
@@ -107,13 +120,6 @@ def _find_encoder(path: Path, config: EncoderConfig, runner: str) -> _Found:
     embedding = read_embedding(path, config.fields, spec.hidden_size, PoolingKind.CLS)
     pooling = embedding if head is None else replace(embedding, head=head)
     return _Found(config, spec, pooling, _match_encoder(path, config, spec, pooling), None)
-
-
-def read_generation(files: Mapping[str, bytes], where: str) -> Fields:
-    """generation_config.json, empty if there is none."""
-    path = f"{where}/generation_config.json"
-    data = files.get("generation_config.json")
-    return Fields(parse_object(data, path) if data else {}, path)
 
 
 def read_part(

@@ -23,30 +23,34 @@ _ANSWER_TIMEOUT_S = 5.0
 _FAILURES = (OSError, httpx2.HTTPError, errors.HFValidationError)
 
 
-def fetch(repo_id: str, revision: str | None) -> Path:
-    """The local snapshot of a model, downloaded (with progress) when it is not in the cache."""
-    cached = _cached(repo_id, revision)
-    if cached is not None:
+def fetch(repo_id: str, revision: str | None, *, is_tokenizer: bool = False) -> Path:
+    """The local snapshot of a model, downloaded (with progress) when it is not in the cache.
+
+    With `is_tokenizer`, of its tokenizer's files alone.
+    """
+    patterns = list(FILE_NAMES) if is_tokenizer else _PATTERNS
+    cached = _cached(repo_id, revision, patterns)
+    if cached is not None and (is_tokenizer or _is_complete(cached)):
         return cached
     _ask_hub(repo_id, revision)
     try:
         return Path(
-            huggingface_hub.snapshot_download(repo_id, revision=revision, allow_patterns=_PATTERNS)
+            huggingface_hub.snapshot_download(repo_id, revision=revision, allow_patterns=patterns)
         )
     except _FAILURES as err:
         raise ConfigError(f"{repo_id}: the download failed ({one_line(err)}); try again") from err
 
 
-def _cached(repo_id: str, revision: str | None) -> Path | None:
+def _cached(repo_id: str, revision: str | None, patterns: list[str]) -> Path | None:
     try:
         path = Path(
             huggingface_hub.snapshot_download(
-                repo_id, revision=revision, allow_patterns=_PATTERNS, local_files_only=True
+                repo_id, revision=revision, allow_patterns=patterns, local_files_only=True
             )
         )
     except _FAILURES:
         return None
-    return path if _is_complete(path) else None
+    return path if (path / TOKENIZER).exists() else None
 
 
 def _is_complete(path: Path) -> bool:

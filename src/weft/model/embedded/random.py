@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
 from weft.model.checkpoint import Checkpoint
-from weft.model.directory import describe, read_generation, read_part
+from weft.model.directory import describe, read_part
 from weft.model.embedded.byte_tokenizer import (
     ENDOFTEXT_ID,
     IM_END_ID,
@@ -21,6 +21,7 @@ from weft.model.embedded.byte_tokenizer import (
 from weft.model.embedded.parameters import Parameters, parse_parameters
 from weft.model.families import read_config, read_spec
 from weft.model.layout import TensorPlan, decoder_layout
+from weft.model.overrides import read_generation
 from weft.model.pooling import PoolingSpec
 from weft.model.spec import ModelSpec
 from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits

@@ -1,0 +1,146 @@
+"""The arguments of `weft serve`, where they are written as for `vllm serve`: translated before they are parsed.
+
+Flags of vLLM are known by their full names and short forms alone; none is guessed from how it begins.
+"""
+
+import difflib
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
+from weft.cli.options import ServeOptions
+from weft.cli.settings import NOTES
+from weft.compat.vllm import Kind, Setting, VllmFlag, json_value, translate, vllm_flags
+from weft.core.errors import ConfigError
+
+_HELP = ("--help", "-h", "--version")
+_LEVEL = "-O"  # of optimisation: vLLM has -O3, -O 3 and -O.mode=3
+_CLOSE = 0.8
+
+
+def to_own_arguments(arguments: Sequence[str]) -> list[str]:
+    """The same with flags of ours alone. `ConfigError` names one that cannot be followed, or is not known."""
+    return _Line(arguments).read()
+
+
+class _Line:
+    """One command line, read once from the left."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._words = deque(arguments)
+        self._out: list[str] = []
+        self._objects: dict[str, dict[str, Any]] = {}  # what dotted flags say, by the flag's name
+        # A list ends before the next flag, if the model cannot be what stands behind it.
+        has_model = any(word.partition("=")[0] == "--model" for word in arguments)
+        self._is_model_named = has_model or not arguments[:1] or not arguments[0].startswith("-")
+
+    def read(self) -> list[str]:
+        while self._words:
+            word = self._words.popleft()
+            if word == "--":
+                self._out += [word, *self._words]
+                break
+            if word.startswith("-") and word != "-":
+                self._read_flag(word)
+            else:
+                self._out.append(word)
+        for name, value in self._objects.items():
+            flag = vllm_flags()[name]
+            text = json.dumps(value)
+            self._take(flag, text if flag.is_json else value, f"{name} {text}")
+        return self._out
+
+    def _read_flag(self, word: str) -> None:
+        text, has_value, value = word.partition("=")
+        head, dot, path = text.partition(".")
+        name = head.replace("_", "-")
+        flag = vllm_flags().get(name)
+        if flag is not None and dot:
+            self._read_dotted(flag, path, value if has_value else self._next(text))
+        elif flag is not None:
+            self._read_known(flag, name, value if has_value else None)
+        elif word.startswith(_LEVEL):
+            if word == _LEVEL:
+                self._next(word)
+        else:
+            self._read_own(name, word, has_value=bool(has_value))
+
+    def _read_known(self, flag: VllmFlag, name: str, value: str | None) -> None:
+        if flag.kind is Kind.SWITCH:
+            is_on = not name.startswith("--no-") and (value or "true").lower() != "false"
+            self._take(flag, is_on, name)
+            return
+        values = [self._next(name) if value is None else value]
+        while flag.kind is Kind.LIST and self._is_model_named and self._has_more():
+            values.append(self._words.popleft())
+        for one in values:
+            self._take(flag, one, f"{name} {one}")
+
+    def _read_dotted(self, flag: VllmFlag, path: str, value: str) -> None:
+        """`--flag.a.b 1` is `--flag '{"a": {"b": 1}}'`; `--flag.a+ 1` adds to a list."""
+        where = self._objects.setdefault(flag.spellings[0], {})
+        *above, last = path.split(".")
+        for key in above:
+            where = where.setdefault(key, {})
+            if not isinstance(where, dict):
+                raise ConfigError(f"{flag.spellings[0]}.{path}: {key} is a value, and has no parts")
+        if last.endswith("+"):
+            where.setdefault(last[:-1], []).append(json_value(value))
+        else:
+            where[last] = json_value(value)
+
+    def _read_own(self, name: str, word: str, *, has_value: bool) -> None:
+        takes_value = _own_flags().get(name)
+        if takes_value is None and name not in _HELP:
+            raise ConfigError(_unknown(name))
+        self._out.append(word)
+        if takes_value and not has_value and self._words:
+            self._out.append(self._words.popleft())
+
+    def _take(self, flag: VllmFlag, value: Any, shown: str) -> None:
+        setting = translate(flag, value, shown)
+        if setting is None:
+            return
+        values = setting.value if isinstance(setting.value, list) else [setting.value]
+        for one in values:
+            if isinstance(one, bool):
+                self._out.append(f"--{'' if one else 'no-'}{_dashed(setting)}")
+            else:
+                self._out.append(f"--{_dashed(setting)}={one}")
+        if setting.note:
+            self._out.append(f"{NOTES}={setting.note}")
+
+    def _next(self, name: str) -> str:
+        if not self._words:
+            raise ConfigError(f"{name} needs a value")
+        return self._words.popleft()
+
+    def _has_more(self) -> bool:
+        return bool(self._words) and not self._words[0].startswith("-")
+
+
+def _dashed(setting: Setting) -> str:
+    return setting.name.replace("_", "-")
+
+
+def _own_flags() -> dict[str, bool]:
+    """Flags of ours, and whether a value follows."""
+    hints = get_type_hints(ServeOptions)
+    flags = {"--model": True}
+    for field in fields(ServeOptions):
+        name = field.name.replace("_", "-")
+        hint = hints[field.name]
+        is_switch = hint is bool or bool in get_args(hint)
+        flags[f"--{name}"] = not is_switch
+        if is_switch:
+            flags[f"--no-{name}"] = False
+    return flags
+
+
+def _unknown(name: str) -> str:
+    known = [*_own_flags(), *vllm_flags()]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)
+    hint = f" Did you mean {close[0]}?" if close else " weft serve --help lists all flags."
+    return f"{name} is unknown.{hint}"

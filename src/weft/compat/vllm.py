@@ -1,0 +1,173 @@
+"""The flags of vLLM by name, and what each value of one means here: a setting of ours, nothing, or a refusal.
+
+`vllm_flags.tsv` has a row a flag. `weft serve`, its file of settings and `weft.LLM` read it.
+"""
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from weft.core.errors import ConfigError
+
+_ANY = "*"
+
+
+class Use(StrEnum):
+    """What is done with a flag."""
+
+    SAME = "same"  # a flag of ours has the name
+    TWIN = "twin"  # a flag of ours has another name: the first word of `detail`
+    NEUTRAL = "neutral"  # the values in `detail`, and vLLM's default, change nothing here
+    REFUSED = "refused"  # there is no value that could be followed
+
+
+class Kind(StrEnum):
+    """What follows a flag on the command line."""
+
+    SWITCH = "switch"
+    VALUE = "value"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class VllmFlag:
+    """One row. `detail` has values or pairs of them, apart by spaces; `*` is any value."""
+
+    spellings: tuple[str, ...]
+    release: str  # of vLLM that has it; "older": none any more
+    kind: Kind
+    default: str
+    use: Use
+    detail: tuple[str, ...]
+    why: str
+
+    @property
+    def name(self) -> str:
+        """As a field is written."""
+        return self.spellings[0].removeprefix("--").replace("-", "_")
+
+    @property
+    def is_json(self) -> bool:
+        """Whether ours takes a JSON object."""
+        return self.use is Use.SAME and self.detail == ("json",)
+
+    @property
+    def pairs(self) -> dict[str, str]:
+        """Of `detail`, what stands before and behind each "="."""
+        return dict(pair.split("=", 1) for pair in self.detail if "=" in pair)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of ours. With a `note`, it came by another name."""
+
+    name: str
+    value: Any
+    note: str | None = None
+
+
+@cache
+def vllm_flags() -> Mapping[str, VllmFlag]:
+    """All rows, by each of their spellings."""
+    text = (files("weft.compat") / "vllm_flags.tsv").read_text(encoding="utf-8")
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    flags = [
+        VllmFlag(
+            spellings=tuple(row["spellings"].split()),
+            release=row["release"],
+            kind=Kind(row["kind"]),
+            default=row["default"],
+            use=Use(row["use"]),
+            detail=tuple(row["detail"].split()),
+            why=row["why"],
+        )
+        for row in rows
+    ]
+    return {spelling: flag for flag in flags for spelling in flag.spellings}
+
+
+def find_flag(name: str) -> VllmFlag | None:
+    """By the name of a field or of a key in a file."""
+    return vllm_flags().get("--" + name.replace("_", "-"))
+
+
+def translate(flag: VllmFlag, value: Any, shown: str) -> Setting | None:
+    """The setting of ours that `value` means; None where it changes nothing.
+
+    `shown` is how the caller wrote it, for a `ConfigError` that says why it cannot be followed.
+    """
+    match flag.use:
+        case Use.SAME:
+            return _same(flag, value)
+        case Use.TWIN:
+            ours = flag.detail[0]
+            value = flag.pairs.get(_text(value), value)
+            note = f"{shown} is --{ours} {_text(value)} here: {_lower(flag.why)}"
+            return Setting(ours.replace("-", "_"), value, note)
+        case Use.NEUTRAL:
+            _check_neutral(flag, value, shown)
+            return None
+        case Use.REFUSED:
+            raise _refusal(flag, shown)
+
+
+def _same(flag: VllmFlag, value: Any) -> Setting | None:
+    if flag.detail == ("json-list",) and isinstance(value, str) and value.startswith("["):
+        value = json_value(value)
+    changed = flag.pairs.get(_text(value))
+    if changed == "":
+        return None
+    return Setting(flag.name, value if changed is None else changed)
+
+
+def _check_neutral(flag: VllmFlag, value: Any, shown: str) -> None:
+    if _ANY in flag.detail:
+        return
+    given = json_value(value) if isinstance(value, str) and value.startswith("{") else value
+    if isinstance(given, dict):
+        allowed = flag.pairs
+        for key, one in given.items():
+            if allowed.get(key) not in (_ANY, _text(one)):
+                raise _refusal(flag, f"{shown}: {key}")
+    elif not any(_is_same(_text(value), text) for text in (flag.default, *flag.detail)):
+        raise _refusal(flag, shown)
+
+
+def _refusal(flag: VllmFlag, shown: str) -> ConfigError:
+    return ConfigError(f"{shown} is not supported: {_lower(flag.why)}")
+
+
+def json_value(text: str) -> Any:
+    """What a text of JSON is; the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _text(value: Any) -> str:
+    """A value as the table writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return "" if value is None else str(value).strip()
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one.lower() == other.lower()
+
+
+def _lower(sentence: str) -> str:
+    if sentence[1:2].isupper():  # an abbreviation
+        return sentence.removesuffix(".")
+    return sentence[:1].lower() + sentence[1:].removesuffix(".")

@@ -1,0 +1,71 @@
+"""What users have read in place of a model's files: `--tokenizer`, `--hf-overrides` and the like."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.core.config import NO_OVERRIDES, EngineOptions, FileOverrides
+from weft.core.errors import ConfigError
+from weft.core.params import OF_MODELS
+from weft.model.fields import Fields, parse_object, read_bytes
+
+GENERATION = "generation_config.json"
+# What it says beside defaults of sampling.
+_OTHER_KEYS = frozenset(("eos_token_id", "bos_token_id", "pad_token_id", "do_sample"))
+
+
+def read_overrides(options: EngineOptions) -> FileOverrides:
+    """Those of `options`, whose JSON is read here."""
+    overrides = FileOverrides(
+        tokenizer=options.tokenizer,
+        hf_overrides=_object("--hf-overrides", options.hf_overrides),
+        generation_config=options.generation_config,
+        override_generation_config=_object(
+            "--override-generation-config", options.override_generation_config
+        ),
+    )
+    known = _OTHER_KEYS | set(OF_MODELS)
+    for key in overrides.override_generation_config:
+        if key not in known:
+            raise ConfigError(
+                f"--override-generation-config: {key} is unknown; known are {', '.join(sorted(known))}"
+            )
+    return overrides
+
+
+def _object(flag: str, given: str | dict[str, Any] | None) -> dict[str, Any]:
+    if given is None or isinstance(given, dict):
+        return given or {}
+    return parse_object(given.encode(), flag)
+
+
+def read_generation(
+    files: Mapping[str, bytes], where: str, overrides: FileOverrides = NO_OVERRIDES
+) -> Fields:
+    """generation_config.json of the model's `files`, or what is to be taken in its place."""
+    source = overrides.generation_config
+    values: dict[str, object] = {}
+    if source == "auto":
+        path = f"{where}/{GENERATION}"
+        data = files.get(GENERATION)
+        values = parse_object(data, path) if data else {}
+    elif source == "vllm":
+        path = "--generation-config vllm"
+    else:
+        path = str(Path(source).expanduser() / GENERATION)
+        values = parse_object(read_bytes(Path(path)), path)
+    if overrides.override_generation_config:
+        path = f"{path} with --override-generation-config"
+    return Fields(values | overrides.override_generation_config, path)
+
+
+def refuse_overrides(name: str, overrides: FileOverrides) -> None:
+    """For models that have no files."""
+    for flag, value in (
+        ("--tokenizer", overrides.tokenizer),
+        ("--hf-overrides", overrides.hf_overrides),
+        ("--override-generation-config", overrides.override_generation_config),
+        ("--generation-config", overrides.generation_config not in ("auto", "vllm")),
+    ):
+        if value:
+            raise ConfigError(f"{flag} is for models that lie in files, which {name} does not")
