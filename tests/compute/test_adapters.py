@@ -139,7 +139,7 @@ def test_only_wanted_rows_get_the_head(tmp_path):
     assert some.tobytes() == every[[3, 10, 16]].tobytes()
 
 
-def test_an_adapter_that_was_removed_is_gone(tmp_path):
+def test_an_adapter_that_was_removed_is_unknown(tmp_path):
     """Its id may not be named again."""
     runner = make_runner()
     runner.add_adapter(1, make_adapter(tmp_path / "a"))

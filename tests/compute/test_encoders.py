@@ -125,7 +125,7 @@ def test_a_prompt_is_the_same_bits_in_any_company(family, compute, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_runner_of_an_encoder_is_chosen_and_told(tmp_path):
+def test_the_runner_of_an_encoder_is_chosen_and_described(tmp_path):
     """As for decoders: native wherever the CPU has vectors for it, unless one is named."""
     checkpoint = open_model(save(make_model("bert", "Model"), tmp_path))
     native = ComputeConfig(compute="native", num_threads=2)
@@ -136,8 +136,8 @@ def test_the_runner_of_an_encoder_is_chosen_and_told(tmp_path):
     assert isinstance(load_runner(checkpoint, compute="native"), NativeEncoder)
     assert isinstance(load_runner(checkpoint, compute="reference"), EncoderRunner)
     assert load_runner(checkpoint, compute="native", num_threads=2).num_threads == 2
-    told = [BACKENDS[c.compute].describe(checkpoint.card, c) for c in (native, numpy)]
-    assert [text.partition("; ")[2] for text in told] == [
+    described = [BACKENDS[c.compute].describe(checkpoint.card, c) for c in (native, numpy)]
+    assert [text.partition("; ")[2] for text in described] == [
         f"computed in C++ ({usable_paths()[0]}, 2 threads)",
         "computed with numpy (2 threads)",
     ]

@@ -29,7 +29,7 @@ EOS = 1
 
 @dataclass
 class Answer:
-    """All that the engine said of one sequence."""
+    """All that the engine emitted of one sequence."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[LogprobRow] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Answer:
     pooled: bytes | None = None
 
     def take(self, output: SequenceOutput) -> None:
-        """Add one step's news."""
+        """Add one step's output."""
         self.token_ids += output.token_ids
         self.logprobs += output.logprobs or []
         if output.prompt_logprobs is not None:
@@ -110,7 +110,7 @@ class SteppingEngine:
         )
         self.answers[request_id] = [Answer() for _ in range(sampling.n)]
         if (grammar or reasoning) and not is_grammar_late:
-            self.settle(request_id, self.made(grammar))
+            self.attach(request_id, self.made(grammar))
 
     def submit_pooling(
         self,
@@ -135,7 +135,7 @@ class SteppingEngine:
         )
         self.answers[request_id] = [Answer()]
 
-    def settle(self, request_id: str, made: Grammar | str) -> None:
+    def attach(self, request_id: str, made: Grammar | str) -> None:
         """Give a request its grammar, or the reason why there is none."""
         self._take(self.scheduler.attach_grammar(request_id, made))
 

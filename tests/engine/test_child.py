@@ -22,7 +22,7 @@ def ignores_interrupts(pid: int) -> bool:
     return bool(int(ignored, 16) >> (signal.SIGINT - 1) & 1)
 
 
-async def test_a_child_that_is_told_nothing_ends_by_itself():
+async def test_a_child_that_is_not_launched_ends_by_itself():
     """A front that found no model closes the pipe; the engine then has no complaint."""
     child = await EngineChild.spawn()
     child.process.stdin.close()
@@ -30,7 +30,7 @@ async def test_a_child_that_is_told_nothing_ends_by_itself():
     await child.discard()
 
 
-async def test_a_discarded_child_is_gone():
+async def test_a_discarded_child_has_ended():
     """Whatever it was doing; and again changes nothing."""
     child = await EngineChild.spawn()
     await child.discard()

@@ -75,7 +75,7 @@ def test_what_is_not_given_is_chosen():
     assert config.scheduler_config.policy == "fcfs"
 
 
-def test_what_is_given_is_kept():
+def test_what_is_given_stays():
     """Every option arrives in the configuration."""
     config = resolved(
         model="/models/one",
@@ -174,7 +174,7 @@ def test_a_pool_beyond_the_memory_is_refused_with_two_ways_out():
 @pytest.mark.parametrize(
     ("rank", "ranks"), [(8, (32, 32, 32)), (16, (32, 32, 64)), (33, (64, 96, 128))]
 )
-def test_memory_is_kept_free_for_adapters(rank, ranks):
+def test_memory_is_reserved_for_adapters(rank, ranks):
     """For as many as may be loaded, on every matrix; ranks side by side are padded together."""
     size = sum(a * b for a, b in zip(ranks, (1 << 20, 1 << 10, 1), strict=True))
     model = card(weight_bytes=GIB)

@@ -109,7 +109,7 @@ async def test_queued_prompt_tokens_are_bounded_until_their_first_output():
     second.cancel()
 
 
-async def test_news_that_comes_while_nobody_reads_is_merged():
+async def test_outputs_that_come_while_nobody_reads_are_merged():
     """A slow reader gets one larger delta, not a queue of small ones (trap 14)."""
     client = HandClient()
     task = await begin(client)
@@ -121,7 +121,7 @@ async def test_news_that_comes_while_nobody_reads_is_merged():
     assert [output.outputs[0].token_ids for output in outputs] == [[70, 71, 72]]
 
 
-async def test_a_stop_string_ends_the_answer_here_and_tells_the_engine():
+async def test_a_stop_string_ends_the_answer_here_and_in_the_engine():
     """The engine knows no text, so it is told to stop that one answer, silently."""
     client = HandClient()
     task = await begin(client, n=2, stop=["FG"])
@@ -211,7 +211,7 @@ async def test_a_request_id_may_be_used_twice_and_abort_ends_both():
     assert [t for o in outputs[1] for t in o.outputs[0].token_ids] == [72]
 
 
-async def test_late_news_of_a_closed_request_is_dropped():
+async def test_late_outputs_of_a_closed_request_are_dropped():
     """What was on its way when the reader left harms nobody."""
     client = HandClient()
     task = await begin(client)
@@ -228,7 +228,7 @@ def batch(number):
     return KvEventBatch(sequence_number=number, timestamp=0.0, events=[AllBlocksCleared()])
 
 
-async def test_a_late_subscriber_gets_what_is_kept_and_then_what_is_new():
+async def test_a_late_subscriber_gets_what_is_buffered_and_then_what_is_new():
     """Replay from a sequence number, without a gap to the live batches."""
     feed = KvEventFeed()
     for number in range(5):

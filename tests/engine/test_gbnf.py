@@ -75,7 +75,7 @@ def test_the_language_stays_the_same(grammar, inside, outside):
         ("root ::= %", "is not understood"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(grammar, message):
+def test_what_is_wrong_is_reported_with_its_line(grammar, message):
     """So that the caller can mend it."""
     with pytest.raises(ValueError, match=message):
         to_lark(grammar)

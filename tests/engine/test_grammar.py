@@ -129,7 +129,7 @@ def test_other_kinds_of_tokenizers_are_understood(library):
     assert allowed(state("regex", "[a-z]+", vocabulary))
 
 
-def test_json_has_no_whitespace_unless_asked():
+def test_json_has_no_whitespace_unless_requested():
     """A model can write spaces for ever; a pattern lets in as many as it says."""
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     feed(state("json", schema), '{"a":1')
@@ -225,7 +225,7 @@ def test_a_failure_is_a_sentence(compiled):
     assert compiled.compiler.num_bytes == 0
 
 
-def test_what_is_kept_is_bounded(compiled):
+def test_what_is_cached_is_bounded(compiled):
     """However many different grammars come; the one used last is still there."""
     comment = "x" * 10_000
     made = [
@@ -299,16 +299,16 @@ def test_a_panic_of_the_library_ends_its_own_sequence():
         Grammar(Panicking(), VOCABULARY).start()
 
 
-def test_a_panic_while_the_vocabulary_is_read_is_told_to_who_waits():
+def test_a_panic_while_the_vocabulary_is_read_fails_who_waits():
     """Otherwise the request would wait for ever."""
-    told = threading.Event()
+    woken = threading.Event()
 
     def read(_eos_token_ids):
         raise PanicException("toktrie")
 
-    compiler = GrammarCompiler(read, told.set)
+    compiler = GrammarCompiler(read, woken.set)
     compiler.order("a", to_grammar_text("regex", "a", None), (EOS,))
-    assert told.wait(PATIENCE_S)
+    assert woken.wait(PATIENCE_S)
     compiler.close()
     [(engine_id, why)] = compiler.take_ready()
     assert (engine_id, "toktrie" in why) == ("a", True)

@@ -19,7 +19,7 @@ TOKENIZER = Tokenizer.from_files(tokenizer_files(300, "<|endoftext|>"))
 HEAVY = "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(60)) + 'A60: "x"\n'
 
 
-def asked(**given):
+def constraint(**given):
     return StructuredOutputsParams(**given)
 
 
@@ -71,14 +71,14 @@ NASTY = [
 )
 async def test_a_nasty_constraint_is_refused_in_time(checker, name, given):
     """Rows 41 to 43: by name, in a sentence, and the next caller is served."""
-    await checker.check(asked(regex="warm"))
+    await checker.check(constraint(regex="warm"))
     started = time.monotonic()
     with pytest.raises(BadRequest) as caught:
-        await checker.check(asked(**given))
+        await checker.check(constraint(**given))
     assert is_within(time.monotonic() - started, 2.5)
     assert caught.value.parameter == name
     assert len(str(caught.value)) < 400
-    assert await checker.check(asked(regex="ab"))
+    assert await checker.check(constraint(regex="ab"))
 
 
 @pytest.mark.parametrize(
@@ -98,35 +98,35 @@ async def test_a_nasty_constraint_is_refused_in_time(checker, name, given):
 )  # fmt: skip
 async def test_what_only_looks_nasty_is_served(checker, given):
     """The library does not backtrack: nested quantifiers cost nothing."""
-    assert await checker.check(asked(**given))
+    assert await checker.check(constraint(**given))
 
 
 async def test_the_time_limit_ends_the_work():
     """The child dies in the midst of it, and another takes its place."""
     patient = GrammarChecker(TOKENIZER, 300, (256,), time_limit_s=60)
-    await patient.check(asked(regex="ab"))
+    await patient.check(constraint(regex="ab"))
     started = time.monotonic()
     with pytest.raises(BadRequest, match="too big"):  # where it is given all the time it takes
-        await patient.check(asked(grammar=HEAVY))
+        await patient.check(constraint(grammar=HEAVY))
     limit_s = (time.monotonic() - started) / 2
     patient.close()
     checker = GrammarChecker(TOKENIZER, 300, (256,), time_limit_s=limit_s)
-    await checker.check(asked(regex="ab"))
+    await checker.check(constraint(regex="ab"))
     [worker] = children()
     with pytest.raises(BadRequest, match=r"grammar takes more than"):
-        await checker.check(asked(grammar=HEAVY))
+        await checker.check(constraint(grammar=HEAVY))
     assert not worker.is_running() or worker.status() == "zombie"
-    assert await checker.check(asked(regex="ac"))
+    assert await checker.check(constraint(regex="ac"))
     checker.close()
     assert children() == []
 
 
 async def test_a_slow_constraint_keeps_nobody_else_waiting(checker):
     """There is a second child."""
-    await asyncio.gather(*(checker.check(asked(regex=f"{n}")) for n in "ab"))
-    slow = asyncio.create_task(checker.check(asked(grammar=HEAVY)))
+    await asyncio.gather(*(checker.check(constraint(regex=f"{n}")) for n in "ab"))
+    slow = asyncio.create_task(checker.check(constraint(grammar=HEAVY)))
     await asyncio.sleep(0)
-    assert await checker.check(asked(regex="c"))
+    assert await checker.check(constraint(regex="c"))
     assert not slow.done()
     with pytest.raises(BadRequest):
         await slow
@@ -134,7 +134,7 @@ async def test_a_slow_constraint_keeps_nobody_else_waiting(checker):
 
 async def test_the_event_loop_turns_meanwhile(checker):
     """Everything else that is served by it goes on."""
-    task = asyncio.create_task(checker.check(asked(grammar=HEAVY)))
+    task = asyncio.create_task(checker.check(constraint(grammar=HEAVY)))
     longest, before = 0.0, time.monotonic()
     while not task.done():
         await asyncio.sleep(0.01)
@@ -146,12 +146,12 @@ async def test_the_event_loop_turns_meanwhile(checker):
 
 async def test_a_constraint_is_checked_once(checker):
     """The second answer needs no child."""
-    first = await checker.check(asked(json={"type": "integer"}))
+    first = await checker.check(constraint(json={"type": "integer"}))
     checker.close()
-    assert await checker.check(asked(json='{"type": "integer"}')) == first
+    assert await checker.check(constraint(json='{"type": "integer"}')) == first
 
 
-async def test_what_is_kept_is_bounded(checker):
+async def test_what_is_cached_is_bounded(checker):
     """Ten thousand different texts of three kilobytes do not stay."""
     cache = checker._cache
     for number in range(10_000):
@@ -164,7 +164,7 @@ async def test_what_is_kept_is_bounded(checker):
 async def test_closing_refuses_those_who_wait(checker):
     """With an error of ours, and never as if they had been cancelled."""
     waiting = [
-        asyncio.create_task(checker.check(asked(grammar=HEAVY + f"// {n}"))) for n in range(4)
+        asyncio.create_task(checker.check(constraint(grammar=HEAVY + f"// {n}"))) for n in range(4)
     ]
     await until(lambda: len(children()) == 2)
     checker.close()
@@ -177,14 +177,14 @@ async def test_a_tokenizer_that_cannot_be_used_is_named(checker):
     unusable = Tokenizer.from_files(files_of(metaspace_library()))
     other = GrammarChecker(unusable, 400, (2,))
     with pytest.raises(BadRequest, match="no grammar works with this tokenizer"):
-        await other.check(asked(regex="a"))
+        await other.check(constraint(regex="a"))
     other.close()
 
 
 async def test_no_child_runs_before_it_is_needed(checker):
     """Requests without constraints cost nothing."""
     assert children() == []
-    await checker.check(asked(regex="a"))
+    await checker.check(constraint(regex="a"))
     assert len(children()) == 1
     checker.close()
     assert children() == []

@@ -26,7 +26,7 @@ def batch(number: int, token_ids: list[int]) -> KvEventBatch:
     return KvEventBatch(sequence_number=number, timestamp=0.0, events=[event])
 
 
-async def first_kept(feed: KvEventFeed) -> int:
+async def first_buffered(feed: KvEventFeed) -> int:
     """Where a subscriber who wants everything begins."""
     async with aclosing(feed.subscribe(0)) as batches:
         return (await anext(batches)).sequence_number
@@ -37,17 +37,17 @@ async def test_the_oldest_batches_go_when_the_tokens_are_too_many():
     feed = KvEventFeed()
     for number in range(10):
         feed.publish(batch(number, QUARTER))
-    assert await first_kept(feed) == 6
+    assert await first_buffered(feed) == 6
 
 
-async def test_a_batch_beyond_the_limit_is_kept_alone():
+async def test_a_batch_beyond_the_limit_is_buffered_alone():
     """The newest is always there, however large; with the next one it goes."""
     feed = KvEventFeed()
     feed.publish(batch(0, QUARTER))
     feed.publish(batch(1, QUARTER * 5))
-    assert await first_kept(feed) == 1
+    assert await first_buffered(feed) == 1
     feed.publish(batch(2, QUARTER))
-    assert await first_kept(feed) == 2
+    assert await first_buffered(feed) == 2
 
 
 def test_ten_thousand_small_batches_take_a_few_mebibytes():
@@ -61,7 +61,7 @@ def test_ten_thousand_small_batches_take_a_few_mebibytes():
     assert held < 5 << 20
 
 
-async def test_who_falls_out_of_the_ring_is_told_at_once():
+async def test_who_falls_out_of_the_ring_fails_at_once():
     """Publishing waits for nobody, and nothing is kept for one alone: what the ring dropped, nobody has."""
     feed = KvEventFeed()
     feed.publish(batch(0, [1]))
@@ -73,7 +73,7 @@ async def test_who_falls_out_of_the_ring_is_told_at_once():
             await anext(batches)
 
 
-async def test_what_is_kept_comes_before_the_end():
+async def test_what_is_buffered_comes_before_the_end():
     """A subscriber learns all that happened, and then that nothing more will."""
     feed = KvEventFeed()
     feed.publish(batch(0, [1]))
@@ -90,12 +90,12 @@ async def test_subscribers_who_come_and_go_leave_nothing():
     async with aclosing(feed.subscribe(None)) as batches:
 
         async def turn() -> None:
-            gone = asyncio.ensure_future(anext(feed.subscribe(None)))
+            leaves = asyncio.ensure_future(anext(feed.subscribe(None)))
             stays = asyncio.ensure_future(anext(batches))
             await asyncio.sleep(0)
-            gone.cancel()
+            leaves.cancel()
             feed.publish(batch(0, []))
-            await asyncio.wait({gone, stays})
+            await asyncio.wait({leaves, stays})
 
         await turn()
         before = len(asyncio.all_tasks()), count_futures()

@@ -48,7 +48,7 @@ class Wide:
 
 
 class Script:
-    """A mailbox that gives one entry each time it is asked, then `Stop`; and the list of events."""
+    """A mailbox that gives one entry each time it is read, then `Stop`; and the list of events."""
 
     def __init__(self, *entries):
         self.entries = list(entries)
@@ -105,7 +105,7 @@ def add(request_id, **params):
     return Add(make_request(request_id, PROMPT, SamplingParams(**merged)))
 
 
-def test_the_loop_says_ready_first_and_serves():
+def test_the_loop_emits_ready_first_and_serves():
     """Ready, then step outputs, the last with the finish reason."""
     script = Script([add("a")]).run()
     assert isinstance(script.events[0], Ready)
@@ -152,7 +152,7 @@ def test_a_ping_is_answered_with_the_load_after_pending_commands():
     assert (reply.load.num_waiting, reply.load.num_waiting_uncached_tokens) == (3, 33)
 
 
-def test_a_silent_abort_says_nothing_and_a_plain_one_says_abort():
+def test_a_silent_abort_emits_nothing_and_a_plain_one_emits_abort():
     """The front ends answers itself when it asks silently."""
     script = Script([add("a"), add("b")], [Abort(["a"], is_silent=True), Abort(["b"])]).run()
     assert script.reasons("a") == []

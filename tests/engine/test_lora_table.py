@@ -41,21 +41,21 @@ class Engine:
         )
         self.loads = {}  # path by id
         self.num_loads = 0
-        self.asked = []
+        self.requested = []
         self.refusal = {}
         self.answers_at_once = answers_at_once
 
     def ask(self, lora_id, path):
         future = asyncio.get_running_loop().create_future()
         self.num_loads += 1
-        self.asked.append((future, lora_id, path))
+        self.requested.append((future, lora_id, path))
         if self.answers_at_once:
             self.answer()
         return future
 
     def answer(self):
         """Of the loads that were asked for, do the first."""
-        future, lora_id, path = self.asked.pop(0)
+        future, lora_id, path = self.requested.pop(0)
         refusal = self.refusal.get(path)
         if refusal is None:
             assert lora_id not in self.loads, "an id was used twice"
@@ -81,18 +81,18 @@ class Engine:
     async def waiting(self, request, unless=None):
         """A request that has to wait."""
         task = asyncio.create_task(self.hold(request, unless))
-        await settle()
+        await turns()
         assert not task.done()
         return task
 
 
-async def settle():
+async def turns():
     """Let everything happen that can."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
-async def test_the_one_used_least_lately_gives_way():
+async def test_the_least_recently_used_one_is_evicted():
     """And is loaded again, under another id, when it is asked for."""
     engine = Engine(max_loras=2)
     for name in "ab":
@@ -109,14 +109,14 @@ async def test_the_one_used_least_lately_gives_way():
     assert again.lora_id != first.lora_id
 
 
-async def test_an_adapter_in_use_never_gives_way():
+async def test_an_adapter_in_use_is_never_evicted():
     """Who needs its room waits until a request with it has ended."""
     engine = Engine(max_loras=1)
     one, two = await engine.hold(lora("a")), await engine.hold(lora("a"))
     task = await engine.waiting(lora("b"))
     assert engine.table.usage() == (1, ["a"], ["b"])
     engine.table.release(one)
-    await settle()
+    await turns()
     assert not task.done()
     engine.table.release(two)
     assert engine.loads[(await task).lora_id] == "/b"
@@ -146,9 +146,9 @@ async def test_a_request_that_ends_while_it_waits_leaves_nothing():
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-    await settle()
+    await turns()
     engine.table.release(held)
-    await settle()
+    await turns()
     assert engine.paths == ["/a"]
     assert list(engine.table.requests) == ["a"]
     assert engine.table.usage() == (1, [], [])
@@ -159,9 +159,9 @@ async def test_a_load_whose_caller_left_can_be_used_by_the_next():
     engine = Engine(answers_at_once=False)
     task = await engine.waiting(lora("a"))
     task.cancel()
-    await settle()
+    await turns()
     engine.answer()
-    await settle()
+    await turns()
     await engine.hold(lora("a"))
     assert engine.num_loads == 1
 
@@ -183,7 +183,7 @@ async def test_pinned_adapters_stay():
     assert engine.paths == ["/c", "/d"]
 
 
-async def test_a_removed_adapter_is_gone_when_its_requests_are():
+async def test_a_removed_adapter_leaves_with_its_requests():
     """They go on to their end; its name is unknown at once."""
     engine = Engine()
     held = await engine.hold(lora("a"))
@@ -225,9 +225,9 @@ async def test_two_loads_in_place_come_one_after_the_other():
     engine = Engine(max_loras=2, answers_at_once=False)
     first = asyncio.create_task(engine.table.add(lora("a", path="/1", load_inplace=True)))
     second = asyncio.create_task(engine.table.add(lora("a", path="/2", load_inplace=True)))
-    await settle()
+    await turns()
     engine.answer()
-    await settle()
+    await turns()
     engine.answer()
     await asyncio.gather(first, second)
     assert engine.paths == ["/2"]
@@ -249,7 +249,7 @@ async def test_an_adapter_that_was_removed_while_it_came_back_is_for_those_who_w
     assert engine.paths == []
 
 
-async def test_what_cannot_be_loaded_is_told_to_everyone_who_waits():
+async def test_what_cannot_be_loaded_fails_everyone_who_waits():
     """And leaves no name; the next may try again."""
     engine = Engine(answers_at_once=False)
     engine.refusal["/a"] = "missing"
@@ -341,7 +341,7 @@ class Crowd:
         await asyncio.gather(*self.waiting, return_exceptions=True)
         for load in self.held:
             self.engine.table.release(load)
-        await settle()
+        await turns()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -106,7 +106,7 @@ async def test_a_token_that_overflows_fails_who_uses_it(tmp_path: Path, runner: 
 
 @pytest.mark.parametrize("runner", ["reference", "native"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_whatever_is_asked_for_ends_with_the_reason(tmp_path: Path, runner: str, way: str):
+async def test_whatever_is_requested_ends_with_the_reason(tmp_path: Path, runner: str, way: str):
     """Every way to choose and to score sees that there is nothing to choose from."""
     spoilt = overflowing_at(tmp_path / "m", BAD[1])
     params = msgspec.structs.replace(GREEDY, **WAYS[way])

@@ -180,7 +180,7 @@ async def test_a_refused_request_is_not_counted():
     assert watched.value("request_params_n_count") == 0
 
 
-async def test_gauges_follow_what_the_engine_says_last():
+async def test_gauges_follow_the_engines_last_load():
     """A scrape shows the load after the last step."""
     watched = Watched()
     assert watched.value("num_requests_running") == 1  # as the hand-made engine says when ready
@@ -202,8 +202,8 @@ async def start(client_class, metrics, **options):
 
 async def ask(client, prompt, request_id, **params):
     """The whole answer."""
-    asked = SamplingParams(ignore_eos=True, output_kind=OutputKind.DELTA, **params)
-    async with aclosing(client.generate(prompt, asked, request_id)) as outputs:
+    sampling = SamplingParams(ignore_eos=True, output_kind=OutputKind.DELTA, **params)
+    async with aclosing(client.generate(prompt, sampling, request_id)) as outputs:
         return [output async for output in outputs]
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine.test_outputs import PROMPT, TOKENIZER, news, single_bytes, stream
+from tests.engine.test_outputs import PROMPT, TOKENIZER, output_of, single_bytes, stream
 from weft.core.types import FinishReason, OutputKind
 
 # Few different tokens, so that stop strings occur; pieces of characters and a special token among them.
@@ -44,12 +44,12 @@ def run(request, steps):
     """Push the steps, popping where each says so, as a client would; all the outputs."""
     outputs = []
     for token_ids, is_popped in steps:
-        is_ended = request.push(news(token_ids))
+        is_ended = request.push(output_of(token_ids))
         if is_popped:
             outputs.append(request.pop())
         if is_ended:
             break
-    request.push(news(finish_reason=FinishReason.LENGTH))
+    request.push(output_of(finish_reason=FinishReason.LENGTH))
     outputs.append(request.pop())
     return [output.outputs[0] for output in outputs if output is not None]
 
@@ -89,7 +89,7 @@ def test_a_long_answer_in_deltas_takes_linear_time():
         token_ids = single_bytes("abc ") * (num_tokens // 4)
         started = time.process_time()
         for token_id in token_ids:
-            request.push(news([token_id]))
+            request.push(output_of([token_id]))
             request.pop()
         return time.process_time() - started
 

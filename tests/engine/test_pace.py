@@ -60,7 +60,7 @@ def paced(interval_s=INTERVAL_S):
 
 
 class Reader:
-    """One request and what its reader has heard of it, output by output."""
+    """One request and what its reader has received of it, output by output."""
 
     def __init__(self, client, request_id="r", **params):
         self.outputs = []
@@ -75,12 +75,12 @@ class Reader:
                 self.outputs.append(output)
 
     @property
-    def heard(self):
+    def received(self):
         """The tokens of each output."""
         return [answer.token_ids for output in self.outputs for answer in output.outputs]
 
 
-async def settle():
+async def turns():
     """Let every reader read."""
     for _ in range(3):
         await asyncio.sleep(0)
@@ -90,12 +90,12 @@ async def test_the_first_token_leaves_at_once():
     """However soon after another stream's."""
     client, _ = paced()
     first, second = Reader(client, "a"), Reader(client, "b")
-    await settle()
+    await turns()
     client.say(client.engine_ids[0], [70])
-    await settle()
+    await turns()
     client.say(client.engine_ids[1], [71])
-    await settle()
-    assert (first.heard, second.heard) == ([[70]], [[71]])
+    await turns()
+    assert (first.received, second.received) == ([[70]], [[71]])
     first.task.cancel()
     second.task.cancel()
 
@@ -104,16 +104,16 @@ async def test_tokens_within_the_interval_leave_together_when_it_is_over():
     """Counted from what was told last, not from what came first."""
     client, loop = paced()
     reader = Reader(client)
-    await settle()
+    await turns()
     [engine_id] = client.engine_ids
     for token_id in (70, 71, 72):
         client.say(engine_id, [token_id])
-        await settle()
+        await turns()
         loop.turn(0.008)
-    assert reader.heard == [[70]]
+    assert reader.received == [[70]]
     loop.turn(0.002)
-    await settle()
-    assert reader.heard == [[70], [71, 72]]
+    await turns()
+    assert reader.received == [[70], [71, 72]]
     reader.task.cancel()
 
 
@@ -121,11 +121,11 @@ async def test_a_model_slower_than_the_interval_is_never_waited_for():
     """Every token is there without the clock's help."""
     client, loop = paced()
     reader = Reader(client)
-    await settle()
+    await turns()
     for token_id in range(70, 75):
         client.say(client.engine_ids[0], [token_id])
-        await settle()
-        assert reader.heard[-1] == [token_id]
+        await turns()
+        assert reader.received[-1] == [token_id]
         loop.turn(0.026)
     assert loop.num_timers == 0
     reader.task.cancel()
@@ -135,11 +135,11 @@ async def test_without_an_interval_every_token_leaves_by_itself():
     """`--stream-interval-ms 0`."""
     client, loop = paced(0.0)
     reader = Reader(client)
-    await settle()
+    await turns()
     for token_id in range(70, 75):
         client.say(client.engine_ids[0], [token_id])
-        await settle()
-    assert reader.heard == [[70], [71], [72], [73], [74]]
+        await turns()
+    assert reader.received == [[70], [71], [72], [73], [74]]
     assert loop.num_timers == 0
     reader.task.cancel()
 
@@ -148,14 +148,14 @@ async def test_the_end_leaves_at_once_with_all_that_waited():
     """A reader of a whole answer does not wait for a clock."""
     client, loop = paced()
     reader = Reader(client)
-    await settle()
+    await turns()
     [engine_id] = client.engine_ids
     client.say(engine_id, [70])
-    await settle()
+    await turns()
     client.say(engine_id, [71])
     client.say(engine_id, [72], finish_reason=FinishReason.LENGTH)
     await reader.task
-    assert reader.heard == [[70], [71, 72]]
+    assert reader.received == [[70], [71, 72]]
     assert reader.outputs[-1].is_finished
     loop.turn(1.0)
 
@@ -164,16 +164,16 @@ async def test_an_abort_and_an_error_leave_at_once():
     """Neither waits for what is waiting."""
     client, _ = paced()
     aborted, failed = Reader(client, "a"), Reader(client, "b")
-    await settle()
+    await turns()
     for engine_id in client.engine_ids:
         client.say(engine_id, [70])
-    await settle()
+    await turns()
     for engine_id in client.engine_ids:
         client.say(engine_id, [71])
     await client.abort("a")
     client.say(client.engine_ids[1], finish_reason=FinishReason.ERROR, error="no numbers")
     await asyncio.wait({aborted.task, failed.task}, timeout=PATIENCE_S)
-    assert aborted.heard == [[70], [71]]
+    assert aborted.received == [[70], [71]]
     assert aborted.outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
     assert "no numbers" in str(failed.task.exception())
 
@@ -182,16 +182,16 @@ async def test_one_timer_serves_all_streams():
     """However many wait."""
     client, loop = paced()
     readers = [Reader(client, f"r{number}") for number in range(20)]
-    await settle()
+    await turns()
     for token_id in (70, 71, 72):
         for engine_id in client.engine_ids:
             client.say(engine_id, [token_id])
-        await settle()
+        await turns()
         loop.turn(0.005)
     assert len(loop.calls) == loop.num_timers == 1
     loop.turn(INTERVAL_S)
-    await settle()
-    assert [reader.heard for reader in readers] == [[[70], [71, 72]]] * 20
+    await turns()
+    assert [reader.received for reader in readers] == [[[70], [71, 72]]] * 20
     for reader in readers:
         reader.task.cancel()
 
@@ -201,7 +201,7 @@ async def test_a_reader_that_left_is_not_waited_for():
     client, loop = paced()
     task = await begin(client)
     client.say(client.engine_ids[0], [70])
-    await settle()
+    await turns()
     client.say(client.engine_ids[0], [71])
     task.cancel()
     await asyncio.wait({task})
@@ -213,13 +213,13 @@ async def test_a_whole_answer_wakes_its_reader_once():
     """Nobody looks before the end."""
     client, loop = paced()
     reader = Reader(client, output_kind=OutputKind.FINAL_ONLY)
-    await settle()
+    await turns()
     [engine_id] = client.engine_ids
     client.say(engine_id, [70])
     assert not client._open.get(engine_id).wakeup.is_set()
     client.say(engine_id, [71], finish_reason=FinishReason.LENGTH)
     await reader.task
-    assert reader.heard == [[70, 71]]
+    assert reader.received == [[70, 71]]
     assert loop.num_timers == 0
 
 
@@ -227,17 +227,17 @@ async def test_an_interval_in_tokens_counts_too():
     """Both must be over; an interval in time does not make events of fewer tokens than were asked for."""
     client, loop = paced()
     reader = Reader(client, stream_interval=3)
-    await settle()
+    await turns()
     [engine_id] = client.engine_ids
     for token_id in (70, 71, 72):
         client.say(engine_id, [token_id])
-        await settle()
+        await turns()
         loop.turn(0.030)
-    assert reader.heard == [[70]]
+    assert reader.received == [[70]]
     client.say(engine_id, [73])
     client.say(engine_id, [74])
-    await settle()
-    assert reader.heard == [[70], [71, 72, 73, 74]]
+    await turns()
+    assert reader.received == [[70], [71, 72, 73, 74]]
     reader.task.cancel()
 
 
@@ -248,22 +248,22 @@ def test_no_token_waits_longer_than_the_interval_and_none_is_lost(steps):
     async def play():
         client, loop = paced()
         readers = [Reader(client, f"r{number}") for number in range(3)]
-        await settle()
-        said = [[], [], []]
+        await turns()
+        sent = [[], [], []]
         for number, (which, pause_s) in enumerate(steps):
-            said[which].append(number + 3)
+            sent[which].append(number + 3)
             client.say(client.engine_ids[which], [number + 3])
-            await settle()
+            await turns()
             loop.turn(pause_s)
-            await settle()
+            await turns()
             assert not client._pace._waiting or loop.calls[0].when <= loop.now + INTERVAL_S
         loop.turn(INTERVAL_S)
-        await settle()
-        heard = [[token for event in reader.heard for token in event] for reader in readers]
+        await turns()
+        received = [[token for event in reader.received for token in event] for reader in readers]
         for reader in readers:
             reader.task.cancel()
         await asyncio.wait({reader.task for reader in readers})
-        return said, heard
+        return sent, received
 
-    said, heard = asyncio.run(play())
-    assert heard == said
+    sent, received = asyncio.run(play())
+    assert received == sent

@@ -61,13 +61,13 @@ def test_the_end_is_found_however_it_is_cut(texts, over_at):
         ("<think>a</think>b", None, {"end": "</think>"}, True),
     ],
 )
-def test_a_thought_is_open_unless_the_caller_or_the_prompt_ends_it(prompt, ended, kwargs, is_open):
+def test_reasoning_is_open_unless_the_caller_or_the_prompt_ends_it(prompt, ended, kwargs, is_open):
     """What the caller says comes first; else what the prompt's text ends with."""
-    thought = read_reasoning(SamplingParams(), ended, kwargs, TINY.encode(prompt), TINY)
-    assert (thought is not None) == is_open
+    reasoning = read_reasoning(SamplingParams(), ended, kwargs, TINY.encode(prompt), TINY)
+    assert (reasoning is not None) == is_open
 
 
-def test_the_end_is_told_in_the_tokens_of_the_model():
+def test_the_end_is_known_in_the_tokens_of_the_model():
     """One where the tokenizer has one for it; else as many as it takes."""
     kwargs = {"end": "</think>"}
     assert len(read_reasoning(SamplingParams(), None, kwargs, [5], TINY).end_token_ids) == 1
@@ -89,7 +89,7 @@ def test_the_end_is_told_in_the_tokens_of_the_model():
         (None, {"end": "\ud800"}, "reasoning_parser_kwargs", "surrogate"),
     ],
 )
-def test_arguments_that_say_no_thought_are_refused(ended, kwargs, parameter, words):
+def test_arguments_that_give_no_end_are_refused(ended, kwargs, parameter, words):
     """By name, with what is allowed."""
     with pytest.raises(BadRequest, match=words) as caught:
         read_reasoning(SamplingParams(), ended, kwargs, [5], TINY)
@@ -97,38 +97,38 @@ def test_arguments_that_say_no_thought_are_refused(ended, kwargs, parameter, wor
 
 
 def think(engine, name, **params):
-    """A request whose answer begins with a thought, and has a form after it."""
+    """A request whose answer begins with reasoning, and has a form after it."""
     settings = {"grammar": grammar("[a-c]{6}"), "reasoning": END, "logit_bias": NUDGE, **params}
     submit(engine, name, prompt=[*PROMPT, *name.encode() * 5], seed=ord(name[-1]), **settings)
 
 
-def test_the_grammar_begins_behind_the_thought():
+def test_the_grammar_begins_behind_the_reasoning():
     """Anything before the marker, what the grammar says after it, and then the end."""
     engine = make()
     think(engine, "a")
     engine.run()
     [answer] = engine.answers["a"]
     text = bytes(token for token in answer.token_ids if token < 256)
-    thought, _, rest = text.partition(b"zq")
-    assert set(thought) - set(b"abc")
+    reasoning, _, rest = text.partition(b"zq")
+    assert set(reasoning) - set(b"abc")
     assert re.fullmatch(b"[a-c]{6}", rest)
     assert answer.token_ids[-1] in EOS
     assert answer.finish_reason is FinishReason.STOP
 
 
-def test_probabilities_in_the_thought_are_of_every_token():
+def test_probabilities_in_the_reasoning_are_of_every_token():
     """What the grammar bars is barred only where it rules."""
     engine = make()
     think(engine, "a", logprobs=3)
     engine.run()
     [answer] = engine.answers["a"]
-    num_thought = bytes(t % 256 for t in answer.token_ids).index(b"zq") + 2
+    num_reasoning = bytes(t % 256 for t in answer.token_ids).index(b"zq") + 2
     listed = [{token for token, _, _ in row[1:]} for row in answer.logprobs]
-    assert any(tokens - set(b"abc") for tokens in listed[:num_thought])
-    assert all(tokens <= {*b"abc", *EOS} for tokens in listed[num_thought:])
+    assert any(tokens - set(b"abc") for tokens in listed[:num_reasoning])
+    assert all(tokens <= {*b"abc", *EOS} for tokens in listed[num_reasoning:])
 
 
-def test_a_grammar_from_the_first_token_waits_for_no_thought():
+def test_a_grammar_from_the_first_token_waits_for_no_reasoning():
     """Though one is open."""
     engine = make()
     think(engine, "a", grammar_from_first_token=True)
@@ -136,7 +136,7 @@ def test_a_grammar_from_the_first_token_waits_for_no_thought():
     assert len(text_of(engine.answers["a"][0])) == 6
 
 
-def test_a_thought_that_never_ends_is_cut_by_length():
+def test_reasoning_that_never_ends_is_cut_by_length():
     """No grammar ever ruled."""
     engine = make()
     think(engine, "a", logit_bias={ord("q"): -100.0}, max_tokens=40, ignore_eos=True)
@@ -146,7 +146,7 @@ def test_a_thought_that_never_ends_is_cut_by_length():
 
 
 @pytest.mark.parametrize("budget", [0, 1, 7])
-def test_a_thought_beyond_its_budget_is_ended(budget):
+def test_reasoning_beyond_its_budget_is_ended(budget):
     """By the marker, token by token, against every other wish; and then the form begins."""
     engine = make()
     never = {"logit_bias": {ord("z"): -100.0, ord("q"): -100.0}, "bad_token_ids": [[ord("q")]]}
@@ -158,7 +158,7 @@ def test_a_thought_beyond_its_budget_is_ended(budget):
     assert [row[0][0] for row in answer.logprobs] == answer.token_ids
 
 
-def test_a_budget_ends_a_thought_where_nothing_is_asked_of_the_form():
+def test_a_budget_ends_reasoning_where_the_form_is_free():
     """Beside a plain request, whose tokens it leaves alone; and not twice."""
     engine = make()
     think(engine, "a", grammar=None, thinking_token_budget=3, max_tokens=60, ignore_eos=True)
@@ -197,7 +197,7 @@ def test_a_marker_that_was_begun_is_completed():
         ),
     ],
 )
-def test_a_budget_that_cannot_be_kept_is_refused(params, kwargs, words):
+def test_a_budget_that_cannot_be_followed_is_refused(params, kwargs, words):
     """Rather than passed over."""
     with pytest.raises(BadRequest, match=words) as caught:
         read_reasoning(SamplingParams(thinking_token_budget=3, **params), None, kwargs, [5], TINY)
@@ -217,8 +217,8 @@ NAMES = [f"r{letter}" for letter in "abcdef"]
     ],
     ids=["batched", "chunked", "preempted", "both"],
 )
-def test_thoughts_end_the_same_whatever_runs_beside(options):
-    """Alone, batched, chunked, preempted: where the thought ends is never counted twice or lost."""
+def test_reasoning_ends_the_same_whatever_runs_beside(options):
+    """Alone, batched, chunked, preempted: where the reasoning ends is never counted twice or lost."""
     alone = []
     for name in NAMES:
         engine = make()

@@ -28,10 +28,10 @@ def first_repetition(tokens, smallest, largest, count):
 )
 def test_it_is_noticed_where_slicing_finds_it(tokens, smallest, extra, count):
     """For every pattern size and count."""
-    asked = RepetitionDetectionParams(
+    params = RepetitionDetectionParams(
         max_pattern_size=smallest + extra, min_pattern_size=smallest, min_count=count
     )
-    watch = RepetitionDetector(asked)
+    watch = RepetitionDetector(params)
     found = [end for end, token in enumerate(tokens, 1) if watch.push(token)]
     assert (found or [None])[0] == first_repetition(tokens, smallest, smallest + extra, count)
 

@@ -165,10 +165,10 @@ def test_rank_counts_ties_against_the_token():
     assert logprob_row(LOGITS, 1, 0)[0][2] == 3
 
 
-@pytest.mark.parametrize(("asked", "length"), [(0, 1), (5, 6), (-1, 13), (100, 13)])
-def test_logprobs_hold_as_many_as_asked(asked, length):
+@pytest.mark.parametrize(("requested", "length"), [(0, 1), (5, 6), (-1, 13), (100, 13)])
+def test_logprobs_hold_as_many_as_requested(requested, length):
     """0 is the sampled token alone, -1 the whole vocabulary."""
-    assert len(logprob_row(LOGITS, 5, asked)) == length
+    assert len(logprob_row(LOGITS, 5, requested)) == length
 
 
 def test_top_p_keeps_at_least_one():
@@ -240,13 +240,13 @@ def test_raw_values_are_of_the_models_own_logits():
 def test_processed_values_are_of_what_may_be_drawn():
     """Penalties, temperature and truncation are in them, and what was cut off is not listed."""
     expected = (LOGITS.astype(np.float64) - np.eye(VOCAB)[0]) / 0.5
-    kept = [1, 2, 0, 3]  # 3.0, 3.0, 2.0 and, as good as the last of three, 2.0
+    best = [1, 2, 0, 3]  # 3.0, 3.0, 2.0 and, as good as the last of three, 2.0
     params = {"temperature": 0.5, "top_k": 3, **PENALISED}
     logits = scored(LogprobsMode.PROCESSED_LOGITS, **params)
-    assert logits == {i: pytest.approx(expected[i]) for i in kept}
+    assert logits == {i: pytest.approx(expected[i]) for i in best}
     logprobs = scored(LogprobsMode.PROCESSED_LOGPROBS, **params)
-    exact = np.log(softmax(expected[kept]))
-    assert logprobs == {i: pytest.approx(p, abs=1e-6) for i, p in zip(kept, exact, strict=True)}
+    exact = np.log(softmax(expected[best]))
+    assert logprobs == {i: pytest.approx(p, abs=1e-6) for i, p in zip(best, exact, strict=True)}
 
 
 def test_a_greedy_row_is_processed_without_a_temperature():
@@ -257,7 +257,7 @@ def test_a_greedy_row_is_processed_without_a_temperature():
 
 
 @pytest.mark.parametrize("mode", list(LogprobsMode))
-def test_a_forced_token_comes_whatever_else_was_asked(mode):
+def test_a_forced_token_comes_whatever_else_was_requested(mode):
     """Masks and draws are for tokens that are chosen; the twin in numpy says the same."""
     step = make_sequence(logprobs=2, temperature=0.7, top_k=3, allowed_token_ids=[1, 2])
     end = OpenReasoning(end="b", end_token_ids=[11])
@@ -267,8 +267,8 @@ def test_a_forced_token_comes_whatever_else_was_asked(mode):
     assert row.token_id == row.logprobs[0][0] == choose(LOGITS, step) == 11
 
 
-def test_an_ending_is_kept_back_only_where_a_grammar_rules():
-    """`ignore_eos` masks what would end an answer of a form, but not while a thought comes before it."""
+def test_an_ending_is_held_back_only_where_a_grammar_rules():
+    """`ignore_eos` masks what would end an answer of a form, but not while reasoning comes before it."""
     step = make_sequence(ignore_eos=True, temperature=0.0)
     step.request = msgspec.structs.replace(step.request, eos_token_ids=(0,))
     step.grammar = AllowsAll()
@@ -289,7 +289,7 @@ def test_the_mode_changes_no_token(mode):
     sampler = StepSampler(NativeSampler(), mode)
     for params in ({}, {"temperature": 0.7}, {"temperature": 0.0}):
         for seed in range(30):
-            plain, asked = (
+            plain, requested = (
                 Plan((PlannedRows(step, 0, 2, samples=True, num_leading=0),))
                 for step in (
                     make_sequence(seed=seed, **params, **wish) for wish in ({}, {"logprobs": 2})
@@ -297,5 +297,5 @@ def test_the_mode_changes_no_token(mode):
             )
             assert (
                 sampler.sample(LOGITS[None], plain)[0].token_id
-                == sampler.sample(LOGITS[None], asked)[0].token_id
+                == sampler.sample(LOGITS[None], requested)[0].token_id
             )

@@ -43,7 +43,7 @@ def test_decoding_goes_on_while_a_long_prompt_is_computed():
     assert engine.answers["b"][0].token_ids == []
 
 
-def test_newest_sequence_gives_way_when_blocks_run_out():
+def test_newest_sequence_is_preempted_when_blocks_run_out():
     """Preemption picks the last to arrive; nothing is dropped and no block leaks."""
     engine = make_engine(num_blocks=4, max_model_len=12)
     engine.submit("old", PROMPT[:7], max_tokens=4)
@@ -55,7 +55,7 @@ def test_newest_sequence_gives_way_when_blocks_run_out():
     assert engine.pool.num_held == 0
 
 
-def test_smaller_priority_runs_first_and_larger_gives_way():
+def test_smaller_priority_runs_first_and_larger_is_preempted():
     """Under the priority policy both admission and preemption follow (priority, arrival)."""
     engine = make_engine(policy="priority", num_blocks=4, max_model_len=12)
     engine.submit("late", PROMPT[:7], max_tokens=4, priority=5)
@@ -342,7 +342,7 @@ def test_nan_logits_end_one_sequence_and_distrust_its_blocks():
     assert engine.answers["again"][0].num_cached_tokens == 0
 
 
-def test_the_cache_cannot_be_reset_under_running_requests_unless_asked():
+def test_the_cache_cannot_be_reset_under_running_requests_unless_requested():
     """Held blocks refuse the reset; with the flag their owners are preempted and lose no token (trap 8)."""
     engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=6)

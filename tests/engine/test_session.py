@@ -65,7 +65,7 @@ async def all_of(stream):
 
 
 def expected():
-    """Each piece's whole prompt, and its answer: what was said before, but for the last token of it."""
+    """Each piece's whole prompt, and its answer: what was answer before, but for the last token of it."""
     context, answers = [], []
     for piece in PIECES:
         prompt = [*context, *piece]
@@ -76,16 +76,16 @@ def expected():
 
 
 @pytest.mark.parametrize("kind", [OutputKind.CUMULATIVE, OutputKind.DELTA])
-async def test_each_piece_continues_what_was_said(client, kind):
+async def test_each_piece_continues_what_came_before(client, kind):
     """Its answer ends with a reason, and only the last of all is finished."""
     params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True, output_kind=kind)
     outputs = await collect(client, given(*PIECES), params)
     assert [output.is_finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
     answers: dict[tuple, list] = {}
     for output in outputs:
-        said = answers.setdefault(tuple(output.prompt_token_ids), [])
+        answer = answers.setdefault(tuple(output.prompt_token_ids), [])
         new = output.outputs[0].token_ids
-        said[:] = [*said, *new] if kind is OutputKind.DELTA else new
+        answer[:] = [*answer, *new] if kind is OutputKind.DELTA else new
     assert [([*prompt], answer) for prompt, answer in answers.items()] == expected()
     assert all(
         output.outputs[0].finish_reason is FinishReason.LENGTH for output in endings(outputs)
@@ -205,7 +205,7 @@ async def test_an_abort_meets_a_piece_that_is_being_prepared(client):
     assert outputs[0].outputs[0].finish_reason is FinishReason.ABORT
 
 
-async def test_a_waiting_session_learns_that_the_engine_is_gone(client):
+async def test_a_waiting_session_fails_with_the_engine(client):
     """It has nothing there that could fail."""
     never = asyncio.Event()
 

@@ -186,7 +186,7 @@ async def test_a_real_model_gives_the_same_bits(wish):
     assert 0 < load.num_accepted_tokens <= load.num_draft_tokens
 
 
-async def test_the_counts_are_told_over_the_wire_and_to_metrics():
+async def test_the_counts_are_reported_over_the_wire_and_to_metrics():
     """With the answer's end, for each answer; metrics sum them, and count each place of a draft."""
     prompt = {"prompt_token_ids": [5, 6, 7, 8] * 6}
     params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, n=2)
@@ -205,20 +205,22 @@ async def test_the_counts_are_told_over_the_wire_and_to_metrics():
     drafted = sum(one.num_draft_tokens for one in ends)
     accepted = sum(one.num_accepted_tokens for one in ends)
     assert 0 < accepted <= drafted
-    told = {
+    reported = {
         (sample.name, sample.labels.get("position")): sample.value
         for family in metrics.registry.collect()
         for sample in family.samples
         if "spec_decode" in sample.name
     }
-    assert told["vllm:spec_decode_num_draft_tokens_total", None] == drafted
-    assert told["vllm:spec_decode_num_accepted_tokens_total", None] == accepted
-    places = [told["vllm:spec_decode_num_accepted_tokens_per_pos_total", str(i)] for i in range(3)]
+    assert reported["vllm:spec_decode_num_draft_tokens_total", None] == drafted
+    assert reported["vllm:spec_decode_num_accepted_tokens_total", None] == accepted
+    places = [
+        reported["vllm:spec_decode_num_accepted_tokens_per_pos_total", str(i)] for i in range(3)
+    ]
     assert sum(places) == accepted
     assert places == sorted(places, reverse=True)
 
 
-def test_nothing_is_drafted_unless_asked():
+def test_nothing_is_drafted_unless_requested():
     """It costs rows that may be for nothing."""
     engine, _ = answers(Habitual(VOCAB))
     assert engine.scheduler.drafts.num_tokens == 0

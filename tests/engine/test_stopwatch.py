@@ -145,7 +145,7 @@ def test_tokens_are_counted_once_for_each_answer():
     assert (stopwatch.num_prompt_tokens, stopwatch.num_generated_tokens) == (14, 6)
 
 
-def test_nothing_is_told_twice():
+def test_nothing_is_reported_twice():
     """What was taken is gone."""
     engine = timed_engine()
     engine.submit("a", PROMPT, max_tokens=3)

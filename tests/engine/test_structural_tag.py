@@ -119,7 +119,7 @@ F = tag("<f>", INTEGER, "</f>")
         ),
     ],
 )
-def test_each_format_allows_what_it_says(whole, text, verdict):
+def test_each_format_allows_what_it_declares(whole, text, verdict):
     """And nothing else; nested ones too."""
     assert read({"format": whole}, text) == verdict
 

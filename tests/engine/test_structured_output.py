@@ -87,13 +87,13 @@ def test_the_end_is_forced_where_nothing_else_may_follow():
         ("a+", {"logit_bias": {ord("b"): 100.0}, "max_tokens": 5, "min_tokens": 5}, 5, "length"),
     ],
 )
-def test_other_wishes_give_way_to_the_grammar(pattern, params, length, reason):
+def test_the_grammar_overrides_other_params(pattern, params, length, reason):
     """And are heard where it leaves a choice."""
     answer = run(grammar(pattern), **params)
     assert (len(answer.token_ids), answer.finish_reason) == (length, reason)
 
 
-def test_what_else_narrows_the_choice_is_heard():
+def test_what_else_narrows_the_choice_counts_too():
     """Where the grammar allows it too."""
     answer = run(
         grammar("[a-z]{8}"), allowed_token_ids=[*b"xyz"], bad_token_ids=[[ord("x")], [*b"yz"]]
@@ -200,8 +200,8 @@ def test_a_request_waits_for_its_grammar_and_holds_up_nobody():
     assert not engine.scheduler.has_work
     engine.scheduler.check()
     engine.abort("first")
-    engine.settle("second", made)
-    engine.settle("first", made)
+    engine.attach("second", made)
+    engine.attach("first", made)
     engine.run()
     assert engine.answers["plain"][0].token_ids == greedy_after(PROMPT, 4, VOCAB)
     assert engine.answers["first"][0].finish_reason is FinishReason.ABORT

@@ -31,7 +31,7 @@ VOCABULARY = GrammarVocabulary.read(
 )
 GRAMMARS = [None, None, *(to_grammar_text("regex", r, None) for r in ("[a-c]{2,9}", "(ab|c)+"))]
 # What else is asked of an answer, each with a state or a mask of its own.
-WISHES = [
+EXTRAS = [
     {},
     {},
     {"reasoning": OpenReasoning(end="ab", end_token_ids=[97, 98]), "thinking_token_budget": 2},
@@ -56,7 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.start(None)
         self.submitted: dict[str, tuple[list[int], dict, int]] = {}
         self.aborted: set[str] = set()  # wholly or in part
-        self.gone: set[str] = set()  # wholly
+        self.ended: set[str] = set()  # wholly
         self.cached: set[bytes] = set()
         self.owner_by_hash: dict[bytes, tuple[str | None, str | None]] = {}  # salt, adapter
         self.steps_without_token = 0
@@ -87,12 +87,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         seed=st.integers(0, 3),
         temperature=st.sampled_from([0.0, 1.0]),
         grammar=st.sampled_from(GRAMMARS),
-        wishes=st.sampled_from(WISHES),
+        extras=st.sampled_from(EXTRAS),
     )
-    def submit(self, prompt, salt, lora, n, max_tokens, priority, grammar, wishes, **params):
+    def submit(self, prompt, salt, lora, n, max_tokens, priority, grammar, extras, **params):
         """A request arrives."""
         request_id = f"r{len(self.submitted)}"
-        params |= {"n": n, "max_tokens": max_tokens, "grammar": grammar, **wishes}
+        params |= {"n": n, "max_tokens": max_tokens, "grammar": grammar, **extras}
         self.engine.submit(request_id, prompt, salt=salt, lora=lora, priority=priority, **params)
         self.submitted[request_id] = (prompt, params, n)
         return request_id
@@ -114,7 +114,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, request_id):
         """A caller leaves."""
         self.aborted.add(request_id)
-        self.gone.add(request_id)
+        self.ended.add(request_id)
         self.engine.abort(request_id)
 
     @rule(request_id=requests, index=st.integers(0, 3))
@@ -213,11 +213,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         """I10: by (priority, arrival), who gives way comes after all who stay, and who is taken up
         before all who wait on."""
         scheduler = self.engine.scheduler
-        gave_way = [s.order for s in ran_before if s.status is SequenceStatus.WAITING]
+        preempted = [s.order for s in ran_before if s.status is SequenceStatus.WAITING]
         stayed = [s.order for s in ran_before if s.status is not SequenceStatus.WAITING]
-        assert not gave_way or not stayed or max(stayed) < min(gave_way)
+        assert not preempted or not stayed or max(stayed) < min(preempted)
         taken_up = [s.order for s in scheduler._running if s not in ran_before]
-        assert not (gave_way and taken_up)
+        assert not (preempted and taken_up)
         waiting = [s.order for s in scheduler._waiting]
         assert not taken_up or not waiting or max(taken_up) < min(waiting)
         assert all(s.order[0] == s.request.priority for s in scheduler._running)
@@ -227,7 +227,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         entries = plan.entries if plan else ()
         seen = Counter((e.sequence.request.request_id, e.sequence.index) for e in entries)
         assert all(count == 1 for count in seen.values())
-        assert not {request_id for request_id, _ in seen} & self.gone
+        assert not {request_id for request_id, _ in seen} & self.ended
         assert sum(e.num_rows for e in entries) <= 6
 
 

@@ -41,8 +41,8 @@ def _llama3(rope: RopeSpec, plain: Wide) -> Wide:
     """Slow turns are stretched by the factor, fast ones kept, those between blended."""
     turns = rope.original_max_position * plain / (2 * math.pi)  # over the trained length
     blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    kept: Wide = np.clip(blend, 0.0, 1.0)
-    return (1 - kept) * plain / rope.factor + kept * plain
+    unscaled: Wide = np.clip(blend, 0.0, 1.0)
+    return (1 - unscaled) * plain / rope.factor + unscaled * plain
 
 
 def _yarn(rope: RopeSpec, plain: Wide) -> Wide:

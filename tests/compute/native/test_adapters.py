@@ -250,7 +250,7 @@ def test_models_of_other_shapes_take_adapters_too(tmp_path, query):
     assert error(run(runner, [part(ids, 0)], [1]), run(expected, [part(ids, 0)], None)) < 1e-5
 
 
-def test_an_adapter_that_was_removed_is_gone(tmp_path):
+def test_an_adapter_that_was_removed_is_unknown(tmp_path):
     """Its id may not be named again, until another has it."""
     runner = make_runner("float32")
     first, second = make_adapter(tmp_path / "a"), make_adapter(tmp_path / "b", seed=2)
@@ -331,7 +331,7 @@ def test_an_unknown_adapter_cannot_be_removed():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rank", [8, 16, 40])
-def test_the_card_tells_what_adapters_take(tmp_path, rank, dtype):
+def test_the_card_has_what_adapters_take(tmp_path, rank, dtype):
     """No more than is kept free for them, and not much less."""
     query = "layers=4&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=704&vocab=4000"
     adapter = make_adapter(tmp_path / "a", rank=rank, query=query)

@@ -127,7 +127,7 @@ def test_log_probabilities_are_the_twin_s(random, vocab_size, spread, step, num_
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 63, 64, 1999])
-def test_a_row_that_is_not_finite_is_told(place, value):
+def test_a_row_that_is_not_finite_is_reported(place, value):
     """NaN anywhere, or an infinite best: there is nothing to choose and no probability."""
     row = np.zeros(2000, np.float32)
     row[place] = value

@@ -58,7 +58,7 @@ def test_of_equal_logits_the_first_is_best():
 
 @pytest.mark.parametrize("place", [0, 17, 1023, 1024, 1999])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_is_told(place, value):
+def test_a_row_that_is_not_finite_is_reported(place, value):
     """NaN anywhere, or an infinite best; the rows beside it are chosen from."""
     rows = np.zeros((3, 2000), np.float32)
     rows[1, place] = value
@@ -69,7 +69,7 @@ def test_a_row_that_is_not_finite_is_told(place, value):
     ]
 
 
-def test_a_row_without_any_token_is_told():
+def test_a_row_without_any_token_is_reported():
     """Minus infinity throughout leaves nothing to choose."""
     rows = np.full((1, 70), -np.inf, np.float32)
     assert NativeSampler.draw_rows(rows, [0.0], [0]).is_finite.tolist() == [False]

@@ -243,7 +243,7 @@ def test_token_types_reach_the_embedding():
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("float16", 4), ("bfloat16", 2)])
-def test_the_memory_of_the_weights_is_told(dtype, width):
+def test_the_memory_of_the_weights_is_reported(dtype, width):
     """Sizes that fill panels take what matrices and tables hold; others are padded."""
     whole = replace(
         BERT, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16, intermediate_size=96

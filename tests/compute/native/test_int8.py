@@ -135,7 +135,7 @@ def log_probabilities(runner, ids):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("query", ["", "&qk_norm=true"])
-def test_the_card_tells_what_int8_takes(dtype, query):
+def test_the_card_has_what_int8_takes(dtype, query):
     """A byte a weight and a scale for each output; the embedding as it was."""
     checkpoint = open_model(SHAPE + query, dtype=dtype)
     spec = checkpoint.spec

@@ -70,7 +70,7 @@ def configured(**flags):
     return fit(checkpoint, options).config
 
 
-def test_the_configuration_says_what_the_cache_is():
+def test_the_configuration_has_what_the_cache_is():
     """The engine makes blocks of that size, and tells the type to whoever asks."""
     whole = configured(compute="native").cache_config
     rounded = configured(compute="native", kv_cache_dtype="int8").cache_config

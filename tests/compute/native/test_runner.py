@@ -147,7 +147,7 @@ def _resident():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_card_tells_what_the_runner_takes(dtype):
+def test_the_card_has_what_the_runner_takes(dtype):
     """The pool is sized by the bytes that a token takes in the runner that will serve."""
     checkpoint = open_model(TINY, dtype=dtype)
     card = BACKENDS["native"].sized(checkpoint, computing("native")).card
