@@ -1,20 +1,27 @@
 import asyncio
 import gzip
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.doubles.loop_probe import loop_probe
 from tests.epp.pools import make_pool, until
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Adapters, Endpoint, EndpointSpec, Load
 from weft.epp.pool.engines import ENGINES, EngineConfig, LoadReader, configured
-from weft.epp.pool.exposition import Sample, SeriesReader, parse_series_spec, select
-from weft.epp.pool.http_get import GetFailed, KeepAliveGet
-from weft.epp.pool.poller import HttpLoadSource, MetricsSourceParameters, Poller, http_sources
+from weft.epp.pool.exposition import Sample, SeriesReader, parse_series_spec, pieces, select
+from weft.epp.pool.http_get import MAX_BODY_BYTES, GetFailed, KeepAliveGet
+from weft.epp.pool.poller import (
+    HttpLoadSource,
+    MetricsSourceParameters,
+    Poller,
+    Unreadable,
+    http_sources,
+)
 from weft.epp.pool.pool import Pool, reachable
 
 VLLM = """\
@@ -264,3 +271,43 @@ async def test_refusing_endpoints_are_left_out_while_others_remain():
         "llm_d_epp_datalayer_poll_errors_total", {"source_type": "metrics-data-source"}
     )
     assert errors >= 4
+
+
+MAX_PAUSE_S = 0.05
+LINE = b"vllm:num_requests_waiting"
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LARGEST = {
+    "other series": answer(b"python_gc_objects_collected 1\n" * (MAX_BODY_BYTES // 30)),
+    "one series": answer((LINE + b" 1\n") * (MAX_BODY_BYTES // 28)),
+    "a line": answer(LINE + b"{" + b"a" * (MAX_BODY_BYTES - 100)),
+    "a label": answer(LINE + b"{" + b"a" * 60_000 + b"} 1\n"),
+    "labels": answer((LINE + b"{" + b'a="",' * 12_000 + b"} 1\n") * 60),
+    "a number": answer(LINE + b" " + b"1" * 60_000 + b"\n"),
+    "packed": answer(gzip.compress(b"\n" * MAX_BODY_BYTES), "Content-Encoding: gzip"),
+    "chunks": CHUNKS + b"1\r\n\n\r\n" * 200_000 + b"0\r\n\r\n",
+    "trailers": CHUNKS + b"0\r\n" + b"a: b\r\n" * 500_000,
+}
+
+
+@pytest.mark.parametrize("name", LARGEST)
+async def test_no_page_holds_up_requests(name: str):
+    """Whatever a server sends: sixteen megabytes of series took seconds, labels without a value hours."""
+    async with server(LARGEST[name]) as (port, _):
+        get = KeepAliveGet("127.0.0.1", port, "/metrics")
+        source = HttpLoadSource(get, LoadReader(ENGINES["vllm"]))
+        with loop_probe() as probe, suppress(Unreadable, GetFailed):
+            await asyncio.create_task(source.load())
+        await source.close()
+    assert probe.longest_s < MAX_PAUSE_S, probe.longest
+
+
+@given(st.lists(st.sampled_from([b"a 1\n", b"a 2\n", b"\n", b"b" * 40_000, b"a{x=\"y\"} 3"])))
+def test_a_page_says_the_same_in_pieces(parts: list[bytes]):
+    """They are cut between lines; lines that are longer than a piece say nothing."""
+    page = b"".join(parts)
+    reader = SeriesReader(["a"])
+    found: dict[str, list[Sample]] = {}
+    for text in pieces(page):
+        reader.read(text, found)
+    short = b"".join(line for line in page.splitlines(keepends=True) if len(line) <= 64 * 2**10)
+    assert found == reader.read(short.decode())

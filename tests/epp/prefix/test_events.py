@@ -9,13 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.busy import PATIENCE_S
+from tests.doubles.loop_probe import loop_probe
 from tests.epp.pools import make_pool, until
 from tests.epp.prefix.test_precise import KEYS, make_index
 from weft.core.errors import ConfigError
 from weft.core.hashing import pack_tokens
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec
-from weft.epp.prefix.events import Cleared, Malformed, Removed, Stored, decode_batch
+from weft.epp.prefix.events import (
+    MAX_BATCH_BYTES,
+    Cleared,
+    Malformed,
+    Removed,
+    Stored,
+    decode_batch,
+)
 from weft.epp.prefix.feed import EventFeed, Step
 from weft.epp.prefix.keys import chain_keys
 from weft.epp.prefix.zmq_events import ZmqHub, ZmqSubscriber
@@ -53,7 +61,7 @@ STORED = Stored(hashes=[5, 6], parent=4, tokens=pack_tokens(TOKENS), block_size=
 )  # fmt: skip
 def test_events_are_read_in_either_shape(event: object, expected: object):
     """Arrays by position, maps by name; hashes as ints or bytes; left out or appended fields."""
-    assert decode_batch(encode(event)) == [expected]
+    assert list(decode_batch(encode(event))) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +78,7 @@ def test_events_are_read_in_either_shape(event: object, expected: object):
 def test_what_is_no_batch_is_malformed(payload: bytes):
     """Never any other exception."""
     with pytest.raises(Malformed):
-        decode_batch(payload)
+        list(decode_batch(payload))
 
 
 PLAIN = st.recursive(
@@ -85,7 +93,7 @@ PLAIN = st.recursive(
 def test_any_message_is_read_or_malformed(batch: object):
     """A publisher cannot end its subscriber."""
     try:
-        decode_batch(msgspec.msgpack.encode(batch))
+        list(decode_batch(msgspec.msgpack.encode(batch)))
     except Malformed:
         pass
 
@@ -121,30 +129,81 @@ def test_places_in_an_array_mean_what_the_engine_says():
     """Behind the medium one engine names an adapter, and another may come to say anything."""
     event = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", "x"]
     payload = msgspec.msgpack.encode([0.0, [event]])
-    names = [decode_batch(payload, engine)[0].lora_name for engine in ("vllm", "sglang")]
+    names = [next(decode_batch(payload, engine)).lora_name for engine in ("vllm", "sglang")]
     assert names == ["x", None]
 
 
-def test_feed_tells_gaps_repeats_and_restarts():
+async def test_feed_tells_gaps_repeats_and_restarts():
     """By sequence number alone; live repeats after a replay are no restart."""
     (endpoint,) = make_pool(EndpointSpec(name="e", address="127.0.0.1", port=1))
     feed, *_ = make_feed(endpoint)
     assert feed.step(41) is Step.NEXT
-    feed.apply(41, [])
+    await feed.apply(41, [])
     steps = [feed.step(number) for number in (42, 43, 41, 0)]
     assert steps == [Step.NEXT, Step.GAP, Step.RESTARTED, Step.RESTARTED]
     feed.replayed()
     assert feed.step(40) is Step.REPEATED
 
 
-def test_malformed_payload_is_counted_and_dropped():
+async def test_malformed_payload_is_counted_and_dropped():
     """What was known stays, and the next one is applied."""
     (endpoint,) = make_pool(EndpointSpec(name="e", address="127.0.0.1", port=1))
     feed, index, metrics = make_feed(endpoint)
-    feed.apply_payload(0, one_block(0))
-    feed.apply_payload(1, b"\xc1")
-    feed.apply_payload(2, one_block(1))
+    await feed.apply_payload(0, one_block(0))
+    await feed.apply_payload(1, b"\xc1")
+    await feed.apply_payload(2, one_block(1))
     assert (held(index, endpoint), noted(metrics, "malformed")) == (2, 1)
+
+
+async def test_of_an_endpoint_that_leaves_the_rest_of_a_batch_is_not_applied():
+    """Its place in the index may be another's by then."""
+    (endpoint,) = make_pool(EndpointSpec(name="e", address="127.0.0.1", port=1))
+    feed, index, _ = make_feed(endpoint)
+
+    def events():
+        yield STORED
+        feed.close()
+        index.clear(endpoint)
+        yield STORED
+
+    await feed.apply(0, events())
+    assert index.num_blocks(endpoint) == 0
+
+
+MAX_PAUSE_S = 0.05
+NUM = MAX_BATCH_BYTES - 100
+
+
+def arrays(num_items: int, item: bytes) -> bytes:
+    return b"\xdd" + num_items.to_bytes(4, "big") + item * num_items
+
+
+LARGEST = {
+    "empty events": b"\x92\xc0" + arrays(NUM, b"\x90"),
+    "events": encode(*[["AllBlocksCleared"]] * (NUM // 18)),
+    "nested": b"\x92\xc0" + b"\x91" * NUM,
+    "blocks": encode(["BlockStored", [1] * (NUM // 2), None, [1] * (NUM // 2), 1]),
+    "tokens": encode(["BlockStored", [1] * (NUM // 4001), None, [1] * (NUM // 4001 * 4000), 4000]),
+    "removed": encode(["BlockRemoved", [1] * NUM]),
+    "extras": encode(["BlockStored", [1] * (NUM // 3), None, [1] * (NUM // 3), 1, None, None, None,
+                      [[]] * (NUM // 3)]),
+    "an extra": b"\x92\xc0\x91\x99\xabBlockStored\x91\x01\xc0\x91\x01\x01\xc0\xc0\xc0\x91"
+                + arrays(NUM - 100, b"\x90"),
+    "too large": b"\x92\xc0" + arrays(3 * NUM, b"\x90"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LARGEST)
+async def test_no_message_holds_up_requests(name: str):
+    """Whatever an engine sends, on top of a full index: a megabyte took seconds."""
+    (endpoint,) = make_pool(EndpointSpec(name="e", address="127.0.0.1", port=1))
+    feed, index, _ = make_feed(endpoint)
+    many = 100_000
+    tokens = pack_tokens(range(2 * many))
+    index.apply(endpoint, Stored(hashes=range(many), parent=None, tokens=tokens, block_size=2), model="m")
+    with loop_probe() as probe:
+        await asyncio.create_task(feed.apply_payload(0, LARGEST[name]))
+    assert probe.longest_s < MAX_PAUSE_S, probe.longest
 
 
 # -- over ZeroMQ ------------------------------------------------------------------------------

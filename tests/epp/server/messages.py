@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.doubles.fake_director import FakeDirector
 from weft.epp.metrics.series import PickerMetrics
-from weft.epp.request.parsers.parser import Call, Parser
+from weft.epp.request.parsers.parser import Call, Dialect, Parser
 from weft.epp.request.parsers.table import ParserTable
 from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.ext_proc import FULL_DUPLEX
@@ -142,7 +142,8 @@ class Stream:
         """What the reader is given of a request."""
         parser = self.parsers.find(path)
         assert parser is not None
-        return parser, Call(path=path, headers={}, request_id="r", is_grpc=False), [body]
+        is_grpc = parser.dialect is Dialect.VLLM_GRPC
+        return parser, Call(path=path, headers={}, request_id="r", is_grpc=is_grpc), [body]
 
     async def send(self, *messages: ProcessingRequest) -> list[ProcessingResponse]:
         """Each message in turn; what was answered to these."""

@@ -4,8 +4,10 @@ import asyncio
 import gzip
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,8 @@ from tests.epp.server.messages import (
     request_body,
     request_headers,
 )
+from weft.epp.request.parsers.vllmgrpc import GENERATE
+from weft.epp.request.values import Refused
 from weft.epp.server.limits import Limits
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from weft.pb.vllm_engine_pb2 import GenerateRequest, MultimodalInputs, TokenizedInput
@@ -90,6 +94,40 @@ SHAPES = {
     "no JSON": repeated(CHAT, b"[", b""),
 }
 GRPC_SHAPES = {"ids": frames, "hashes": hashes}
+
+
+def wide(head: bytes, tail: bytes) -> Make:
+    """One text, each of whose characters takes four bytes in memory."""
+    return filled(head + "\U0001f600".encode(), b"a", tail)
+
+
+def keys(num_bytes: int, _: int = 0) -> bytes:
+    """No two of them alike."""
+    return b'{"model":"m",' + b",".join(b'"%07x":1' % i for i in range(num_bytes // 12)) + b"}"
+
+
+# Bodies that took many times their length: path, body, and whether it is read all the same.
+GREEDY: dict[str, tuple[str, Make, bool]] = {
+    "messages": ("/v1/chat/completions", repeated(CHAT, b'{"role":"user"}', b"]}"), False),
+    "parts": ("/v1/chat/completions", repeated(CHAT + b'{"content":[', b"{}", b"]}]}"), False),
+    "numbers": ("/v1/chat/completions", repeated(CHAT + b'{"content":[', b"1", b"]}]}"), False),
+    "blocks": ("/v1/messages", repeated(b'{"messages":[{}],"system":[', b"{}", b"]}"), False),
+    "turns": ("/v1/messages", repeated(b'{"messages":[', b"{}", b"]}"), False),
+    "items": ("/v1/responses", repeated(b'{"input":[', b"{}", b"]}"), False),
+    "hashes": (
+        "/inference/v1/generate",
+        repeated(b'{"token_ids":[1],"features":{"mm_hashes":{"a":[', b'""', b"]}}}"),
+        False,
+    ),
+    "salts": ("/generate", repeated(b'{"text":"a","extra_key":[', b'"a"', b"]}"), False),
+    "sampling": ("/generate", repeated(b'{"text":"a","sampling_params":[', b"{}", b"]}"), False),
+    "salt": ("/v1/completions", wide(b'{"prompt":"a","cache_salt":"', b'"}'), False),
+    "text": ("/v1/completions", wide(PROMPT + b'"', b'"}'), True),
+    "texts": ("/v1/completions", wide(PROMPT + b'["a","', b'"]}'), True),
+    "content": ("/v1/chat/completions", wide(CHAT + b'{"content":"', b'"}]}'), True),
+    "part": ("/v1/chat/completions", wide(CHAT + b'{"content":[{"text":"', b'"}]}]}'), True),
+    "ids": ("/v1/completions", ids, True),
+}
 
 
 @asynccontextmanager
@@ -261,3 +299,52 @@ async def test_a_body_beyond_the_bound_of_what_it_unpacks_to_is_refused():
         assert b"unpacks to more than 4194304 bytes" in small.refusal.body
     finally:
         await small.reader.close()
+
+
+async def read_peak(path: str, body: bytes, *, model: str | None = None) -> tuple[int, bool]:
+    """Bytes that the process held at its most, and whether the body was read."""
+    one = Stream()
+    parser, call, pieces = one.call(path, body)
+    try:
+        if model is None:
+            await one.reader.read(parser, call, pieces)
+        else:
+            await one.reader.renamed(parser, call, pieces, model)
+        was_read = True
+    except Refused as refused:
+        assert refused.status == 413
+        was_read = False
+    assert one.reader._process is not None
+    status = Path(f"/proc/{one.reader._process.pid}/status").read_text()
+    await one.reader.close()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    return int(peak) * 1024, was_read
+
+
+FEW = {"messages", "parts", "text"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in GREEDY]
+)
+async def test_reading_a_body_takes_at_most_four_times_the_largest(name: str):
+    """Whatever is in it. Of a long text only the beginning is decoded, and lists of parts are counted before."""
+    path, make, is_read = GREEDY[name]
+    peak, was_read = await read_peak(path, make(60 * MIB))
+    assert peak < 4 * Limits().max_body_bytes
+    assert was_read == is_read
+
+
+@pytest.mark.parametrize("name", GRPC_SHAPES)
+async def test_reading_a_message_takes_at_most_four_times_the_largest(name: str):
+    """Its strings are counted before; of ids nobody sends so many."""
+    peak, was_read = await read_peak(f"/{GENERATE}", GRPC_SHAPES[name](60 * MIB))
+    assert peak < 4 * Limits().max_body_bytes
+    assert not was_read
+
+
+async def test_a_body_of_very_many_keys_gets_no_other_model():
+    """Each would be an object; in a body that is only read, they are passed over."""
+    peak, was_read = await read_peak("/v1/completions", keys(60 * MIB), model="other")
+    assert peak < 4 * Limits().max_body_bytes
+    assert not was_read

@@ -22,7 +22,7 @@ from tests.epp.server.messages import (
     set_headers,
     streamed,
 )
-from weft.epp.decision.tickets import Decision
+from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.request.parsers.payload import frame
 from weft.epp.request.values import Drop, Refused
 from weft.epp.server.limits import Limits
@@ -371,6 +371,30 @@ async def test_a_body_that_is_too_large_is_refused(announced: str):
     if not announced:
         await stream.send(request_body(b"x" * 60, end=False), request_body(b"x" * 60, end=False))
     assert stream.refusal.status.code == 413
+    assert stream.held.num_bytes == 0
+
+
+async def test_a_body_is_held_until_the_gateway_has_taken_it():
+    """As it goes on: a packed one whose model changed is many times as long as what came."""
+    plain = b'{"model":"m","prompt":"' + b"a" * 500_000 + b'"}'
+    stream = Stream(FakeDirector(rewritten_model="other"))
+    await stream.send(request_headers("/v1/completions", content_encoding="gzip"))
+    answers = await stream.exchange.receive(request_body(gzip.compress(plain)))
+    assert stream.held.num_bytes == len(plain) + len("other") - len("m")
+    assert list(answers)
+    assert stream.held.num_bytes == 0
+
+
+async def test_a_body_that_is_too_much_with_another_model_counts_nowhere():
+    """The endpoint that was picked for it never sees it."""
+    director = FakeDirector(rewritten_model="other", tracks_response=True)
+    stream = Stream(director, limits=Limits(max_held_bytes=10_000))
+    packed = gzip.compress(b'{"model":"m","prompt":"' + b"a" * 50_000 + b'"}')
+    await stream.send(
+        request_headers("/v1/completions", content_encoding="gzip"), request_body(packed)
+    )
+    assert stream.refusal.status.code == 503
+    assert director.endings == [Ending.ERROR]
     assert stream.held.num_bytes == 0
 
 

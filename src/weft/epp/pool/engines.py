@@ -11,7 +11,16 @@ import msgspec
 
 from weft.epp.config.parameters import Parameters, Part
 from weft.epp.pool.endpoint import Adapters, Load
-from weft.epp.pool.exposition import Sample, SeriesReader, SeriesSpec, parse_series_spec, select
+from weft.epp.pool.exposition import (
+    Found,
+    Sample,
+    SeriesReader,
+    SeriesSpec,
+    parse_series_spec,
+    pieces,
+    select,
+)
+from weft.epp.pool.turns import Turns
 
 
 class CustomMetric(Part, frozen=True, kw_only=True):
@@ -153,6 +162,10 @@ def configured(config: EngineConfig) -> EngineSeries:
     )
 
 
+# Of all series that are read: a server has one for each rank and adapter. So many are added up in 5 ms.
+_MAX_SAMPLES: Final = 4096
+
+
 class LoadReader:
     """Turns one server's metrics text into its load."""
 
@@ -165,9 +178,22 @@ class LoadReader:
         )  # fmt: skip
         self._reader = SeriesReader({spec.name for group in groups for spec in group})
 
+    async def read_page(self, page: bytes) -> Load | None:
+        """The load on a page, which may be long; None if that has none of the expected series, or too much."""
+        found: Found = {}
+        turns = Turns()
+        for text in pieces(page):
+            self._reader.read(text, found)
+            await turns.yield_if_due()
+            if sum(map(len, found.values())) > _MAX_SAMPLES:
+                return None
+        return self._load(found)
+
     def read(self, text: str) -> Load | None:
-        """The load; None if the text has none of the expected series."""
-        found = self._reader.read(text)
+        """The load in a text; None if it has none of the expected series."""
+        return self._load(self._reader.read(text))
+
+    def _load(self, found: Found) -> Load | None:
         if not found:
             return None
         series = self._series

@@ -1,14 +1,20 @@
-"""Reads chosen series out of Prometheus text, without parsing the rest of it."""
+"""Reads chosen series out of Prometheus text, without parsing the rest of it.
+
+Time is linear in a text's length, whatever it holds.
+"""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-_LABEL = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.ASCII)
+_LABEL = re.compile(
+    r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|$)', re.ASCII
+)
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
+_PIECE_BYTES = 64 * 2**10
 _SPEC = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^{}]*)\})?", re.ASCII)
 
 
@@ -41,18 +47,32 @@ class Sample:
     value: float
 
 
+Found = dict[str, list[Sample]]  # by the name of the series
+
+
+def pieces(page: bytes) -> Iterator[str]:
+    """A page in pieces of whole lines, each short enough to be read at once; longer lines are passed over."""
+    at = 0
+    while at < len(page):
+        end = page.rfind(b"\n", at, at + _PIECE_BYTES) + 1 or page.find(b"\n", at) + 1 or len(page)
+        if end - at <= _PIECE_BYTES:
+            yield page[at:end].decode("utf-8", "replace")
+        at = end
+
+
 class SeriesReader:
     """Finds the lines of the series it was made for."""
 
     def __init__(self, names: Iterable[str]) -> None:
         wanted = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
         self._line = re.compile(
-            rf'^({wanted})(?:\{{((?:[^"}}\n]|"(?:[^"\\\n]|\\.)*")*)\}})?[ \t]+(\S+)', re.MULTILINE
+            rf'^({wanted})(?:\{{((?:[^"}}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\}})?[ \t]++(\S{{1,64}})(?!\S)',
+            re.MULTILINE,
         )
 
-    def read(self, text: str) -> dict[str, list[Sample]]:
-        """Samples by series name; a line with a broken number is as good as absent."""
-        found: dict[str, list[Sample]] = {}
+    def read(self, text: str, found: Found | None = None) -> Found:
+        """Samples, added to those `found` before; a line with a broken number is as good as absent."""
+        found = {} if found is None else found
         for match in self._line.finditer(text):
             try:
                 value = float(match[3])
@@ -73,9 +93,12 @@ def select(found: Mapping[str, Sequence[Sample]], spec: SeriesSpec) -> list[Samp
 
 
 def _labels(text: str) -> dict[str, str]:
-    if "\\" not in text:
-        return dict(_LABEL.findall(text))
-    return {
-        key: _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
-        for key, value in _LABEL.findall(text)
-    }
+    """Up to the first that is none."""
+    labels, at = {}, 0
+    while (found := _LABEL.match(text, at)) is not None:
+        key, value = found.groups()
+        if "\\" in value:
+            value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
+        labels[key] = value
+        at = found.end()
+    return labels

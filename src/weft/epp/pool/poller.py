@@ -85,9 +85,9 @@ class HttpLoadSource:
     async def load(self) -> Load:
         """Fetch and read the page."""
         body = await self._get.fetch()
-        load = self._reader.read(body.decode("utf-8", "replace"))
+        load = await self._reader.read_page(body)
         if load is None:
-            raise Unreadable("none of the expected series is there")
+            raise Unreadable("none of the expected series is there, or too many of them")
         return load
 
     async def close(self) -> None:

@@ -1,13 +1,23 @@
 """One engine over VllmEngine: its load and its prefix-cache events, as the picker's own values."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
 
 import grpc
 
 from weft.core.hashing import pack_tokens
 from weft.epp.pool.endpoint import Load
-from weft.epp.prefix.events import Cleared, Event, Removed, Stored, block_hash, tier_of
+from weft.epp.prefix.events import (
+    MAX_BATCH_BYTES,
+    MAX_BLOCK_SIZE,
+    MAX_BLOCKS,
+    Cleared,
+    Event,
+    Removed,
+    Stored,
+    block_hash,
+    tier_of,
+)
 from weft.pb import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
 from weft.wire.ports import client_args
 
@@ -20,7 +30,7 @@ _TIER_NAMES = {
     common_pb2.KV_CACHE_TIER_EXTERNAL: "external",
 }
 _OPTIONS = (
-    *client_args(max_message_bytes=64 << 20),
+    *client_args(max_message_bytes=MAX_BATCH_BYTES),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # Endpoints come and go; a channel of a former one at the same address must not be shared.
     ("grpc.use_local_subchannel_pool", 1),
@@ -40,7 +50,7 @@ class EngineBatch:
     """One message of the event stream; a load record has no events."""
 
     sequence: int
-    events: Sequence[Event]
+    events: Iterable[Event]  # made as they are taken
     load: Load | None
     is_load_only: bool
 
@@ -106,49 +116,47 @@ def _metadata(key: str | None) -> tuple[tuple[str, str], ...]:
 def to_batch(message: common_pb2.KvEventBatch) -> EngineBatch:
     """A wire message as a value."""
     has_load = message.HasField("load")
-    events: list[Event] = []
-    for event in message.events:
-        match event.WhichOneof("data"):
-            case "stored":
-                events += _stored(event.stored)
-            case "removed":
-                events.append(_removed(event.removed))
-            case "cleared":
-                events.append(Cleared())
-            case _:
-                pass  # a kind from the future says nothing about blocks we know of
     return EngineBatch(
         sequence=message.sequence_number,
-        events=events,
+        events=_events(message),
         load=_load(message.load) if has_load else None,
         is_load_only=has_load and message.load.load_only,
     )
 
 
-def _stored(stored: common_pb2.KvBlocksStored) -> list[Event]:
+def _events(message: common_pb2.KvEventBatch) -> Iterator[Event]:
+    for event in message.events:
+        match event.WhichOneof("data"):
+            case "stored":
+                yield from _stored(event.stored)
+            case "removed":
+                yield from _removed(event.removed)
+            case "cleared":
+                yield Cleared()
+            case _:
+                pass  # a kind from the future says nothing about blocks we know of
+
+
+def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
     """One event per run of blocks of the same size."""
-    events: list[Event] = []
     parent = block_hash(stored.parent_block_hash) if stored.HasField("parent_block_hash") else None
     salt = stored.cache_salt
     for block in stored.blocks:
         tokens = pack_tokens(block.token_ids)
-        if not tokens:
+        if not 0 < len(tokens) <= 4 * MAX_BLOCK_SIZE:
             break  # what comes after it has no parent we know
         is_first = parent is None
-        events.append(
-            Stored(
-                hashes=[block_hash(block.block_hash)],
-                parent=parent,
-                tokens=tokens,
-                block_size=len(tokens) // 4,
-                tier=_tier(stored),
-                group=stored.group_idx if stored.HasField("group_idx") else None,
-                lora_name=stored.lora_name or None,
-                extras=[(salt,)] if salt and is_first else _extras(block),
-            )
+        yield Stored(
+            hashes=[block_hash(block.block_hash)],
+            parent=parent,
+            tokens=tokens,
+            block_size=len(tokens) // 4,
+            tier=_tier(stored),
+            group=stored.group_idx if stored.HasField("group_idx") else None,
+            lora_name=stored.lora_name or None,
+            extras=[(salt,)] if salt and is_first else _extras(block),
         )
         parent = block_hash(block.block_hash)
-    return events
 
 
 def _extras(block: common_pb2.KvBlock) -> list[tuple[str | int, ...]]:
@@ -168,12 +176,11 @@ def _extras(block: common_pb2.KvBlock) -> list[tuple[str | int, ...]]:
     return [tuple(kept)] if kept else []
 
 
-def _removed(removed: common_pb2.KvBlocksRemoved) -> Removed:
-    return Removed(
-        hashes=[block_hash(each) for each in removed.block_hashes],
-        tier=_tier(removed),
-        group=removed.group_idx if removed.HasField("group_idx") else None,
-    )
+def _removed(removed: common_pb2.KvBlocksRemoved) -> Iterator[Event]:
+    hashes, group = removed.block_hashes, removed.group_idx if removed.HasField("group_idx") else None
+    for start in range(0, len(hashes), MAX_BLOCKS):
+        some = [block_hash(each) for each in hashes[start : start + MAX_BLOCKS]]
+        yield Removed(hashes=some, tier=_tier(removed), group=group)
 
 
 def _tier(event: common_pb2.KvBlocksStored | common_pb2.KvBlocksRemoved) -> str:

@@ -1,9 +1,13 @@
-"""Events of an engine's prefix cache as values, and their msgpack form, map- or array-shaped."""
+"""Events of an engine's prefix cache as values, and their msgpack form, map- or array-shaped.
+
+Only what is needed of a message is decoded, field by field: any value may stand anywhere, and a byte
+of it may become fifty. Events of many blocks are several, so that others have a turn between.
+"""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -11,7 +15,14 @@ from weft.core.hashing import pack_tokens
 from weft.epp.prefix.keys import Extra
 
 DEFAULT_TIER: Final = "gpu"
+# A step of 100,000 tokens takes half of it.
+MAX_BATCH_BYTES: Final = 2**20
+_MAX_EVENTS: Final = 2**16
+MAX_BLOCKS: Final = 512  # of one event
+MAX_BLOCK_SIZE: Final = 2**13  # and tokens of one event
+_MAX_EXTRA_BYTES: Final = 2**14
 _MASK: Final = (1 << 64) - 1
+T = TypeVar("T")
 
 _STORED_FIELDS: Final = (
     "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
@@ -60,21 +71,82 @@ class Cleared:
 Event = Stored | Removed | Cleared
 
 
-def decode_batch(payload: bytes, engine: str = "vllm") -> list[Event]:
+class _ArrayBatch(msgspec.Struct, array_like=True):
+    time: msgspec.Raw
+    events: msgspec.Raw
+
+
+class _MapBatch(msgspec.Struct):
+    events: msgspec.Raw
+
+
+class _ArrayEvent(msgspec.Struct, array_like=True):
+    """The places after the type; newer engines append some, older ones leave the last ones out."""
+
+    type: str
+    p0: msgspec.Raw = msgspec.Raw()
+    p1: msgspec.Raw = msgspec.Raw()
+    p2: msgspec.Raw = msgspec.Raw()
+    p3: msgspec.Raw = msgspec.Raw()
+    p4: msgspec.Raw = msgspec.Raw()
+    p5: msgspec.Raw = msgspec.Raw()
+    p6: msgspec.Raw = msgspec.Raw()
+    p7: msgspec.Raw = msgspec.Raw()
+    p8: msgspec.Raw = msgspec.Raw()
+
+    def fields(self, places: Mapping[str, tuple[str, ...]]) -> "_Fields":
+        _, *values = msgspec.structs.astuple(self)
+        given = dict(zip(places.get(self.type, ()), values, strict=False))
+        return _Fields(**given)
+
+
+class _Fields(msgspec.Struct, frozen=True):
+    """What is read of an event; the rest is passed over."""
+
+    block_hashes: msgspec.Raw = msgspec.Raw()
+    parent_block_hash: msgspec.Raw = msgspec.Raw()
+    token_ids: msgspec.Raw = msgspec.Raw()
+    block_size: msgspec.Raw = msgspec.Raw()
+    lora_id: msgspec.Raw = msgspec.Raw()
+    medium: msgspec.Raw = msgspec.Raw()
+    lora_name: msgspec.Raw = msgspec.Raw()
+    extra_keys: msgspec.Raw = msgspec.Raw()
+    group_idx: msgspec.Raw = msgspec.Raw()
+
+
+class _MapEvent(_Fields, frozen=True, kw_only=True):
+    type: str
+
+    def fields(self, _places: Mapping[str, tuple[str, ...]]) -> _Fields:
+        return self
+
+
+def _decoder(kind: type[T]) -> "msgspec.msgpack.Decoder[T]":
+    return msgspec.msgpack.Decoder(kind)
+
+
+_array_batch, _map_batch = _decoder(_ArrayBatch), _decoder(_MapBatch)
+_array_event, _map_event = _decoder(_ArrayEvent), _decoder(_MapEvent)
+_hashes = _decoder(list[int | bytes])
+_hash = msgspec.msgpack.Decoder(int | bytes | None)
+_tokens = _decoder(list[int])
+_block_size = msgspec.msgpack.Decoder(Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_SIZE)])
+_group = msgspec.msgpack.Decoder(int | None)
+_any = _decoder(Any)
+_raws = msgspec.msgpack.Decoder(list[msgspec.Raw] | None)
+
+
+def decode_batch(payload: bytes, engine: str = "vllm") -> Iterator[Event]:
     """The events of one message of such an engine; raises `Malformed`."""
     places = _PLACES[engine]
     try:
-        batch = msgspec.msgpack.decode(payload)
-        events = batch["events"] if isinstance(batch, dict) else batch[1]
-        return [event for item in events if (event := _decode(item, places)) is not None]
-    except (
-        msgspec.DecodeError,
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        struct.error,
-    ) as error:
+        if len(payload) > MAX_BATCH_BYTES:
+            raise Malformed(f"a message has {len(payload)} bytes, more than {MAX_BATCH_BYTES}")
+        batch = (_map_batch if _is_map(payload) else _array_batch).decode(payload)
+        for raw in _items(batch.events, _MAX_EVENTS):
+            item = (_map_event if _is_map(raw) else _array_event).decode(raw)
+            yield from _decode(item.type, item.fields(places))
+    except (msgspec.DecodeError, ValueError, TypeError, struct.error, RecursionError) as error:
         raise Malformed(str(error)) from error
 
 
@@ -92,49 +164,75 @@ def tier_of(medium: object) -> str:
     return medium.lower() if isinstance(medium, str) and medium else DEFAULT_TIER
 
 
-def _decode(item: Any, places: Mapping[str, tuple[str, ...]]) -> Event | None:
-    if isinstance(item, dict):
-        kind, fields = item.get("type"), item
-    else:
-        kind = item[0]
-        # Newer engines append fields, older ones leave the last ones out.
-        fields = dict(zip(places.get(kind, ()), item[1:], strict=False))
+def _decode(kind: str, fields: _Fields) -> Iterator[Event]:
     match kind:
         case "BlockStored":
-            return _stored(fields)
+            yield from _stored(fields)
         case "BlockRemoved":
-            return Removed(
-                hashes=[block_hash(each) for each in fields["block_hashes"]],
-                tier=tier_of(fields.get("medium")),
-                group=fields.get("group_idx"),
-            )
+            tier, group = tier_of(_text(fields.medium)), _read(_group, fields.group_idx)
+            hashes = _hashes.decode(fields.block_hashes)
+            for start in range(0, len(hashes), MAX_BLOCKS):
+                some = [block_hash(each) for each in hashes[start : start + MAX_BLOCKS]]
+                yield Removed(hashes=some, tier=tier, group=group)
         case "AllBlocksCleared":
-            return Cleared()
-        case str():
-            return None  # a kind from the future says nothing about blocks we know of
+            yield Cleared()
         case _:
-            raise Malformed("an event has no type")
+            pass  # a kind from the future says nothing about blocks we know of
 
 
-def _stored(fields: dict[str, Any]) -> Stored:
-    hashes = [block_hash(each) for each in fields["block_hashes"]]
-    parent, block_size = fields.get("parent_block_hash"), fields["block_size"]
-    tokens = pack_tokens(fields["token_ids"])
-    if not isinstance(block_size, int) or block_size < 1:
-        raise Malformed("block_size must be a positive integer")
-    if len(tokens) != 4 * block_size * len(hashes):
+def _stored(fields: _Fields) -> Iterator[Stored]:
+    hashes, tokens = _hashes.decode(fields.block_hashes), _tokens.decode(fields.token_ids)
+    block_size = _block_size.decode(fields.block_size)
+    if len(tokens) != block_size * len(hashes):
         raise Malformed("token_ids do not fill the blocks")
-    lora_name = fields.get("lora_name")
-    return Stored(
-        hashes=hashes,
-        parent=None if parent is None else block_hash(parent),
-        tokens=tokens,
-        block_size=block_size,
-        tier=tier_of(fields.get("medium")),
-        group=fields.get("group_idx"),
-        lora_name=lora_name if isinstance(lora_name, str) else None,
-        extras=[_extra(each, lora_name) for each in fields.get("extra_keys") or ()],
-    )
+    parent = _read(_hash, fields.parent_block_hash)
+    tier, group = tier_of(_text(fields.medium)), _read(_group, fields.group_idx)
+    lora_name = _text(fields.lora_name)
+    extras = _items(fields.extra_keys, len(hashes))
+    num_blocks = min(MAX_BLOCKS, MAX_BLOCK_SIZE // block_size)
+    for start in range(0, len(hashes), num_blocks):
+        end = start + num_blocks
+        yield Stored(
+            hashes=list(map(block_hash, hashes[start:end])),
+            parent=None if parent is None else block_hash(parent),
+            tokens=pack_tokens(tokens[start * block_size : end * block_size]),
+            block_size=block_size,
+            tier=tier,
+            group=group,
+            lora_name=lora_name,
+            extras=[_extra(_small(each), lora_name) for each in extras[start:end]],
+        )
+        parent = hashes[end - 1] if end <= len(hashes) else None
+
+
+def _read(decoder: "msgspec.msgpack.Decoder[T]", raw: msgspec.Raw) -> T | None:
+    return decoder.decode(raw) if memoryview(raw) else None
+
+
+def _small(raw: msgspec.Raw) -> Any:
+    """Whatever it is."""
+    if len(memoryview(raw)) > _MAX_EXTRA_BYTES:
+        raise Malformed("a value is too long")
+    return _read(_any, raw)
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    value = _small(raw)
+    return value if isinstance(value, str) else None
+
+
+def _is_map(message: bytes | msgspec.Raw) -> bool:
+    first = bytes(memoryview(message)[:1])
+    return b"\x80" <= first <= b"\x8f" or first in {b"\xde", b"\xdf"}
+
+
+def _items(raw: msgspec.Raw, most: int) -> Sequence[msgspec.Raw]:
+    """Of an array or nil; how many there are is looked at before they become objects."""
+    head = bytes(memoryview(raw)[:5])
+    width = {b"\xdc": 2, b"\xdd": 4}.get(head[:1], 0)
+    if int.from_bytes(head[1 : 1 + width], "big") > most:
+        raise Malformed(f"an array has more than {most} items")
+    return _read(_raws, raw) or []
 
 
 def _extra(keys: Any, lora_name: object) -> Extra | None:

@@ -1,11 +1,12 @@
 """One endpoint's stream of events into the index: order, gaps, restarts, and what cannot be read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from enum import Enum
 
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint
-from weft.epp.prefix.events import Event, Malformed, decode_batch
+from weft.epp.pool.turns import Turns
+from weft.epp.prefix.events import MAX_BATCH_BYTES, Cleared, Event, Malformed, decode_batch
 from weft.epp.prefix.precise import PreciseIndex
 
 
@@ -37,6 +38,11 @@ class EventFeed:
         self._model = ""
         self.last: int | None = None  # sequence number
         self._is_after_replay = False
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Apply nothing more: the endpoint has left, and its place may be another's."""
+        self._is_closed = True
 
     def name_model(self, model: str) -> None:
         """Take over what the engine calls its model; "" says nothing."""
@@ -53,30 +59,43 @@ class EventFeed:
         # Live messages that a replay already brought come once more; without one it is a new engine.
         return Step.REPEATED if self._is_after_replay else Step.RESTARTED
 
-    def apply_payload(self, sequence: int, payload: bytes) -> None:
+    async def apply_payload(self, sequence: int, payload: bytes) -> None:
         """Apply a msgpack batch; one that cannot be read is counted and dropped."""
+        events, turns = [], Turns()
         try:
-            events = decode_batch(payload, self._engine)
+            for event in decode_batch(payload, self._engine):
+                events.append(event)
+                await turns.yield_if_due()
         except Malformed:
             self.note("malformed")
             events = []
-        self.apply(sequence, events)
+        if len(payload) > MAX_BATCH_BYTES:  # blocks that are gone may be in it
+            await clear_in_turns(self._index, self._endpoint)
+        await self.apply(sequence, events)
 
-    def apply(self, sequence: int, events: Sequence[Event]) -> None:
-        """Apply the next batch."""
+    async def apply(self, sequence: int, events: Iterable[Event]) -> None:
+        """Apply the next batch; others have a turn between."""
+        turns, num_events = Turns(), 0
         for event in events:
-            self._index.apply(self._endpoint, event, model=self._model)
+            if self._is_closed:
+                return
+            num_events += 1
+            if isinstance(event, Cleared):
+                await clear_in_turns(self._index, self._endpoint)
+            else:
+                self._index.apply(self._endpoint, event, model=self._model)
+            await turns.yield_if_due()
         self.last = sequence
         self._is_after_replay = False
-        self.note("applied", len(events))
+        self.note("applied", num_events)
 
     def replayed(self) -> None:
         """A replay has ended: live messages up to here are known already."""
         self._is_after_replay = True
 
-    def clear(self, outcome: str) -> None:
+    async def clear(self, outcome: str) -> None:
         """Forget what the endpoint holds and begin anew."""
-        self._index.clear(self._endpoint)
+        await clear_in_turns(self._index, self._endpoint)
         self.last = None
         self._is_after_replay = False
         self.note(outcome)
@@ -84,3 +103,10 @@ class EventFeed:
     def note(self, outcome: str, amount: int = 1) -> None:
         """Count what became of events."""
         self._events.labels(outcome).inc(amount)
+
+
+async def clear_in_turns(index: PreciseIndex, endpoint: Endpoint) -> None:
+    """Forget what an endpoint holds; that may be a million blocks."""
+    turns = Turns()
+    while index.clear_some(endpoint):
+        await turns.yield_if_due()

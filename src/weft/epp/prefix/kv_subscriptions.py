@@ -16,7 +16,7 @@ from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.pool import Pool
 from weft.epp.prefix.engine import EngineConnection, EngineFailed
-from weft.epp.prefix.feed import EventFeed, Step
+from weft.epp.prefix.feed import EventFeed, Step, clear_in_turns
 from weft.epp.prefix.precise import PreciseIndex
 from weft.epp.prefix.zmq_events import ZmqHub, ZmqSubscriber
 
@@ -125,11 +125,12 @@ class KvSubscriptions:
                 await run(endpoint)
             except Exception:  # noqa: BLE001 - the root of the task; the endpoint is followed anew
                 _log.exception("prefix-cache events of %s", endpoint.host_port)
-            self._index.clear(endpoint)
+            await clear_in_turns(self._index, endpoint)
             await asyncio.sleep(_MAX_RETRY_S)
 
     def _stop(self, endpoint: Endpoint) -> None:
-        self._hub_feeds.pop(endpoint, None)
+        if (feed := self._hub_feeds.pop(endpoint, None)) is not None:
+            feed.close()
         task = self._tasks.pop(endpoint, None)
         if task is not None:
             task.cancel()
@@ -177,7 +178,7 @@ class KvSubscriptions:
                 except EngineFailed as failed:
                     error = failed
                 # What happened meanwhile is unknown, and the engine may be another one now.
-                self._index.clear(endpoint)
+                await clear_in_turns(self._index, endpoint)
                 self._metrics.kv_events.labels("disconnected").inc()
                 if monotonic() - started > _MAX_RETRY_S:
                     retry_s = _MIN_RETRY_S
@@ -202,5 +203,5 @@ class KvSubscriptions:
                 if step is Step.RESTARTED:
                     return
                 if step is Step.GAP:
-                    feed.clear("gap")
-                feed.apply(batch.sequence, batch.events)
+                    await feed.clear("gap")
+                await feed.apply(batch.sequence, batch.events)

@@ -8,6 +8,7 @@ from weft.epp.prefix.events import Cleared, Event, Removed, Stored
 from weft.epp.prefix.keys import Extra, KeyAlgorithm
 
 SPECULATIVE = "speculative"  # tier of blocks that were sent but not yet confirmed
+_MAX_CLEARED = 2048  # at once
 _Place = tuple[str, int | None]  # tier, KV-cache group
 
 
@@ -68,10 +69,22 @@ class PreciseIndex:
 
     def clear(self, endpoint: Endpoint) -> None:
         """Forget all that an endpoint holds."""
-        holding = self._holdings.pop(endpoint, None)
-        if holding is not None:
-            for tier, key in holding.counts:
-                self._unset(tier, key, endpoint)
+        while self.clear_some(endpoint):
+            pass
+
+    def clear_some(self, endpoint: Endpoint) -> bool:
+        """Forget a part of it, which takes some milliseconds at most; whether there was any."""
+        holding = self._holdings.get(endpoint)
+        if holding is None:
+            return False
+        for _ in range(min(_MAX_CLEARED, len(holding.blocks))):
+            holding.blocks.popitem()
+        for _ in range(min(_MAX_CLEARED, len(holding.counts))):
+            (tier, key), _ = holding.counts.popitem()
+            self._unset(tier, key, endpoint)
+        if not holding.blocks and not holding.counts:
+            del self._holdings[endpoint]
+        return True
 
     def add_speculative(self, endpoint: Endpoint, keys: Sequence[int]) -> None:
         """Hold blocks before the engine says so."""

@@ -16,7 +16,8 @@ _log = logging.getLogger(__name__)
 
 REPLAY_TIMEOUT_S = 5.0
 _END = (1 << 64) - 1  # the sequence number that ends a replay
-_MAX_MESSAGE_BYTES = 64 << 20
+# Of one part; a longer one ends the connection. What is longer than a batch may be is read and dropped.
+_MAX_MESSAGE_BYTES = 8 << 20
 
 
 class ZmqSubscriber:
@@ -68,8 +69,8 @@ class ZmqSubscriber:
                 if step is Step.REPEATED:
                     return
         if step is not Step.NEXT:
-            feed.clear("gap" if step is Step.GAP else "restart")
-        feed.apply_payload(sequence, payload)
+            await feed.clear("gap" if step is Step.GAP else "restart")
+        await feed.apply_payload(sequence, payload)
 
     async def _replay(self, start: int, until: int | None, port: int) -> bool:
         """Ask for batches from `start`; whether they came, at least up to before `until`."""
@@ -89,7 +90,7 @@ class ZmqSubscriber:
             socket.connect(f"tcp://{join_host_port(self._host, port)}")
             await socket.send_multipart([b"", start.to_bytes(8, "big")])
             async with asyncio.timeout(REPLAY_TIMEOUT_S):
-                while self._take_replayed(await socket.recv_multipart()):
+                while await self._take_replayed(await socket.recv_multipart()):
                     pass
         except (TimeoutError, zmq.ZMQError) as error:
             _log.warning("replay of prefix-cache events from %s failed: %r", self._host, error)
@@ -98,7 +99,7 @@ class ZmqSubscriber:
             socket.close(linger=0)
         return True
 
-    def _take_replayed(self, frames: Sequence[bytes]) -> bool:
+    async def _take_replayed(self, frames: Sequence[bytes]) -> bool:
         """Whether more is to come."""
         if len(frames) < 2 or len(frames[-2]) != 8:
             self._feed.note("malformed")
@@ -107,9 +108,9 @@ class ZmqSubscriber:
         if sequence == _END or not payload:
             return False
         if self._feed.step(sequence) is Step.GAP:
-            self._feed.clear("gap")
+            await self._feed.clear("gap")
         if self._feed.step(sequence) is Step.NEXT:
-            self._feed.apply_payload(sequence, payload)
+            await self._feed.apply_payload(sequence, payload)
         return True
 
 
@@ -144,11 +145,11 @@ class ZmqHub:
         assert self._socket is not None
         try:
             while True:
-                self._take(await self._socket.recv_multipart())
+                await self._take(await self._socket.recv_multipart())
         finally:
             self._socket.close(linger=0)
 
-    def _take(self, frames: Sequence[bytes]) -> None:
+    async def _take(self, frames: Sequence[bytes]) -> None:
         message = split_message(frames)
         feed = self._find_feed(pod_of(message[0])) if message else None
         if message is None or feed is None:
@@ -158,8 +159,8 @@ class ZmqHub:
         feed.name_model(model_of(topic))
         step = feed.step(sequence)
         if step is not Step.NEXT:
-            feed.clear("gap" if step is Step.GAP else "restart")
-        feed.apply_payload(sequence, payload)
+            await feed.clear("gap" if step is Step.GAP else "restart")
+        await feed.apply_payload(sequence, payload)
 
 
 def split_message(frames: Sequence[bytes]) -> tuple[str, int, bytes] | None:

@@ -20,9 +20,9 @@ from weft.epp.request.reading import read, renamed
 from weft.epp.request.values import InferenceRequest, Prompt, Refused
 
 LENGTH_BYTES: Final = 4
-# What reading may take: a body as Python's objects is many times as large.
-_BASE_BYTES: Final = 512 * 2**20
-_BYTES_PER_BYTE: Final = 16
+# What reading may take, with what the process has anyway: four times the largest body by default.
+_BASE_BYTES: Final = 64 * 2**20
+_BYTES_PER_BYTE: Final = 3
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +144,8 @@ def _unpacked(prompt: Packed) -> Prompt:
 
 def _bound_memory(max_body_bytes: int) -> None:
     limit = _BASE_BYTES + _BYTES_PER_BYTE * max_body_bytes
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (limit if most < 0 else min(limit, most), most))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if most < 0 else min(limit, most), most))
 
 
 def _send(results: BinaryIO, result: Result, body: bytes) -> None:

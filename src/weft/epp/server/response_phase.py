@@ -38,9 +38,11 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A routed request whose response is followed."""
+    """A routed request whose response is followed. Nothing of its body: that would be held for as long."""
 
-    request: InferenceRequest
+    path: str
+    model: str
+    is_grpc: bool
     decision: Decision
     ticket: Ticket
     dialect: Dialect
@@ -121,14 +123,14 @@ class ResponsePhase:
             return
         self._reader = open_reader(
             followed.dialect,
-            followed.request.path,
+            followed.path,
             headers.get("content-type", ""),
             headers.get("grpc-encoding", "identity"),
         )
-        served, asked = followed.decision.rewritten_model, followed.request.model
+        served, asked = followed.decision.rewritten_model, followed.model
         is_plain = headers.get("content-encoding", "identity") == "identity"
         is_renamed = served is not None and asked and served != asked  # who named none is told it
-        if served is not None and is_renamed and is_plain and not followed.request.is_grpc:
+        if served is not None and is_renamed and is_plain and not followed.is_grpc:
             self._rename = Rename(served, asked)
 
     def _note_grpc_status(self, headers: Mapping[str, str]) -> None:

@@ -237,15 +237,41 @@ class Exchange:
         else:
             decision = await self._pick(request)
         if decision.rewritten_model is not None and decision.rewritten_model != request.model:
-            body = await reader.renamed(self._parser, self._call, body, decision.rewritten_model)
+            body = await self._renamed(decision, decision.rewritten_model, body)
             if not self._call.is_grpc:
                 self._dropped.append("content-encoding")  # what was unpacked goes on as it is
             elif (name := self._parser.model_header) is not None:
                 decision = _with_header(decision, name, decision.rewritten_model)
         head = self._route(request, decision, self._parser.dialect, Phase.RESPONSE)
-        self._release()
         self._end_request()
-        return _in_order(head, body, is_last=is_last)
+        return self._in_order(head, body, is_last=is_last)
+
+    async def _renamed(
+        self, decision: Decision, model: str, body: Sequence[bytes]
+    ) -> Sequence[bytes]:
+        """The body with another model, held in place of the one that came, which may have been packed."""
+        assert self._parser is not None
+        try:
+            renamed = await self._services.reader.renamed(self._parser, self._call, body, model)
+            self._release()
+            num_bytes = sum(map(len, renamed))
+            self._services.held.take(num_bytes)
+        except Refused:
+            if decision.ticket is not None and decision.tracks_response:  # it was counted where it does not go
+                self._services.director.on_end(decision.ticket, Ending.ERROR)
+            raise
+        self._num_bytes = num_bytes
+        return renamed
+
+    def _in_order(
+        self, head: Iterator[ProcessingResponse], body: Sequence[bytes], *, is_last: bool
+    ) -> Iterator[ProcessingResponse]:
+        """Headers, body, trailers: Envoy insists. The body is held until Envoy has taken it."""
+        yield from head
+        yield from ext_proc.request_body(body, is_last=is_last)
+        self._release()
+        if not is_last:
+            yield ext_proc.request_trailers()
 
     async def _pick(self, request: InferenceRequest) -> Decision:
         limit_s = self._services.limits.max_pick_s
@@ -278,7 +304,14 @@ class Exchange:
         is_followed, ticket = False, decision.ticket
         if ticket is not None and self._can_follow and has_reason_to_follow(request, decision):
             is_followed = True
-            followed = Followed(request=request, decision=decision, ticket=ticket, dialect=dialect)
+            followed = Followed(
+                path=request.path,
+                model=request.model,
+                is_grpc=request.is_grpc,
+                decision=decision,
+                ticket=ticket,
+                dialect=dialect,
+            )
             self._response = ResponsePhase(self._services.director, followed)
         elif ticket is not None and decision.tracks_response:
             # The gateway keeps responses to itself: what would be counted until the end is over now.
@@ -355,12 +388,3 @@ def _announced(headers: Mapping[str, str]) -> int:
     text = headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
-
-def _in_order(
-    head: Iterator[ProcessingResponse], body: Sequence[bytes], *, is_last: bool
-) -> Iterator[ProcessingResponse]:
-    """Headers, body, trailers: Envoy insists."""
-    yield from head
-    yield from ext_proc.request_body(body, is_last=is_last)
-    if not is_last:
-        yield ext_proc.request_trailers()

@@ -10,6 +10,7 @@ from weft.epp.request.parsers.json_body import (
     UNREADABLE,
     Content,
     decode_body,
+    decode_member,
     raw_text,
     rename_model,
 )
@@ -21,21 +22,22 @@ class Message(msgspec.Struct):
     """A turn of the conversation."""
 
     role: str = ""
-    content: str | list[msgspec.Raw] | None = None
+    content: msgspec.Raw = ABSENT  # a text, or a list of blocks
 
 
 class Body(msgspec.Struct):
     """What routing needs to know of it."""
 
     model: str | None = None
-    messages: list[Message] | None = None
-    system: str | list[msgspec.Raw] | None = None
+    messages: msgspec.Raw = ABSENT
+    system: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
     stream: bool | None = None
     max_tokens: int | None = None
 
 
 _body = msgspec.json.Decoder(Body)
+_messages = msgspec.json.Decoder(list[Message])
 COUNT_TOKENS: Final = "messages/count_tokens"
 
 
@@ -55,9 +57,10 @@ class AnthropicParser:
     def parse(self, call: Call) -> InferenceRequest:
         """Tools, the system's text, then each message."""
         body = decode_body(_body, call.body)
-        if not body.messages:
+        messages = decode_member(_messages, body.messages, "messages")
+        if not messages:
             raise malformed("messages must be a list with at least one message")
-        content = _content(body, body.messages)
+        content = _content(body, messages)
         # Tokens that are counted are not computed, and no cache will hold them.
         is_counted = call.path.endswith(COUNT_TOKENS)
         return replace(
@@ -78,13 +81,11 @@ class AnthropicParser:
 def _content(body: Body, messages: list[Message]) -> Content:
     content = Content()
     try:
-        content.add(raw_text(body.tools))
+        content.add_text(raw_text(body.tools))
         content.add(body.system)
         for turn in messages:
-            content.add(turn.role)
+            content.add_text(turn.role)
             content.add(turn.content)
-            if content.is_full:
-                break
     except UNREADABLE as err:
         raise malformed(f"content must be a text or a list of blocks: {err}") from err
     return content

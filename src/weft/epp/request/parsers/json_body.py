@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from weft.core.json_pieces import SLICE_BYTES, JsonPieces
 from weft.epp.request.parsers.parser import MAX_TOKEN_ID, malformed
-from weft.epp.request.values import Prompt
+from weft.epp.request.values import MAX_KEPT_TOKENS, Prompt, Refused
 
 T = TypeVar("T")
 
@@ -35,9 +36,13 @@ class Part(msgspec.Struct):
     """A piece of content. Whatever is not text counts by its bytes."""
 
     type: str = "text"
-    text: str | None = None
+    text: msgspec.Raw = ABSENT
 
 
+# What lists and objects become takes many times their bytes: nobody writes a conversation of so many
+# values, keys, objects and arrays. Lists of token ids are cut instead.
+MAX_PARTS: Final = 2**18
+_MAX_UNCOUNTED_BYTES: Final = 2**21
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
 
@@ -46,45 +51,86 @@ def decode_body(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
     """The body as the decoder's type; `Refused` with a sentence if it is not that."""
     if not body:
         raise malformed("the request has no body; a JSON object is expected")
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as err:
-        raise malformed(f"the body is not what this path takes: {err}") from err
-    except RecursionError as err:
-        raise malformed("the body is nested too deeply") from err
-    except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise malformed(f"the body is not valid JSON: {err}") from err
+    return _decode(decoder, body, "the body")
+
+
+def decode_member(decoder: "msgspec.json.Decoder[T]", raw: msgspec.Raw, name: str) -> T | None:
+    """A member that may hold a great many parts, which are counted before; None if it was not sent."""
+    if not is_given(raw):
+        return None
+    _check_parts(memoryview(raw), b",:[{", name)
+    return _decode(decoder, raw, name)
 
 
 def rename_model(body: bytes, model: str) -> bytes:
     """The body with another model. The other members keep their bytes and their order."""
+    _check_parts(memoryview(body), b":", "the body")
     members = decode_body(_members, body)
     members["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(members)
 
 
+def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes | msgspec.Raw, name: str) -> T:
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError as err:
+        raise malformed(f"{name} is not what this path takes: {err}") from err
+    except RecursionError as err:
+        raise malformed(f"{name} is nested too deeply") from err
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        raise malformed(f"{name} is not valid JSON: {err}") from err
+
+
+def _check_parts(view: memoryview, marks: bytes, name: str) -> None:
+    if len(view) <= _MAX_UNCOUNTED_BYTES:
+        return
+    pieces, num_parts = JsonPieces(), 0
+    for start in range(0, len(view), SLICE_BYTES):
+        _, bare = pieces.feed(bytes(view[start : start + SLICE_BYTES]))
+        num_parts += sum(map(bare.count, marks))
+        if num_parts > MAX_PARTS:
+            raise Refused(413, f"{name} has more than {MAX_PARTS} parts, which are too many to read")
+
+
 def to_prompts(raw: msgspec.Raw, name: str) -> tuple[Prompt, ...]:
     """Each prompt of a field that may hold one or several, as text or as token ids.
 
-    Of a long list only the beginning is decoded, and the rest counted by its commas.
+    Of what is long only the beginning is decoded, and the rest counted by its commas or its bytes.
     """
     view = memoryview(raw)
-    kind, decoder = _shape(view)
-    end = _cut(view, kind)
     try:
-        if end is None:
-            value: PromptField = decoder.decode(view)
-        else:
-            head = bytes(view[:end]).rstrip()
-            is_inside = kind == b"[" and not head.endswith(b"]")
-            value = decoder.decode(head + (b"]]" if is_inside else b"]"))
+        return _head_of_prompts(view, name)
     except UNREADABLE as err:
         raise malformed(f"{name} must be a text, token ids, or a list of either: {err}") from err
-    prompts = _to_prompts(value, name)
+
+
+def _head_of_prompts(view: memoryview, name: str) -> tuple[Prompt, ...]:
+    start, kind, decoder = _shape(view)
+    end = _cut(view, kind)
+    if decoder is _text or (kind == b'"' and end == 0):  # a text, or a first text that is long
+        text, num_left_out = read_text(view[start:])
+        return (Prompt(text=text, num_left_out=num_left_out),)
     if end is None:
-        return prompts
-    left_out = bytes(view[end:]).count(b",")
+        return _to_prompts(decoder.decode(view), name)
+    head = bytes(view[:end]).rstrip()
+    is_inside = kind == b"[" and not head.endswith(b"]")
+    prompts = _to_prompts(decoder.decode(head + (b"]]" if is_inside else b"]")), name)
+    left_out = (len(view) - end) // 4 if kind == b'"' else bytes(view[end:]).count(b",")
     return (*prompts[:-1], replace(prompts[-1], num_left_out=left_out))
+
+
+def read_text(view: memoryview) -> tuple[str, int]:
+    """A JSON string, as much of it as is compared; and how many tokens are left out, near enough."""
+    if len(view) <= _MAX_TEXT_BYTES:
+        return _text.decode(view), 0
+    end = _MAX_TEXT_BYTES
+    while True:
+        try:
+            return _text.decode(bytes(view[:end]) + b'"'), (len(view) - end) // 4
+        except UNREADABLE:  # a character or an escape was cut
+            end -= 1
+            if end < _MAX_TEXT_BYTES - _MAX_ESCAPE_BYTES:
+                raise
 
 
 def _to_prompts(value: PromptField, name: str) -> tuple[Prompt, ...]:
@@ -108,72 +154,93 @@ _many_ids = msgspec.json.Decoder(tuple[TokenIds, ...])
 _SHAPE: Final = re.compile(rb'(?:\[\s*)?(["\[]?)')
 # So much of a list is decoded: more than is compared of ids that are written densely.
 _MAX_LIST_BYTES: Final = 8 * 2**20
+_MAX_TEXT_BYTES: Final = 8 * 2**20  # a character may take four times as many
+_MAX_ESCAPE_BYTES: Final = 12
 _MAX_PROMPTS: Final = 1024
-_ITEM: Final = {
-    b"[": re.compile(rb"\](?=\s*,)"),
-    b'"': re.compile(rb'"(?:[^"\\]|\\.)*+"\s*(?=,)', re.DOTALL),
-}
+_LAST_OF_IDS: Final = re.compile(rb"\](?=\s*,)")
+_TEXT: Final = re.compile(rb'\s*+"(?:[^"\\]++|\\.)*+"\s*+(?=,)', re.DOTALL)
 
 
-def _shape(view: memoryview) -> tuple[bytes, "msgspec.json.Decoder[Any]"]:
-    """What a prompt field holds: text, texts, ids, or lists of ids; and what decodes that."""
+def _shape(view: memoryview) -> tuple[int, bytes, "msgspec.json.Decoder[Any]"]:
+    """What a prompt field holds: text, texts, ids, or lists of ids; where, and what decodes that."""
     if bytes(view[:1]) == b'"':
-        return b"text", _text
+        return 0, b"", _text
     found = _SHAPE.match(view)
-    first: bytes = found[1] if found else b""
+    assert found is not None
+    first: bytes = found[1]
     decoders: dict[bytes, msgspec.json.Decoder[Any]] = {b'"': _texts, b"[": _many_ids}
-    return first, decoders.get(first, _ids)
+    return found.start(1), first, decoders.get(first, _ids)
 
 
 def _cut(view: memoryview, kind: bytes) -> int | None:
-    """Where a list that is too long is cut: before a comma."""
+    """Where a list that is too long is cut: before a comma. 0: its first text is too long."""
+    if kind == b'"':
+        return _cut_texts(view)
     end = None
-    if len(view) > _MAX_LIST_BYTES and kind in {b"", b"["}:
+    if len(view) > _MAX_LIST_BYTES:
         end = bytes(view[:_MAX_LIST_BYTES]).rfind(b",")
         end = end if end > 0 else None
-    if (item := _ITEM.get(kind)) is not None:
-        ends = (found.end() for found in item.finditer(view, 1, end or len(view)))
+    if kind == b"[":
+        ends = (found.end() for found in _LAST_OF_IDS.finditer(view, 1, end or len(view)))
         end = next(islice(ends, _MAX_PROMPTS - 1, None), end)
     return end
 
 
+def _cut_texts(view: memoryview) -> int | None:
+    end = 0
+    for _ in range(_MAX_PROMPTS):
+        found = _TEXT.match(view, end + 1, _MAX_TEXT_BYTES)
+        if found is None:
+            return end if len(view) > _MAX_TEXT_BYTES else None
+        end = found.end()
+    return end
+
+
 class Content:
-    """Gathers what a conversation holds, in order: its text, and how many media stand in it."""
+    """Gathers what a conversation holds, in order: its text, as far as it is compared, and how many media."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._num_parts = 0
+        self._room = 4 * MAX_KEPT_TOKENS
+        self._num_left_out = 0  # tokens
         self.num_media = 0
 
-    @property
-    def is_full(self) -> bool:
-        """More than this is not compared: nobody writes a conversation of so many parts."""
-        return self._num_parts > _MAX_PARTS
-
-    def add(self, content: str | list[msgspec.Raw] | None) -> None:
+    def add(self, content: msgspec.Raw) -> None:
         """A message's content; what is not text stands as a hash of its bytes."""
-        self._num_parts += 1
-        if isinstance(content, str):
-            self._pieces.append(content)
+        if bytes(memoryview(content)[:1]) == b'"':
+            self._add_json(content)
             return
-        for raw in content or ():
-            self._num_parts += 1
-            if self.is_full:
-                return
-            part = _part.decode(raw)
-            if isinstance(part, str):
-                self._pieces.append(part)
-                continue
-            self.num_media += part.type in _MEDIA
-            self._pieces.append(raw_text(raw) if part.text is None else part.text)
+        for raw in decode_member(_parts, content, "content") or ():
+            self._add_part(raw)
+
+    def add_text(self, text: str, num_left_out: int = 0) -> None:
+        """So much of it as there is room for."""
+        num_chars = min(len(text), self._room)
+        self._pieces.append(text[:num_chars])
+        self._room -= num_chars
+        self._num_left_out += (len(text) - num_chars) // 4 + num_left_out
 
     def prompt(self) -> Prompt:
         """One prompt of everything that was added."""
-        return Prompt(text="".join(self._pieces))
+        return Prompt(text="".join(self._pieces), num_left_out=self._num_left_out)
+
+    def _add_json(self, text: msgspec.Raw) -> None:
+        self.add_text(*read_text(memoryview(text)))
+
+    def _add_part(self, raw: msgspec.Raw) -> None:
+        if bytes(memoryview(raw)[:1]) == b'"':
+            self._add_json(raw)
+            return
+        part = _part.decode(raw)
+        self.num_media += part.type in _MEDIA
+        if is_given(part.text):
+            self._add_json(part.text)
+        else:
+            self.add_text(raw_text(raw))
 
 
-_part = msgspec.json.Decoder(Part | str)
-_MAX_PARTS: Final = 2**17
+_part = msgspec.json.Decoder(Part)
+_parts = msgspec.json.Decoder(list[msgspec.Raw])
 # Types of parts that an encoder turns into embeddings, as OpenAI, Anthropic and vLLM name them.
 _MEDIA: Final = frozenset({
     "image", "image_url", "image_embeds", "image_pil", "input_image", "video", "video_url",

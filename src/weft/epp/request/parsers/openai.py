@@ -10,6 +10,7 @@ from weft.epp.request.parsers.json_body import (
     UNREADABLE,
     Content,
     decode_body,
+    decode_member,
     is_given,
     raw_text,
     rename_model,
@@ -27,26 +28,26 @@ class Message(msgspec.Struct):
 
     role: str = ""
     type: str = ""
-    content: str | list[msgspec.Raw] | None = None
+    content: msgspec.Raw = ABSENT  # a text, or a list of parts
     tool_calls: msgspec.Raw = ABSENT
     arguments: str | None = None
     output: msgspec.Raw = ABSENT
 
     def add_to(self, content: Content) -> None:
         """What the model is shown of it, near enough to compare prefixes."""
-        content.add(self.role or self.type)
+        content.add_text(self.role or self.type)
         content.add(self.content)
-        content.add(raw_text(self.tool_calls) + (self.arguments or "") + raw_text(self.output))
+        content.add_text(raw_text(self.tool_calls) + (self.arguments or "") + raw_text(self.output))
 
 
 class Body(msgspec.Struct):
     """What routing needs to know of any of these bodies; each path demands its own members."""
 
     model: str | None = None
-    messages: list[Message] | None = None
+    messages: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT
-    items: list[Message] | None = None
+    items: msgspec.Raw = ABSENT
     instructions: str | None = None
     tools: msgspec.Raw = ABSENT
     stream: bool | None = None
@@ -65,8 +66,7 @@ class Body(msgspec.Struct):
 
 
 _body = msgspec.json.Decoder(Body)
-_text = msgspec.json.Decoder(str)
-_items = msgspec.json.Decoder(list[Message])
+_messages = msgspec.json.Decoder(list[Message])
 
 
 class OpenAiParser:
@@ -133,9 +133,10 @@ _Prompts = tuple[tuple[Prompt, ...], int]
 
 def _chat(body: Body) -> _Prompts:
     """Tools, then each message."""
-    if not body.messages:
+    messages = decode_member(_messages, body.messages, "messages")
+    if not messages:
         raise malformed("messages must be a list with at least one message")
-    return _joined(body, body.messages)
+    return _joined(body, messages)
 
 
 def _prompts(path: str, body: Body) -> _Prompts:
@@ -146,7 +147,7 @@ def _prompts(path: str, body: Body) -> _Prompts:
             if not is_given(body.prompt):
                 raise malformed("prompt not found in request body")
             return to_prompts(body.prompt, "prompt"), 0
-        case "embeddings" if body.messages:
+        case "embeddings" if is_given(body.messages):
             return _chat(body)
         case "embeddings":
             if not is_given(body.input):
@@ -155,28 +156,26 @@ def _prompts(path: str, body: Body) -> _Prompts:
         case "responses":
             return _responses_prompt(body)
         case _:
-            if body.items is None:
+            items = decode_member(_messages, body.items, "items")
+            if items is None:
                 raise malformed("items not found in request body")
-            return _joined(body, body.items)
+            return _joined(body, items)
 
 
 def _responses_prompt(body: Body) -> _Prompts:
     if not is_given(body.input):
         raise malformed("input not found in request body")
     if bytes(memoryview(body.input)[:1]) == b'"':
-        text = decode_body(_text, bytes(memoryview(body.input)))
-        return _joined(body, [Message(role="user", content=text)])
-    return _joined(body, decode_body(_items, bytes(memoryview(body.input))))
+        return _joined(body, [Message(role="user", content=body.input)])
+    return _joined(body, decode_member(_messages, body.input, "input") or [])
 
 
 def _joined(body: Body, messages: list[Message]) -> _Prompts:
     content = Content()
-    content.add(raw_text(body.tools) + (body.instructions or ""))
+    content.add_text(raw_text(body.tools) + (body.instructions or ""))
     try:
         for message in messages:
             message.add_to(content)
-            if content.is_full:
-                break
     except UNREADABLE as err:
         raise malformed(f"content must be a text or a list of parts: {err}") from err
     return (content.prompt(),), content.num_media

@@ -7,6 +7,7 @@ import msgspec
 from weft.epp.request.parsers.json_body import (
     ABSENT,
     decode_body,
+    decode_member,
     is_given,
     raw_text,
     rename_model,
@@ -25,7 +26,7 @@ class VllmSampling(msgspec.Struct):
 class VllmFeatures(msgspec.Struct):
     """What stands at the placeholders among the ids: hashes of media, by modality."""
 
-    mm_hashes: dict[str, list[str | None]] = {}
+    mm_hashes: msgspec.Raw = ABSENT
 
 
 class VllmBody(msgspec.Struct):
@@ -50,16 +51,21 @@ class SglangBody(msgspec.Struct):
 
     text: msgspec.Raw = ABSENT
     input_ids: msgspec.Raw = ABSENT
-    sampling_params: SglangSampling | list[SglangSampling] | None = None
+    sampling_params: msgspec.Raw = ABSENT  # one, or a list
     stream: bool | None = None
-    extra_key: str | list[str] | None = None
+    extra_key: msgspec.Raw = ABSENT  # a text, or a list of them
     image_data: msgspec.Raw = ABSENT
     video_data: msgspec.Raw = ABSENT
     audio_data: msgspec.Raw = ABSENT
 
 
 _vllm_body = msgspec.json.Decoder(VllmBody)
+_hashes = msgspec.json.Decoder(dict[str, list[str | None]])
 _sglang_body = msgspec.json.Decoder(SglangBody)
+_sampling: "msgspec.json.Decoder[SglangSampling | list[SglangSampling]]" = msgspec.json.Decoder(
+    SglangSampling | list[SglangSampling]
+)
+_keys: "msgspec.json.Decoder[str | list[str]]" = msgspec.json.Decoder(str | list[str])
 
 
 class VllmHttpParser:
@@ -82,8 +88,9 @@ class VllmHttpParser:
         if len(prompts) != 1 or prompts[0].token_ids is None:
             raise malformed("token_ids must be a list with at least one token id")
         sampling = body.sampling_params
-        hashes = body.features.mm_hashes.values() if body.features else ()
-        media = [each or "" for of_modality in hashes for each in of_modality]
+        raw = body.features.mm_hashes if body.features else ABSENT
+        hashes = decode_member(_hashes, raw, "mm_hashes") or {}
+        media = [each or "" for of_modality in hashes.values() for each in of_modality]
         return replace(
             call.to_request(self.type),
             model=body.model or "",
@@ -122,10 +129,10 @@ class SglangHttpParser:
             prompts = to_prompts(body.text, "text")
         else:
             raise malformed("the body needs text or input_ids")
-        sampling = body.sampling_params
+        sampling = decode_member(_sampling, body.sampling_params, "sampling_params")
         if isinstance(sampling, list):
             sampling = sampling[0] if sampling else None
-        salt = "".join(body.extra_key or ())
+        salt = "".join(decode_member(_keys, body.extra_key, "extra_key") or ())
         media = [
             raw_text(raw)
             for raw in (body.image_data, body.video_data, body.audio_data)

@@ -6,11 +6,15 @@ from typing import Final
 from weft.core.lora import LORA_METADATA
 from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed, unscheduled
 from weft.epp.request.parsers.payload import first_message
-from weft.epp.request.values import InferenceRequest, Prompt
+from weft.epp.request.values import InferenceRequest, Prompt, Refused
 from weft.epp.request.vllm import SERVICE, read_embed, read_generate
+from weft.pb.vllm_engine_pb2 import EmbedRequest, GenerateRequest
+from weft.wire.message_bounds import MAX_PARTS, crowded_field
 
 GENERATE: Final = f"{SERVICE}/Generate"
 EMBED: Final = f"{SERVICE}/Embed"
+# An id of one byte takes four in memory; what is smaller than this is read, whatever is in it.
+_MAX_SURE_BYTES: Final = 2**25
 
 
 class VllmGrpcParser:
@@ -31,7 +35,12 @@ class VllmGrpcParser:
             return unscheduled(call, self.type)
         message = first_message(call)
         is_generate = call.path.endswith(GENERATE)
+        kind = GenerateRequest if is_generate else EmbedRequest
+        if (field := crowded_field(message, kind.DESCRIPTOR)) is not None:
+            raise Refused(413, f"{field} has more parts than {MAX_PARTS}, which are too many to read")
         asked = read_generate(message) if is_generate else read_embed(message)
+        if asked is None and len(message) > _MAX_SURE_BYTES:  # there may be no memory for it
+            raise Refused(413, "invalid gRPC payload: the message is too large to be read")
         if asked is None:
             what = "a GenerateRequest with tokenized or text"
             raise malformed(
