@@ -4,6 +4,7 @@
 is left to choose. Sizes are in tokens, blocks or bytes, as the name says.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,11 @@ from weft.core.defaults import (
     DEFAULT_MAX_NUM_SEQS,
     DEFAULT_STREAM_INTERVAL_MS,
 )
-from weft.core.types import PoolingKind
+from weft.core.errors import NotFound
+from weft.core.types import LoRARequest, PoolingKind
+
+_MAX_SHOWN = 64
+_MAX_LISTED = 20
 
 
 class LogprobsMode(StrEnum):
@@ -229,6 +234,17 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     def served_model_name(self) -> str:
         """The first of the names the model answers to."""
         return self.served_model_names[0]
+
+    def find_lora(self, name: str, loras: Mapping[str, LoRARequest]) -> LoRARequest | None:
+        """The adapter of that name among `loras`; None for the model itself; `NotFound` for no name here."""
+        if name in self.served_model_names:
+            return None
+        found = loras.get(name)
+        if found is None:
+            shown = name if len(name) <= _MAX_SHOWN else name[:_MAX_SHOWN] + "..."
+            known = ", ".join([*self.served_model_names, *loras][:_MAX_LISTED])
+            raise NotFound(f"The model {shown!a} does not exist; this server has {known}", "model")
+        return found
 
     def get_vocab_size(self) -> int:
         """`vocab_size`, under the name servers written for other engines call."""

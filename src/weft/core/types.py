@@ -10,8 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
-from weft.core.checks import INT32_MAX, INT64_MAX
-from weft.core.declare import Carried, Param
+from weft.core.declare import INT32_MAX, INT64_MAX, Carried, Param
 
 _PENALTY = Param(-2, 2)
 # Bodies ask for these in words of their own, or not at all; the client of a wire does them itself.

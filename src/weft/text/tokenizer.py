@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import tokenizers
 
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.panics import panics_as
+from weft.core.panics import panics_as, raise_panic
 from weft.text.detokenizer import Detokenizer, decode_all, decode_bytes, make_detokenizer
 from weft.text.frame import Encoded, Frame
 from weft.text.pieces import PieceRule, byte_by_char, read_rule
@@ -147,10 +147,13 @@ class Tokenizer:
         """Token ids of `text`, with the tokens that the model expects around it unless told not to."""
         _check_text(text)
         has_own = add_special_tokens and self._affixes is None
-        with panics_as(_refusal):
+        try:
             # A batch, though it is one: `encode` holds the interpreter's lock for the length of the text.
             # Fast is without offsets: half the time, and half the memory.
             [encoding] = self._library.encode_batch_fast([text], add_special_tokens=has_own)
+        except BaseException as error:
+            raise_panic(error, _refusal)
+            raise
         ids: list[int] = encoding.ids
         if add_special_tokens and self._affixes is not None:
             before, after = self._affixes

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from weft.core.hashing import pack_tokens
-from weft.epp.prefix.keys import Extra
+from weft.epp.prefix.keys import Extra, pack_tokens
 
 DEFAULT_TIER: Final = "gpu"
 _MASK: Final = (1 << 64) - 1

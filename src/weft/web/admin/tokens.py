@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from weft.core.checks import shown
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.core.validate import shown
 from weft.text.inputs import check_length
 from weft.text.tokenizer import Tokenizer
 from weft.web.chat.prompt import template_messages
