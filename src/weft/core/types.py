@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 
 from weft.core.declare import INT32_MAX, INT64_MAX, Carried, Param
+from weft.core.prompts import Prompt
 
 _PENALTY = Param(-2, 2)
 # Bodies ask for these in words of their own, or not at all; the client of a wire does them itself.
@@ -72,7 +73,7 @@ class TextPrompt(TypedDict, total=False):
     cache_salt: str
 
 
-PromptType = str | TextPrompt | TokensPrompt | list[int]
+PromptType = str | list[int] | TextPrompt | TokensPrompt | Prompt
 
 
 class StructuredOutputsParams(

@@ -180,6 +180,10 @@ class Tokenizer:
             return pieces[len(texts) - 1].fill(ids, max_tokens, side)
         return self._frame(len(texts)).fill(ids, max_tokens, side)
 
+    def with_special_tokens(self, token_ids: list[int]) -> list[int]:
+        """The ids of a text that was encoded in parts, with what the model expects around it."""
+        return self._frame(1).fill([token_ids], None, "left").ids
+
     def _frame(self, num_texts: int) -> Frame:
         if num_texts not in self._frame_by_num_texts:
             frame = Frame.of(self._library, is_pair=num_texts == 2)

@@ -11,7 +11,7 @@ from typing import Any
 from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.forms.arguments import Format, const, one_of, sequence
 from weft.text.parsers.forms.form import JsonArguments
-from weft.text.parsers.forms.harmony import THOUGHT_TAG, TURN_START
+from weft.text.parsers.forms.harmony import REASONING_TAG, TURN_START
 
 _NAME = "get_weather"
 _NUMBER = ":0"
@@ -120,5 +120,5 @@ def _start(family: ToolFamily, before: str, *, has_thoughts: bool) -> Format:
     if not has_thoughts:
         return const(before)
     if family.is_harmony:
-        return one_of([const(before), sequence(THOUGHT_TAG, const(TURN_START + before))])
+        return one_of([const(before), sequence(REASONING_TAG, const(TURN_START + before))])
     return one_of([const(space + before) for space in _SPACES])
