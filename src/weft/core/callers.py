@@ -1,6 +1,6 @@
 """Who may call: with which keys, and by which names of this server.
 
-Of keys only digests are retained, and comparing tells nobody how near a guess was. Names matter because
+Of keys only digests are retained, and comparing shows nobody how near a guess was. Names matter because
 a web page may have its own looked up as this machine's address: a browser then takes the page and the
 server for one site, and lets the page read every answer (DNS rebinding). What it cannot change is the
 name it calls by, which is in the header `Host`.
@@ -48,7 +48,7 @@ def bearer_key(header: bytes) -> bytes | None:
 class HostRule:
     """What `Host` may say of a server that listens on `bound`: an address, localhost, `bound`, or `allowed`.
 
-    A server that listens to other machines is known by names that nobody told it: there `checks` is
+    A server that listens to other machines is known by names that are not configured: there `checks` is
     False until some are allowed.
     """
 
@@ -74,7 +74,7 @@ class HostRule:
 
 
 def host_refusal(host: str) -> str:
-    """What to tell a caller whose name is not allowed."""
+    """The refusal of a name that is not allowed."""
     return f"Host {host[:100]!r} is not allowed: {HOST_ADVICE}"
 
 

@@ -69,7 +69,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     runner: Annotated[
         Literal["auto", "generate", "pooling"],
         Flag(
-            "Generate text, or pool hidden states: embed, classify, score; auto asks the model's files.",
+            "Generate text, or pool hidden states: embed, classify, score; auto follows the model's files.",
             "Model",
         ),
     ] = "auto"
@@ -172,7 +172,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = "raw_logprobs"
     structured_outputs_in_reasoning: Annotated[
-        bool, Flag("Let structured output rule a thought too, not its answer only.", "Model")
+        bool, Flag("Let structured output rule the reasoning too, not the answer only.", "Model")
     ] = False
     speculative_config: Annotated[
         str | dict[str, Any] | None,
@@ -192,13 +192,13 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     enable_lora: Annotated[
-        bool, Flag("Serve LoRA adapters too. Memory is kept free for them.", "Model")
+        bool, Flag("Serve LoRA adapters too. Memory is reserved for them.", "Model")
     ] = False
     max_loras: Annotated[
         int | None,
         Flag(
-            f"Most adapters that are loaded at once, {DEFAULT_MAX_LORAS} if unset; the one used "
-            "least lately gives way.",
+            f"Most adapters that are loaded at once, {DEFAULT_MAX_LORAS} if unset; the least "
+            "recently used one is unloaded.",
             "Model",
         ),
     ] = None
@@ -252,7 +252,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pooling model can be asked for, and how it embeds.
+    """The tasks of a pooling model, and how it embeds.
 
     `kinds` are the tasks, each with the hidden states it is made of. `dimensions` are the lengths an
     embedding of a matryoshka model may be cut to; none: any. `prompt` leads every text.
@@ -340,8 +340,8 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one engine runs with. `pooler_config` is None for a model that generates text.
 
-    `structured_outputs_in_reasoning` lets every grammar rule from the first token, thoughts included.
-    Without a `lora_config` there are no adapters. A stream tells its news at most once in
+    `structured_outputs_in_reasoning` lets every grammar rule from the first token, reasoning included.
+    Without a `lora_config` there are no adapters. A stream emits at most once in
     `stream_interval_ms`; with 0, after every step.
     """
 

@@ -1,4 +1,4 @@
-"""The one check of what a caller asked for; every edge uses it, so no wire can let more through than another.
+"""The one check of requests; every edge uses it, so no wire can let more through than another.
 
 `validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` both. All raise
 `BadRequest` with the field's name, what was given and what is allowed.
@@ -79,7 +79,7 @@ class Limits:
 
     @property
     def max_text_chars(self) -> int:
-        """Characters of a text that are cut into tokens at all, whatever is kept of them."""
+        """Characters of a text that are cut into tokens at all, whatever a cut leaves of them."""
         return max(MAX_SHORT_TEXT_CHARS, MAX_CHARS_PER_TOKEN * self.max_model_len)
 
 
@@ -232,7 +232,7 @@ def _check_lengths(params: SamplingParams, limits: Limits) -> None:
 
 
 def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
-    """Check how many prompt tokens are to be kept; -1 is as many as the context takes."""
+    """Check how many prompt tokens are to stay; -1 is as many as the context takes."""
     if num_tokens is None:
         return
     check_integer("truncate_prompt_tokens", num_tokens, -1, limits.max_model_len)
@@ -242,7 +242,7 @@ def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
         )
 
 
-# -- parameters that are None where nobody asks for them: name, value, all of them, limits -------
+# -- parameters that are None where they are not given: name, value, all of them, limits -------
 
 
 def _check_stops(name: str, stop: Any, params: SamplingParams, limits: Limits) -> None:

@@ -84,7 +84,7 @@ class SamplingFields(ParameterFields, frozen=True, kw_only=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream tells beside its news."""
+    """What a stream has beside its deltas."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None

@@ -1,4 +1,4 @@
-"""`RequestStream`: one request's sequence outputs, made into the `RequestOutput`s that its caller asked for.
+"""`RequestStream`: one request's sequence outputs, made into the `RequestOutput`s of its output kind.
 
 The engine's own outputs and those that come over gRPC are assembled here alike: text, stop strings,
 deltas, log-probabilities.
@@ -102,7 +102,7 @@ class RequestStream:
             self._num_cached_tokens = output.num_cached_tokens
         if output.prompt_logprobs is not None and self._prompt_logprobs is None:
             self._prompt_rows = self._prompt_rows or []
-            if not self._is_prompt_scored(self._prompt_rows):  # a server tells it with every answer
+            if not self._is_prompt_scored(self._prompt_rows):  # a server sends it with every answer
                 self._prompt_rows += output.prompt_logprobs
         answer = self._answers[output.index]
         if answer.has_ended:

@@ -150,13 +150,13 @@ def size_of(prompt: Prompt) -> tuple[int, int]:
 
 
 def read_tokenization(
-    kwargs: Mapping[str, Any], num_kept_by_params: int | None, limits: Limits
+    kwargs: Mapping[str, Any], num_by_params: int | None, limits: Limits
 ) -> Tokenization:
     """What the caller says of tokenising, in `tokenization_kwargs` and in the parameters."""
     rest = dict(kwargs)
     add_special_tokens = rest.pop("add_special_tokens", True)
     side = rest.pop("truncation_side", None)
-    num_kept = rest.pop("truncate_prompt_tokens", None)
+    num_left = rest.pop("truncate_prompt_tokens", None)
     if rest:
         raise BadRequest(
             "tokenization_kwargs",
@@ -167,16 +167,16 @@ def read_tokenization(
         raise BadRequest("add_special_tokens", "add_special_tokens must be true or false")
     if side is not None and side not in _SIDES:
         raise BadRequest("truncation_side", 'truncation_side must be "left" or "right"')
-    validate_truncation(num_kept, limits)
-    if None not in (num_kept, num_kept_by_params) and num_kept != num_kept_by_params:
+    validate_truncation(num_left, limits)
+    if None not in (num_left, num_by_params) and num_left != num_by_params:
         raise BadRequest(
             "truncate_prompt_tokens",
-            f"truncate_prompt_tokens is {num_kept} in tokenization_kwargs and {num_kept_by_params} "
+            f"truncate_prompt_tokens is {num_left} in tokenization_kwargs and {num_by_params} "
             "in sampling_params; give it once",
         )
-    if num_kept is None:
-        num_kept = num_kept_by_params
-    return Tokenization(add_special_tokens, num_kept, side)
+    if num_left is None:
+        num_left = num_by_params
+    return Tokenization(add_special_tokens, num_left, side)
 
 
 # -- tokens -----------------------------------------------------------------------------------
@@ -208,13 +208,13 @@ def encode_prompt(
     return truncated(token_ids, how.truncate_prompt_tokens, side, limits.max_model_len - 1)
 
 
-def truncated(token_ids: list[int], num_kept: int | None, side: str, most: int) -> list[int]:
+def truncated(token_ids: list[int], num_left: int | None, side: str, most: int) -> list[int]:
     """The ids that a cut leaves: None is no cut, -1 leaves as many as may be."""
-    if num_kept is None:
+    if num_left is None:
         return token_ids
-    if num_kept == -1:
-        num_kept = most
-    return token_ids[-num_kept:] if side == "left" else token_ids[:num_kept]
+    if num_left == -1:
+        num_left = most
+    return token_ids[-num_left:] if side == "left" else token_ids[:num_left]
 
 
 def fitting(text: str, how: Tokenization, side: str, tokenizer: Tokenizer, limits: Limits) -> str:

@@ -1,4 +1,4 @@
-"""Reads one answer from its start: thoughts, then text with calls in it.
+"""Reads one answer from its start: reasoning, then text with calls in it.
 
 What is no call after all is text, with its exact characters, as long as no call was announced. One that
 was stands: cut off, it keeps the arguments that came; broken, those that came before the break, with a
@@ -28,7 +28,7 @@ def make_parser(
     """The parser of one answer of a model of these families.
 
     `tools` as in a request: their schemas type what is not written as JSON. `starts_in_reasoning`:
-    whether the prompt left the thoughts open, or closed them; None if it says nothing.
+    whether the prompt left the reasoning open, or closed it; None if it says nothing.
     `num_earlier_calls` is where ids go on that count over the conversation. `end_markers` are special
     tokens that end a turn, where the text is decoded with special tokens: they are left out.
     """
@@ -41,7 +41,7 @@ def make_parser(
         reading = read_harmony(context, is_open=starts_in_reasoning)
     else:
         raise ConfigError(
-            "the harmony format holds thoughts and calls together: its parsers, openai_gptoss and "
+            "the harmony format holds reasoning and calls together: its parsers, openai_gptoss and "
             "openai, go with each other only"
         )
     return AnswerParser(context, reading, end_markers)
@@ -106,14 +106,14 @@ def read_answer(
     *,
     is_open: bool | None,
 ) -> Reading[None]:
-    """Thoughts, if the family has any and the prompt has not closed them; then text and calls."""
+    """Reasoning, if the family has any and the prompt has not closed it; then text and calls."""
     before, marker = "", None
     if reasoning is not None and is_open is not False:
         before, marker = yield from read_reasoning(context, reasoning, is_open=is_open)
     tags = () if reasoning is None else reasoning.answer_tags
     answer = _TextAndCalls(context, tool, tags)
     if marker is not None and not answer.knows(marker):
-        # It ends the thoughts of these models also where nobody looks for their calls.
+        # It ends the reasoning of these models also where nobody looks for their calls.
         context.collector.content(marker)
         marker = None
     yield from answer.read(before, marker)
@@ -122,7 +122,7 @@ def read_answer(
 def read_reasoning(
     context: ParseContext, family: ReasoningFamily, *, is_open: bool | None
 ) -> Reading[tuple[str, str | None]]:
-    """Read the thoughts. What it took of the answer: white space, and the mark of a call."""
+    """Read the reasoning. What it took of the answer: white space, and the mark of a call."""
     space = yield from context.buffer.skip_space()
     start = yield from context.buffer.take_any(Markers(family.starts))
     if start is not None:
@@ -217,7 +217,7 @@ class _TextAndCalls:
         try:
             yield from form.read(self._context)
         except Malformed:
-            # Nothing is kept of a call that was announced; of one that was not, everything is.
+            # Of a call that was announced nothing is content; of one that was not, everything is.
             collector.content(buffer.take_marked())
         buffer.take_marked()
         return ""

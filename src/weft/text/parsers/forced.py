@@ -24,7 +24,7 @@ def forced_calls_parser(
     end_markers: Sequence[str] = (),
     first_id: int | None = None,
 ) -> OutputParser:
-    """For `[{"name": ..., "parameters": {...}}, ...]`, behind thoughts if there are any.
+    """For `[{"name": ..., "parameters": {...}}, ...]`, behind reasoning if there is any.
 
     With `first_id`, ids of the form `functions.NAME:N` are made, counted from there.
     """
@@ -41,7 +41,7 @@ def named_call_parser(
     end_markers: Sequence[str] = (),
     first_id: int | None = None,
 ) -> OutputParser:
-    """For an answer that is, behind its thoughts, the arguments of one call of `name`."""
+    """For an answer that is, behind its reasoning, the arguments of one call of `name`."""
     context = ParseContext(TextBuffer(), PartCollector(first_id), {})
     reading = _read_named(context, name, reasoning, is_open=starts_in_reasoning)
     return AnswerParser(context, reading, end_markers)

@@ -60,7 +60,7 @@ class TextBuffer:
     """Text goes in at one end as it comes, and out at the other as it is understood.
 
     What stays inside while a reader waits is at most the start of a marker: readers that must hold
-    more take it and keep it themselves, so that no character is looked at again and again.
+    more take it and hold it themselves, so that no character is looked at again and again.
     """
 
     __slots__ = ("_at", "_marked", "_text", "is_ended")
@@ -187,7 +187,7 @@ class PartCollector:
         self._kind: type[Reasoning | Content | Arguments] = Content
 
     def reasoning(self, text: str) -> None:
-        """More thoughts."""
+        """More reasoning."""
         self._add(Reasoning, text)
 
     def content(self, text: str) -> None:

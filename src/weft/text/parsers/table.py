@@ -49,12 +49,12 @@ def choose_tool_parser(template_source: str) -> str | None:
 
 
 def choose_reasoning_parser(template_source: str) -> str | None:
-    """The family whose thoughts a chat template knows; None if there are none."""
+    """The family whose reasoning a chat template knows; None if there are none."""
     return _first_match(template_source, REASONING_PARSERS)
 
 
 def starts_in_reasoning(prompt_text: str, family: ReasoningFamily) -> bool | None:
-    """Whether a rendered prompt left the thoughts open (True) or closed them; None if neither."""
+    """Whether a rendered prompt left the reasoning open (True) or closed it; None if neither."""
     # Only what stands last counts: earlier turns and users' texts may hold these marks too.
     prompt = prompt_text.rstrip()
     if prompt.endswith(family.starts):

@@ -26,7 +26,7 @@ class ParseContext:
     schemas: Mapping[str, Mapping[str, Any]]
 
     def announce(self, name: str, call_id: str | None = None) -> None:
-        """Say that a call begins. From here on the text is no longer kept: it is not content."""
+        """Say that a call begins. From here on the text is no longer held: it is not content."""
         if not name:
             raise Malformed
         self.buffer.take_marked()
@@ -37,7 +37,7 @@ class Form(Protocol):
     """Reads the calls that begin where a family's opening marker ended.
 
     `Malformed` or `CutOff` where the text is not of the form. Until then the calls announced stand, and
-    what the buffer kept since the last of them was none.
+    what the buffer holds since the last of them was none.
     """
 
     def read(self, context: ParseContext) -> Reading[None]:
@@ -49,7 +49,7 @@ class Form(Protocol):
         ...
 
     def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
-        """How arguments of that schema are written, as `sample` is; None where it could not be kept to."""
+        """How arguments of that schema are written, as `sample` is; None where it could not be followed."""
         ...
 
 

@@ -26,7 +26,7 @@ _NAMED_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 def read_harmony(context: ParseContext, *, is_open: bool | None) -> Reading[None]:
-    """`analysis` is thoughts, a message to `functions.NAME` a call, everything else the answer."""
+    """`analysis` is reasoning, a message to `functions.NAME` a call, everything else the answer."""
     buffer = context.buffer
     header: str | None = f"{_CHANNEL}analysis" if is_open else ""
     if not is_open:
@@ -63,8 +63,8 @@ def _read_body(context: ParseContext, header: str) -> Reading[str | None]:
     if called is not None:
         return (yield from _read_call(context, called.group(1)))
     channel = _NAMED_CHANNEL.search(header)
-    is_thought = channel is not None and channel.group(1) == "analysis"
-    sink: Sink = context.collector.reasoning if is_thought else context.collector.content
+    is_reasoning = channel is not None and channel.group(1) == "analysis"
+    sink: Sink = context.collector.reasoning if is_reasoning else context.collector.content
     return (yield from context.buffer.until(_BODY_ENDS, sink))
 
 

@@ -58,7 +58,7 @@ class NamedCalls(JsonArguments):
 
 @dataclass(frozen=True, slots=True)
 class NamedOrJsonCalls(JsonArguments):
-    """Either form, told by the first character: a name, or the bracket that opens JSON."""
+    """Either form, decided by the first character: a name, or the bracket that opens JSON."""
 
     named: NamedCalls
     json: JsonCalls

@@ -40,7 +40,7 @@ class Tags:
     value_start: str = ""
     # The template writes values on lines of their own: one line break on each side is not the value's.
     is_padded: bool = False
-    # What the end of a key says of its value; for the others the parameter's schema is asked.
+    # What the end of a key says of its value; for the others the parameter's schema decides.
     kinds_by_key_end: Mapping[str, frozenset[str]] | None = None
 
 
@@ -130,7 +130,7 @@ class TaggedCalls:
     def _text(
         self, frame: "_Frame", schema: Mapping[str, Any], kinds: frozenset[str] = TEXT_KIND
     ) -> Format | None:
-        """A value that is written as it is; None where it would not be read back, or its schema not kept."""
+        """A value that is written as it is; None where it would not be read back, or its schema not followed."""
         values = values_of(schema)
         if values and is_plain(schema, "enum", "const"):
             texts = [value if isinstance(value, str) else json.dumps(value) for value in values]

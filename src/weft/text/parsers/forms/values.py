@@ -1,4 +1,4 @@
-"""Text that a model wrote for one parameter, as the JSON that the parameter's schema asks for."""
+"""Text that a model wrote for one parameter, as the JSON that the parameter's schema says."""
 
 import json
 from collections.abc import Mapping
