@@ -367,10 +367,6 @@ def _refuse_extra_args(name: str, given: Any, _params: SamplingParams, _limits: 
         raise BadRequest(name, f"{name} is not supported yet")
 
 
-def _check_structured(_name: str, given: Any, _params: SamplingParams, _limits: Limits) -> None:
-    validate_structured_outputs(given)
-
-
 _IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
     "stop": _check_stops,
     "logprob_token_ids": _check_scored_ids,
@@ -382,7 +378,7 @@ _IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
     "bad_words": _check_bad_words,
     "repetition_detection": _check_repetition,
     "extra_args": _refuse_extra_args,
-    "structured_outputs": _check_structured,
+    "structured_outputs": lambda _name, given, _params, _limits: validate_structured_outputs(given),
 }
 
 

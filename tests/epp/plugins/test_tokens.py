@@ -5,10 +5,10 @@ import pytest
 import weft.model.embedded
 from tests.epp.pools import bench, pool_of, request
 from weft.core.errors import ConfigError
+from weft.core.prompts import pack_tokens
 from weft.epp.config.decode import decode
 from weft.epp.plugins.producers.tokens import TokenParameters, pack
 from weft.epp.prefix.events import Stored
-from weft.epp.prefix.keys import pack_tokens
 from weft.epp.request.values import InferenceRequest, Prompt
 from weft.text.tokenizer import Tokenizer
 

@@ -12,11 +12,12 @@ from tests.busy import PATIENCE_S
 from tests.epp.pools import make_pool, until
 from tests.epp.prefix.test_precise import KEYS, make_index
 from weft.core.errors import ConfigError
+from weft.core.prompts import pack_tokens
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec
 from weft.epp.prefix.events import Cleared, Malformed, Removed, Stored, decode_batch
 from weft.epp.prefix.feed import EventFeed, Step
-from weft.epp.prefix.keys import chain_keys, pack_tokens
+from weft.epp.prefix.keys import chain_keys
 from weft.epp.prefix.zmq_events import ZmqHub, ZmqSubscriber
 
 TOKENS = [1, 2, 3, 4]

@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.epp.pools import around, cycle, parameters, pool_of, request
+from weft.core.prompts import pack_tokens
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
 from weft.epp.plugins.producers.precise_prefix import PreciseParameters, PrecisePrefixProducer
 from weft.epp.plugins.producers.tokens import TokenParameters, TokenProducer
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.events import Cleared, Removed, Stored
-from weft.epp.prefix.keys import XxhKeys, chain_keys, pack_tokens
+from weft.epp.prefix.keys import XxhKeys, chain_keys
 from weft.epp.prefix.precise import PreciseIndex
 
 KEYS = XxhKeys("")

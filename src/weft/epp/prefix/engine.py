@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import grpc
 
+from weft.core.prompts import pack_tokens
 from weft.epp.pool.endpoint import Load
 from weft.epp.prefix.events import Cleared, Event, Removed, Stored, block_hash, tier_of
-from weft.epp.prefix.keys import pack_tokens
 from weft.pb import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
 from weft.wire.ports import client_args
 

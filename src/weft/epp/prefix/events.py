@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from weft.epp.prefix.keys import Extra, pack_tokens
+from weft.core.prompts import pack_tokens
+from weft.epp.prefix.keys import Extra
 
 DEFAULT_TIER: Final = "gpu"
 _MASK: Final = (1 << 64) - 1

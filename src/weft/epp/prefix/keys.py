@@ -149,9 +149,3 @@ def chain_hashes(
         parent = digest(pack(digest(tokens[start : start + width]), parent))
         hashes.append(parent)
     return hashes
-
-
-def pack_tokens(token_ids: Sequence[int]) -> bytes:
-    """Token ids as little-endian uint32; raises `struct.error` for what is none."""
-    # struct, not array: 901 -> 386 µs for 100,000 ids.
-    return struct.pack(f"<{len(token_ids)}I", *token_ids)

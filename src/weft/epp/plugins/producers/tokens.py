@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from weft.core.errors import BadRequest, ConfigError
+from weft.core.prompts import pack_tokens
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
-from weft.epp.prefix.keys import pack_tokens
 from weft.epp.request.values import InferenceRequest, Prompt, Refused
 
 if TYPE_CHECKING:
