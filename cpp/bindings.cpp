@@ -9,7 +9,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <map>
 #include <tuple>
 
@@ -155,11 +154,10 @@ std::span<const float> row_of(const Row& row) {
     return {row.data(), row.size()};
 }
 
-// See `weft::Choice`; what is left out does nothing.
+// See `weft::Choice`, whose plain numbers are attributes of `numbers`.
 std::optional<int> choose(const Row& logits, const std::optional<Ints>& allowed, const Ints& forbidden,
                           const Ints& forbidden_ends, const Ints& biased, const Row& bias, const Ints& seen,
-                          const Ints& output, const std::array<float, 3>& penalties, double temperature,
-                          double min_p, int top_k, double top_p, std::uint64_t key) {
+                          const Ints& output, const nb::object& numbers) {
     weft::Choice choice;
     if (allowed) choice.allowed = span_of(*allowed);
     choice.forbidden = span_of(forbidden);
@@ -168,14 +166,9 @@ std::optional<int> choose(const Row& logits, const std::optional<Ints>& allowed,
     choice.bias = {bias.data(), bias.size()};
     choice.seen = span_of(seen);
     choice.output = span_of(output);
-    choice.repetition_penalty = penalties[0];
-    choice.frequency_penalty = penalties[1];
-    choice.presence_penalty = penalties[2];
-    choice.temperature = temperature;
-    choice.min_p = min_p;
-    choice.top_k = top_k;
-    choice.top_p = top_p;
-    choice.key = key;
+    choice.read_numbers([&](const char* name, auto& value) {
+        value = nb::cast<std::remove_reference_t<decltype(value)>>(numbers.attr(name));
+    });
     const std::span<const float> row = row_of(logits);
     const nb::gil_scoped_release release;
     return weft::choose(best_kernels(), row, choice);
@@ -344,8 +337,7 @@ NB_MODULE(_core, module) {
     module.def("choose", &choose, nb::arg("logits").noconvert(), nb::arg("allowed").noconvert().none(),
                nb::arg("forbidden").noconvert(), nb::arg("forbidden_ends").noconvert(),
                nb::arg("biased").noconvert(), nb::arg("bias").noconvert(), nb::arg("seen").noconvert(),
-               nb::arg("output").noconvert(), nb::arg("penalties"), nb::arg("temperature"), nb::arg("min_p"),
-               nb::arg("top_k"), nb::arg("top_p"), nb::arg("key"));
+               nb::arg("output").noconvert(), nb::arg("numbers"));
     module.def("score", &score, nb::arg("logits").noconvert(), nb::arg("given").noconvert(), nb::arg("num_best"));
     module.def("multiply_int8", &multiply_int8, nb::arg("path"), nb::arg("rows").noconvert(),
                nb::arg("weights").noconvert(), nb::arg("out").noconvert());

@@ -1,4 +1,4 @@
-"""Check what the other tools cannot: module length, file names, calls that execute data, stray text.
+"""Check what the other tools cannot: module length, file names, calls that execute data, stray text, words in names.
 
 Prints one line a finding, as `path:line: what`, and exits 1 if there are any.
 """
@@ -19,6 +19,8 @@ EXECUTING_CALLS = {"eval", "exec", "__import__"}
 EXECUTING_METHODS = {"recv_pyobj", "send_pyobj"}
 EXECUTING_KEYWORDS = {"allow_pickle", "trust_remote_code"}
 GENERATED = "src/weft/pb/"
+# Packages whose names are held to docs/glossary.md; the others follow.
+WORDED = ("core", "text", "schema", "model")
 LOCAL_PATHS = re.compile(r"(?<![\w.~}/])/(work|root|Users|home/\w+)/\w")
 
 
@@ -54,6 +56,39 @@ def _check_call(path: str, call: ast.Call) -> Iterator[str]:
             yield f"{path}:{call.lineno}: {keyword.arg} executes what it is given"
 
 
+def not_in_names(glossary: str) -> frozenset[str]:
+    """The words that the last section of the glossary lists."""
+    _, _, section = glossary.partition("## Not in names")
+    return frozenset(re.findall(r"`([a-z]+)`", section))
+
+
+def check_words(path: str, text: str, refused: frozenset[str]) -> Iterator[str]:
+    """Findings in the names that a module gives: its own, and of what it defines."""
+    names = [(1, Path(path).stem)]
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
+                names.append((node.lineno, name))
+            case ast.arg(arg=name):
+                names.append((node.lineno, name))
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                names.append((node.lineno, name))
+            case _:
+                pass
+    for line, name in names:
+        for word in sorted(set(words_of(name)) & refused):
+            yield f"{path}:{line}: {name} says {word!r}; docs/glossary.md has the field's word"
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name, whichever case joins them."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+
+
 def check_text(path: str, text: str) -> Iterator[str]:
     """Findings in any text file: paths of somebody's machine."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -67,6 +102,9 @@ def check_tree(root: Path) -> Iterator[str]:
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
+    glossary = root / "docs" / "glossary.md"
+    refused = not_in_names(glossary.read_text("utf-8") if glossary.is_file() else "")
+    worded = tuple(f"src/weft/{package}/" for package in WORDED)
     for path in sorted(set(listed.split("\0")) - {""}):
         file = root / path
         if path.startswith(GENERATED) or not file.is_file():
@@ -78,6 +116,8 @@ def check_tree(root: Path) -> Iterator[str]:
         yield from check_text(path, text)
         if path.endswith(".py"):
             yield from check_module(path, text)
+        if path.endswith(".py") and path.startswith(worded):
+            yield from check_words(path, text, refused)
 
 
 def package_sizes(root: Path) -> list[tuple[str, int]]:

@@ -39,7 +39,7 @@ from weft.web.served import Served
 
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 # Files that a request may run through: what it is today, and room for what only some machines run.
-BOUNDS = {"HTTP chat, streamed": 60, "gRPC Generate, streamed": 39}
+BOUNDS = {"HTTP chat, streamed": 52, "gRPC Generate, streamed": 31}
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30
 NUM_TOKENS = 8

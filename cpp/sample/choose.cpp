@@ -104,7 +104,7 @@ struct Draw {
         double floor = kNever;
         if (choice.min_p > 0.0) floor = best() + std::log(choice.min_p);
         if (choice.top_k > 0 && static_cast<std::size_t>(choice.top_k) < row.logits().size())
-            floor = std::max(floor, score_of(row.nth_largest(choice.top_k)));
+            floor = std::max(floor, score_of(row.nth_largest(static_cast<int>(choice.top_k))));
         return floor;
     }
 

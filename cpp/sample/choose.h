@@ -26,9 +26,22 @@ struct Choice {
     float presence_penalty = 0;
     double temperature = 0;  // 0: the best
     double min_p = 0;
-    int top_k = 0;
+    std::int64_t top_k = 0;
     double top_p = 1;
     std::uint64_t key = 0;  // of the noise
+
+    // The plain numbers, each by its name in Python: whoever fills them in from there repeats none.
+    template <class Read>
+    void read_numbers(const Read& read) {
+        read("repetition_penalty", repetition_penalty);
+        read("frequency_penalty", frequency_penalty);
+        read("presence_penalty", presence_penalty);
+        read("temperature", temperature);
+        read("min_p", min_p);
+        read("top_k", top_k);
+        read("top_p", top_p);
+        read("key", key);
+    }
 };
 
 // The token; nothing for a row that holds NaN or has no finite largest. Throws std::invalid_argument for

@@ -4,34 +4,50 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import msgspec
 import pytest
 
-import weft
 from weft.cli.options import SampleOptions
 from weft.core.declare import Carried
-from weft.core.params import NUMBERS, PARAMETERS
+from weft.core.params import IN_BODIES, NUMBERS, PARAMETERS
 from weft.core.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.schema.sampling import SamplingFields
 
-MAX_ARITHMETIC_FILES = 6
+# The declaration, what a choice is made of and its arithmetic, in C++ and as numpy has it.
+MAX_FILES = 5
 # OpenAI's and Anthropic's APIs have these in answers and in bodies of their own, and echo models read one.
 OF_OTHER_APIS = {"temperature", "top_p"}
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.parametrize("name", sorted({number.name for number in NUMBERS} - OF_OTHER_APIS))
 def test_a_number_stands_in_its_declaration_and_the_arithmetic_of_sampling(name: str):
-    """Nothing between them repeats it: no table, no body, no wire, no command."""
-    package = Path(weft.__file__).parent
-    sources = [path for path in package.rglob("*.py*") if path.suffix in {".py", ".pyi"}]
+    """Nothing between them repeats it: no table, no body, no wire, no command, no binding."""
+    sources = [path for path in ROOT.glob("src/weft/**/*.py*") if path.suffix in {".py", ".pyi"}]
+    sources += [path for path in ROOT.glob("cpp/**/*") if path.suffix in {".cpp", ".h"}]
     found = {
-        str(path.relative_to(package))
+        str(path.relative_to(ROOT))
         for path in sources
-        if "pb" not in path.parts and re.search(rf"\b{name}\b", path.read_text(encoding="utf-8"))
+        if not {"pb", "tests"} & set(path.parts)
+        and re.search(rf"\b{name}\b", path.read_text(encoding="utf-8"))
     }
-    arithmetic = {path for path in found if path.startswith(("engine/sampling/", "compute/"))}
-    assert found - arithmetic == {"core/types.py"}
-    assert len(arithmetic) <= MAX_ARITHMETIC_FILES, sorted(arithmetic)
+    declared = {"src/weft/core/types.py", "src/weft/compute/sampler.py", "cpp/sample/choose.h"}
+    assert declared <= found
+    arithmetic = found - declared
+    assert all(path.startswith(("src/weft/compute/", "cpp/sample/")) for path in arithmetic)
+    assert len(found) <= MAX_FILES, sorted(found)
+
+
+@pytest.mark.parametrize(
+    "number", [p for p in IN_BODIES if p.param.high is not None], ids=lambda p: p.name
+)
+def test_openapi_has_the_range_that_is_checked(number):
+    """Clients that are generated from it refuse what the server would; nobody writes the range again."""
+    fields = msgspec.json.schema(SamplingFields)["$defs"]["SamplingFields"]["properties"]
+    shape = next(kind for kind in fields[number.name]["anyOf"] if kind["type"] != "null")
+    low = "exclusiveMinimum" if number.param.above else "minimum"
+    assert (shape[low], shape["maximum"]) == (number.param.low, number.param.high)
 
 
 def test_every_parameter_is_in_the_table():

@@ -193,7 +193,7 @@ def test_a_marker_that_was_begun_is_completed():
                 "grammar_from_first_token": True,
             },
             {"end": "x"},
-            "rules the thought",
+            "rules the reasoning",
         ),
     ],
 )

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_tree import check_module, check_text, check_tree, package_sizes
+from tools.check_tree import (
+    ROOT,
+    check_module,
+    check_text,
+    check_tree,
+    check_words,
+    not_in_names,
+    package_sizes,
+)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +84,27 @@ def test_packages_are_told_by_size(tmp_path):
         directory.mkdir(parents=True)
         (directory / "module.py").write_text("x = 1\n" * num_lines)
     assert package_sizes(tmp_path) == [("b", 3), ("a", 1)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def tell_load(): pass",
+        "class ThoughtWatch: pass",
+        "self.num_told = 1",
+        "for news in (): pass",
+        "def f(asked): pass",
+    ],
+)
+def test_a_word_of_our_own_in_a_name_is_found(line: str):
+    """Whoever knows vLLM or llm-d is not to learn a dialect; the glossary lists what it was."""
+    refused = not_in_names((ROOT / "docs" / "glossary.md").read_text("utf-8"))
+    (finding,) = check_words("src/weft/core/a.py", f"x = 1\n{line}\n", refused)
+    assert finding.startswith("src/weft/core/a.py:2: ")
+
+
+def test_a_word_inside_another_is_left_alone():
+    """Names are compared word by word; what others named is theirs."""
+    refused = frozenset({"told", "ask", "tape"})
+    text = "task = mask = 1\nother.asked\ndef tapestry(): pass\n"
+    assert list(check_words("src/weft/core/a.py", text, refused)) == []

@@ -14,8 +14,7 @@ from weft.core.types import SamplingParams
 from weft.model.tokenizer import read_chat_template
 from weft.rpc.client import RpcClient
 from weft.text.chat import ChatTemplate
-from weft.text.strange_tokenizer import open_tokenizer
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer import Tokenizer, open_tokenizer
 
 PROMPT = "> "
 

@@ -17,8 +17,8 @@ from cyclopts import App, Parameter
 
 from weft.cli.epp_options import EppOptions, read_token
 from weft.cli.limits import raise_open_files
+from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, NotFound, Unavailable
-from weft.core.hosts import HostRule
 from weft.core.log import configure_logging
 from weft.core.terminal import say
 from weft.epp.build import open_picker

@@ -16,7 +16,7 @@ from weft.rpc.connection import Credentials
 from weft.rpc.fleet import Fleet
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
-from weft.text.strange_tokenizer import open_tokenizer
+from weft.text.tokenizer import open_tokenizer
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.state import ServerState

@@ -16,8 +16,8 @@ from weft.cli.flags import pick
 from weft.cli.limits import check_port, raise_open_files
 from weft.cli.options import ServeOptions
 from weft.cli.serving import Serving
+from weft.core.callers import is_loopback
 from weft.core.errors import ConfigError
-from weft.core.hosts import is_loopback
 from weft.core.log import configure_logging
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions

@@ -21,8 +21,8 @@ from weft.cli.limits import raise_open_files
 from weft.cli.up_binary import find_envoy
 from weft.cli.up_children import Child, ChildFailed
 from weft.cli.up_envoy import EnvoyPlan, envoy_config
+from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, Unavailable
-from weft.core.hosts import HostRule
 from weft.core.log import configure_logging
 
 T = TypeVar("T")

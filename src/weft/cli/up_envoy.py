@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weft.cli.up_replies import local_replies
-from weft.core.hosts import HOST_ADVICE
+from weft.core.callers import HOST_ADVICE
 
 _TYPE: Final = "type.googleapis.com/envoy."
 _DESTINATION: Final = "x-gateway-destination-endpoint"

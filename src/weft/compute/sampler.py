@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compute.runner import IntArray, Rows
-from weft.core.types import LogprobRow
+from weft.core.types import LogprobRow, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,16 @@ class Choice:
     top_k: int = 0
     top_p: float = 1.0
     key: int = 0
+
+
+def reads_seen(params: SamplingParams) -> bool:
+    """Whether a choice by these needs to know `seen`."""
+    return params.repetition_penalty != 1.0
+
+
+def reads_output(params: SamplingParams) -> bool:
+    """Whether a choice by these needs to know `output`."""
+    return bool(params.presence_penalty or params.frequency_penalty)
 
 
 @dataclass(frozen=True, slots=True)

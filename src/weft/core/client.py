@@ -142,9 +142,9 @@ class EngineClient(Protocol):
         Smaller `priority` runs sooner under the priority policy. `prompt_text` only fills
         `RequestOutput.prompt`.
 
-        A model that thinks before it answers gets its structured output after the thought, which
+        A model that reasons before it answers gets its structured output after the reasoning, which
         `reasoning_parser_kwargs={"end": "</think>"}` describes: `end` is the text, 1 to 64
-        characters, that the thought ends with, and no other key is known. `reasoning_ended` says
+        characters, that the reasoning ends with, and no other key is known. `reasoning_ended` says
         whether it did in the prompt; None looks whether the prompt's text ends with `end`, spaces
         aside. True, or neither argument, starts the constraint with the first token; False needs
         `end`. What follows `end` in its last token is not looked at.
@@ -252,7 +252,7 @@ class EngineClient(Protocol):
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """Yield the prefix cache's changes for ever, from `start_sequence_number` if it is still kept.
+        """Yield the prefix cache's changes for ever, from `start_sequence_number` if it is still retained.
 
         None starts with the next change. Sequence numbers show a gap when the start is too old.
         A subscriber that falls too far behind is ended with `Overloaded`.
@@ -260,7 +260,7 @@ class EngineClient(Protocol):
         _unsupported("subscribe_kv_events")
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """What the model can be asked for: "generate", "embed", ..."""
+        """The tasks of the model: "generate", "embed", ..."""
         ...
 
     # -- control ------------------------------------------------------------------------------
@@ -314,8 +314,8 @@ class EngineClient(Protocol):
 
         One that is there already, under the same name and path, stays as it is; `load_inplace` loads
         it again, and whatever was cached with the former one is found no more. When as many as may be
-        are loaded, the one that was used least lately gives way and is loaded again when it is asked
-        for; while all of them are in use, this waits. Raises NotFound or BadRequest.
+        are loaded, the least recently used one is unloaded, and loaded again when it is requested; while
+        all of them are in use, this waits. Raises NotFound or BadRequest.
         """
         _unsupported("add_lora")
 
@@ -328,16 +328,16 @@ class EngineClient(Protocol):
         _unsupported("list_loras")
 
     async def pin_lora(self, lora_id: int) -> bool:
-        """Let an adapter never give way to another. False if none has that `lora_int_id`."""
+        """Keep an adapter loaded whatever else is. False if none has that `lora_int_id`."""
         _unsupported("pin_lora")
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Tell the engine to stop: refuse new requests, let open ones finish for `timeout` s, abort the rest.
+        """Stop the engine: refuse new requests, let open ones finish for `timeout` s, abort the rest.
 
         Idempotent. None or 0 aborts at once. Returns at once; `wait_closed` waits for the end.
         """
         _unsupported("shutdown")
 
     async def wait_closed(self) -> None:
-        """Return when the engine is gone, after `shutdown` or its death."""
+        """Return when the engine has exited, after `shutdown` or its death."""
         ...

@@ -4,6 +4,7 @@
 is left to choose. Sizes are in tokens, blocks or bytes, as the name says.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,11 @@ from weft.core.defaults import (
     DEFAULT_MEMORY_SHARE,
     DEFAULT_STREAM_INTERVAL_MS,
 )
-from weft.core.types import PoolingKind
+from weft.core.errors import NotFound
+from weft.core.types import LoRARequest, PoolingKind
+
+_MAX_SHOWN = 64
+_MAX_LISTED = 20
 
 
 class LogprobsMode(StrEnum):
@@ -101,7 +106,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     runner: Annotated[
         Literal["auto", "generate", "pooling"],
         Flag(
-            "Generate text, or pool hidden states: embed, classify, score; auto asks the model's files.",
+            "Generate text, or pool hidden states: embed, classify, score; auto follows the model's files.",
             "Model",
         ),
     ] = "auto"
@@ -212,7 +217,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = "raw_logprobs"
     structured_outputs_in_reasoning: Annotated[
-        bool, Flag("Let structured output rule a thought too, not its answer only.", "Model")
+        bool, Flag("Let structured output rule the reasoning too, not the answer only.", "Model")
     ] = False
     speculative_config: Annotated[
         str | dict[str, Any] | None,
@@ -232,13 +237,13 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     enable_lora: Annotated[
-        bool, Flag("Serve LoRA adapters too. Memory is kept free for them.", "Model")
+        bool, Flag("Serve LoRA adapters too. Memory is reserved for them.", "Model")
     ] = False
     max_loras: Annotated[
         int | None,
         Flag(
-            f"Most adapters that are loaded at once, {DEFAULT_MAX_LORAS} if unset; the one used "
-            "least lately gives way.",
+            f"Most adapters that are loaded at once, {DEFAULT_MAX_LORAS} if unset; the least "
+            "recently used one is unloaded.",
             "Model",
         ),
     ] = None
@@ -276,13 +281,24 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The first of the names the model answers to."""
         return self.served_model_names[0]
 
+    def find_lora(self, name: str, loras: Mapping[str, LoRARequest]) -> LoRARequest | None:
+        """The adapter of that name among `loras`; None for the model itself; `NotFound` for no name here."""
+        if name in self.served_model_names:
+            return None
+        found = loras.get(name)
+        if found is None:
+            shown = name if len(name) <= _MAX_SHOWN else name[:_MAX_SHOWN] + "..."
+            known = ", ".join([*self.served_model_names, *loras][:_MAX_LISTED])
+            raise NotFound(f"The model {shown!a} does not exist; this server has {known}", "model")
+        return found
+
     def get_vocab_size(self) -> int:
         """`vocab_size`, under the name servers written for other engines call."""
         return self.vocab_size
 
 
 class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pooling model can be asked for, and how it embeds.
+    """The tasks of a pooling model, and how it embeds.
 
     `kinds` are the tasks, each with the hidden states it is made of. `dimensions` are the lengths an
     embedding of a matryoshka model may be cut to; none: any. `prompt` leads every text.
@@ -370,8 +386,8 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one engine runs with. `pooler_config` is None for a model that generates text.
 
-    `structured_outputs_in_reasoning` lets every grammar rule from the first token, thoughts included.
-    Without a `lora_config` there are no adapters. A stream tells its news at most once in
+    `structured_outputs_in_reasoning` lets every grammar rule from the first token, reasoning included.
+    Without a `lora_config` there are no adapters. A stream emits at most once in
     `stream_interval_ms`; with 0, after every step.
     """
 

@@ -10,6 +10,9 @@ from enum import Enum, auto
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
 
 class Carried(Enum):
     """How a message holds a parameter."""

@@ -1,4 +1,4 @@
-"""What `resolve` takes where the user says nothing; the command line tells it beside each flag."""
+"""What `resolve` takes where the user says nothing; the command line shows it beside each flag."""
 
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_MAX_NUM_SEQS = 128

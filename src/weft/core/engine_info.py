@@ -1,4 +1,4 @@
-"""`EngineInfo`: what an engine tells the servers before it, whatever it is made of."""
+"""`EngineInfo`: what an engine reports to the servers before it, whatever it is made of."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class EngineInfo:
 
     @classmethod
     def of(cls, config: EngineConfig) -> Self:
-        """What an engine with this configuration tells."""
+        """What an engine with this configuration reports."""
         cache, scheduler = config.cache_config, config.scheduler_config
         return cls(
             limits=Limits.of(config),
@@ -53,5 +53,5 @@ class EngineInfo:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """What the model can be asked for."""
+        """The tasks of the model."""
         return ("generate",) if self.pooler is None else self.pooler.tasks

@@ -4,16 +4,11 @@ A long answer with twenty of them a token is a hundred thousand small objects, w
 collector walks again and again; here they are a handful of arrays.
 """
 
-import asyncio
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from weft.core.types import Logprob, PositionLogprobs, RequestOutput
-
-# Each may hold twenty tokens and more: to write so many takes 5 to 10 ms.
-MANY_ROWS = 256
-T = TypeVar("T")
+from weft.core.types import Logprob, PositionLogprobs
 
 _UNKNOWN_RANK = 0  # ranks begin at 1
 
@@ -71,19 +66,3 @@ class FlatLogprobs(Sequence[Any]):
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]  # it grows
-
-
-def new_logprobs(*, is_flat: bool) -> list[Any] | FlatLogprobs:
-    """An empty list of positions, in the form that was asked for."""
-    return FlatLogprobs() if is_flat else []
-
-
-async def write_rows(num_rows: int, write: Callable[[], T]) -> T:
-    """What `write` returns: for many positions on a thread, so that the event loop turns meanwhile."""
-    return write() if num_rows <= MANY_ROWS else await asyncio.to_thread(write)
-
-
-def num_rows_of(output: RequestOutput) -> int:
-    """Positions of which there is something to write."""
-    answers = sum(len(answer.logprobs or ()) for answer in output.outputs)
-    return len(output.prompt_logprobs or ()) + answers

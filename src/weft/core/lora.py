@@ -1,10 +1,9 @@
 """The check of what a caller says of a LoRA adapter; every edge uses this one."""
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from weft.core.config import ModelConfig
-from weft.core.errors import BadRequest, NotFound
+from weft.core.errors import BadRequest
 from weft.core.types import LoRARequest
 
 # gRPC metadata that names the adapter of a request: the messages have no field for it.
@@ -13,8 +12,6 @@ LORA_METADATA: Final = "x-weft-lora-name"
 MAX_NAME_CHARS = 256
 MAX_PATH_CHARS = 4096
 _MAX_ID = 2**31 - 1
-_MAX_SHOWN = 64
-_MAX_LISTED = 20
 
 
 def validate_lora(request: LoRARequest, model: ModelConfig) -> None:
@@ -54,17 +51,3 @@ def validate_lora_name(name: object) -> None:
             f"lora_name must have 1 to {MAX_NAME_CHARS} printable ASCII characters, no comma among "
             "them and no space around them",
         )
-
-
-def find_lora(
-    name: str, base_names: Sequence[str], loras: Mapping[str, LoRARequest]
-) -> LoRARequest | None:
-    """The adapter of that name; None for the model itself; `NotFound` for a stranger's."""
-    if name in base_names:
-        return None
-    found = loras.get(name)
-    if found is None:
-        shown = name if len(name) <= _MAX_SHOWN else name[:_MAX_SHOWN] + "..."
-        known = ", ".join([*base_names, *loras][:_MAX_LISTED])
-        raise NotFound(f"The model {shown!a} does not exist; this server has {known}", "model")
-    return found

@@ -124,9 +124,9 @@ SERIES: Final = (
         "Generated tokens of a request's longest answer.",
     ),
     Series(
-        "request_params_n", Kind.HISTOGRAM, "Answers asked for.", buckets=_ANSWERS
+        "request_params_n", Kind.HISTOGRAM, "Answers requested (n).", buckets=_ANSWERS
     ),
-    Series("request_params_max_tokens", Kind.HISTOGRAM, "Tokens asked for, at most."),
+    Series("request_params_max_tokens", Kind.HISTOGRAM, "Most tokens requested (max_tokens)."),
     Series(
         "request_prefill_kv_computed_tokens",
         Kind.HISTOGRAM,

@@ -47,7 +47,7 @@ _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 class EngineMetrics:
     """The numbers of one engine; made by `Metrics.add_engine`. `clock` is monotonic, in seconds.
 
-    The engine behind another server tells neither load nor steps: then those series have no samples.
+    The engine behind another server reports neither load nor steps: then those series have no samples.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class EngineMetrics:
         self._lora_usage = lora_usage
 
     def take_step(self, stats: StepStats, load: EngineLoad) -> None:
-        """Take in what the engine told of a step."""
+        """Take in what the engine reported of a step."""
         self.stats = stats
         self.load = load
         if stats.num_computed_tokens:
@@ -250,10 +250,10 @@ def _older_names(version: str | None) -> dict[str, list[str]]:
     if version is None:
         return {}
     match = re.fullmatch(r"(\d{1,4})\.(\d{1,4})(?:\.\d{1,4})?", version)
-    asked = (int(match[1]), int(match[2])) if match else None
+    requested = (int(match[1]), int(match[2])) if match else None
     found: dict[str, list[str]] = {}
     for older in OLDER_NAMES:
-        if asked is not None and asked <= older.last_version:
+        if requested is not None and requested <= older.last_version:
             found.setdefault(older.current, []).append(older.name)
     if not found:
         last = max(older.last_version for older in OLDER_NAMES)

@@ -32,7 +32,7 @@ class ObservedRequest:
         params = request.params
         self._open = set(range(params.n))  # answers that have not ended
         self._silent = set(range(params.n))  # answers without a token
-        self.has_silent = True  # no property: it is asked at every token
+        self.has_silent = True  # no property: it is read at every token
         metrics.params_n.add(params.n)
         if params.max_tokens is not None:
             metrics.params_max_tokens.add(params.max_tokens)
@@ -64,7 +64,7 @@ class ObservedRequest:
 
 
 class RemoteRequest:
-    """The same for an engine that tells nothing but its outputs: tokens are counted from them."""
+    """The same for an engine that reports nothing but its outputs: tokens are counted from them."""
 
     def __init__(self, metrics: EngineMetrics, request: Request) -> None:
         self._metrics = metrics
@@ -93,7 +93,7 @@ class RemoteRequest:
             raise
 
     def take(self, output: RequestOutput) -> None:
-        """The server's news."""
+        """An output of the server."""
         observed = self._accepted()
         now = self._metrics.clock()
         is_delta = self._request.params.output_kind is OutputKind.DELTA

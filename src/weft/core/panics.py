@@ -14,8 +14,13 @@ def panics_as(make_error: Callable[[str], Exception]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # Every such library has a class of its own, and none exports it.
-        if type(error).__name__ != "PanicException":
-            raise
+        raise_panic(error, make_error)
+        raise
+
+
+def raise_panic(error: BaseException, make_error: Callable[[str], Exception]) -> None:
+    """The same where a block is entered for every request: for its `except BaseException`."""
+    # Every such library has a class of its own, and none exports it.
+    if type(error).__name__ == "PanicException":
         first_line, _, _ = str(error).partition("\n")
         raise make_error(first_line[:200]) from error

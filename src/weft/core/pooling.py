@@ -33,18 +33,20 @@ def validate_pooling(
     return msgspec.structs.replace(params, task=task)
 
 
-def _task(asked: object, offered: tuple[str, ...]) -> str:
+def _task(requested: object, offered: tuple[str, ...]) -> str:
     supported = f"this model supports {', '.join(offered)}"
-    if asked is None:
+    if requested is None:
         for task in _DEFAULT_TASKS:
             if task in offered:
                 return task
         raise BadRequest("task", f"task must be given; {supported}")
-    if isinstance(asked, str) and asked in _FORMER_TASKS:
-        raise BadRequest("task", f"task {asked} is now called {_FORMER_TASKS[asked]}; {supported}")
-    if not isinstance(asked, str) or asked not in offered:
-        raise BadRequest("task", f"task {ascii(asked)[:40]} is not supported; {supported}")
-    return asked
+    if isinstance(requested, str) and requested in _FORMER_TASKS:
+        raise BadRequest(
+            "task", f"task {requested} is now called {_FORMER_TASKS[requested]}; {supported}"
+        )
+    if not isinstance(requested, str) or requested not in offered:
+        raise BadRequest("task", f"task {ascii(requested)[:40]} is not supported; {supported}")
+    return requested
 
 
 def _check_fields(params: PoolingParams, task: str) -> None:

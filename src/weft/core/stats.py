@@ -1,4 +1,4 @@
-"""What an engine tells of its own work, for metrics and the log: counts and durations, no times of day.
+"""What an engine reports of its own work, for metrics and the log: counts and durations, no times of day.
 
 Clocks differ between processes, so the engine subtracts its own stamps and sends what is left.
 """
@@ -29,7 +29,7 @@ class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """The news since the last one, and counts since the engine started (`total_`).
+    """What is new since the last one, and counts since the engine started (`total_`).
 
     `num_computed_tokens` is the size of the step, 0 when there was none. `intervals` are the seconds
     between successive tokens of a sequence, each with how many sequences had just that.

@@ -1,4 +1,4 @@
-"""The check of what a caller asks an answer to look like; no grammar is built here, only measured.
+"""The check of constraints on what an answer looks like; no grammar is built here, only measured.
 
 What is in bounds here may still be no grammar: building it, in bounds of time, is the engine's affair.
 """
@@ -22,17 +22,17 @@ MAX_WHITESPACE_CHARS = 256
 _REPEATS = re.compile(r"(?<!\\)\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 
 
-def validate_structured_outputs(asked: object) -> None:
+def validate_structured_outputs(params: object) -> None:
     """Raise `BadRequest`, named after the constraint, unless exactly one is given and in bounds."""
-    if asked is None:
+    if params is None:
         return
-    if not isinstance(asked, StructuredOutputsParams):
+    if not isinstance(params, StructuredOutputsParams):
         raise BadRequest(
             "structured_outputs",
-            f"structured_outputs must be StructuredOutputsParams, got a {type(asked).__name__}",
+            f"structured_outputs must be StructuredOutputsParams, got a {type(params).__name__}",
         )
-    kind = kind_of(asked)
-    value = getattr(asked, kind)
+    kind = kind_of(params)
+    value = getattr(params, kind)
     match kind:
         case "json":
             schema_of(value)
@@ -46,12 +46,12 @@ def validate_structured_outputs(asked: object) -> None:
             _check_choice(value)
         case _:
             _check_tag(value)
-    _check_whitespace(kind, asked.whitespace_pattern)
+    _check_whitespace(kind, params.whitespace_pattern)
 
 
-def kind_of(asked: StructuredOutputsParams) -> str:
+def kind_of(params: StructuredOutputsParams) -> str:
     """The one constraint that is given."""
-    given = [kind for kind in KINDS if getattr(asked, kind) is not None]
+    given = [kind for kind in KINDS if getattr(params, kind) is not None]
     if len(given) != 1:
         raise BadRequest(
             "structured_outputs",

@@ -1,4 +1,4 @@
-"""`Tally`: a histogram as plain numbers, made into Prometheus samples when somebody asks."""
+"""`Tally`: a histogram as plain numbers, made into Prometheus samples when they are scraped."""
 
 from bisect import bisect_left
 from functools import cache

@@ -7,13 +7,13 @@ get every character as it is.
 import sys
 from typing import TextIO
 
-_KEPT = "\n\t"
+_UNCHANGED = "\n\t"
 _PICTURES = 0x2400  # of the control characters, in their order
 _UNKNOWN = "\ufffd"
 
 
 def _shown_by_code() -> dict[int, str]:
-    shown = {code: chr(_PICTURES + code) for code in range(0x20) if chr(code) not in _KEPT}
+    shown = {code: chr(_PICTURES + code) for code in range(0x20) if chr(code) not in _UNCHANGED}
     shown[ord("\r")] = (
         ""  # texts of Windows end their lines with it, and alone it goes back to write over
     )

@@ -1,4 +1,4 @@
-"""Values that cross layers: what a caller asks for and what comes back.
+"""Values that cross layers: requests and outputs.
 
 All are frozen msgspec Structs, so that the same value serves Python callers and the wire between
 processes. Token ids are plain ints, times are seconds, log-probabilities are natural logarithms.
@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
-from weft.core.checks import INT32_MAX, INT64_MAX
-from weft.core.declare import Carried, Param
+from weft.core.declare import INT32_MAX, INT64_MAX, Carried, Param
+from weft.core.prompts import Prompt
 
 _PENALTY = Param(-2, 2)
 # Bodies ask for these in words of their own, or not at all; the client of a wire does them itself.
@@ -73,7 +73,7 @@ class TextPrompt(TypedDict, total=False):
     cache_salt: str
 
 
-PromptType = str | TextPrompt | TokensPrompt | list[int]
+PromptType = str | list[int] | TextPrompt | TokensPrompt | Prompt
 
 
 class StructuredOutputsParams(
@@ -113,17 +113,17 @@ class RepetitionDetectionParams(
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to choose tokens and when to stop. Ranges are checked by `weft.core.validate`.
 
-    `None` means "not asked for". `max_tokens=None` fills the context. `temperature` below 1e-5 is
-    greedy. `top_k` 0 or -1 is off. `logprobs`/`prompt_logprobs` -1 asks for the whole vocabulary.
+    `None` means "not requested". `max_tokens=None` fills the context. `temperature` below 1e-5 is
+    greedy. `top_k` 0 or -1 is off. `logprobs`/`prompt_logprobs` -1 is the whole vocabulary.
     `logprob_token_ids` are scored beside the sampled token, in place of the most likely ones.
-    `flat_logprobs` asks for them as `weft.core.logprobs.FlatLogprobs`, of few objects, not as lists.
+    `flat_logprobs` gives them as `weft.core.logprobs.FlatLogprobs`, of few objects, not as lists.
 
     What may be sampled is narrowed by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
     `min_tokens`; one that would leave nothing is passed over at that token. With `structured_outputs`,
-    `ignore_eos` keeps the answer going only while the constraint allows more. After a thought (see
+    `ignore_eos` keeps the answer going only while the constraint allows more. After reasoning (see
     `EngineClient.generate`) the constraint begins behind it, or with `grammar_from_first_token` at once.
-    A thought that has taken `thinking_token_budget` tokens is ended: the text that ends it comes next,
-    token by token, whatever else is asked. -1 is no budget.
+    Reasoning that has taken `thinking_token_budget` tokens is ended: the text that ends it comes next,
+    token by token, whatever else is requested. -1 is no budget.
     """
 
     n: int = 1
@@ -389,7 +389,7 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What `generate` yields: the news of every answer of one request.
+    """What `generate` yields: the new part of every answer of one request, or all of it.
 
     `prompt_logprobs[0]` is None (nothing precedes the first token). `num_cached_tokens` counts the
     prompt tokens taken from the prefix cache when the request first ran.
@@ -412,7 +412,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What `encode` yields, once: numbers, row after row.
 
-    `shape` is (numbers,), or (tokens, numbers) for the tasks that tell something of every token. An
+    `shape` is (numbers,), or (tokens, numbers) for the tasks with a result for every token. An
     aborted request has no numbers, and the shape (0,).
     """
 

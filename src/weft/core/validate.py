@@ -1,4 +1,4 @@
-"""The one check of what a caller asked for; every edge uses it, so no wire can let more through than another.
+"""The one check of requests; every edge uses it, so no wire can let more through than another.
 
 `validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` both. All raise
 `BadRequest` with the field's name, what was given and what is allowed.
@@ -6,16 +6,16 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import msgspec
 
-from weft.core.checks import INT32_MAX, check_integer, check_label, check_number, shown
 from weft.core.config import EngineConfig
+from weft.core.declare import INT32_MAX
 from weft.core.errors import BadRequest, ContextLengthExceeded, Key
-from weft.core.params import BOOLEANS, INTEGERS, NUMBERS, WIDE, Parameter
+from weft.core.params import BOOLEANS, INTEGERS, NUMBERS, WIDE
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import OutputKind, RepetitionDetectionParams, SamplingParams
 
@@ -42,6 +42,7 @@ MAX_CHARS_PER_TOKEN = 16
 MAX_SHORT_TEXT_CHARS = 2**18
 # They are made, sent and written at once: so many in 20 to 40 ms.
 MAX_PROMPT_SCORES = 2**18
+MAX_LABEL_CHARS = 256
 # As many places behind every token are compared with it.
 MAX_PATTERN_SIZE = 1024
 
@@ -78,7 +79,7 @@ class Limits:
 
     @property
     def max_text_chars(self) -> int:
-        """Characters of a text that are cut into tokens at all, whatever is kept of them."""
+        """Characters of a text that are cut into tokens at all, whatever a cut leaves of them."""
         return max(MAX_SHORT_TEXT_CHARS, MAX_CHARS_PER_TOKEN * self.max_model_len)
 
 
@@ -89,19 +90,10 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
     _check_types(params)
     _check_ranges(params, limits)
     _check_lengths(params, limits)
-    _check_stops(params, limits)
-    _check_logprob_token_ids(params, limits)
-    _check_logprobs("prompt_logprobs", params.prompt_logprobs, "prompt", limits)
-    _check_id_list("stop_token_ids", params.stop_token_ids, limits)
-    _check_id_list("allowed_token_ids", params.allowed_token_ids, limits)
-    if params.allowed_token_ids is not None and not params.allowed_token_ids:
-        raise BadRequest("allowed_token_ids", "allowed_token_ids is not None and empty!")
-    _check_logit_bias(params.logit_bias, limits)
-    _check_bad_words(params.bad_words)
-    _check_repetition(params.repetition_detection)
-    if params.extra_args:
-        raise BadRequest("extra_args", "extra_args is not supported yet")
-    validate_structured_outputs(params.structured_outputs)
+    for name, check in _IF_GIVEN.items():
+        value = getattr(params, name)
+        if value is not None:
+            check(name, value, params, limits)
 
 
 def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 1) -> None:
@@ -215,16 +207,13 @@ def _check_types(params: SamplingParams) -> None:
 def _check_ranges(params: SamplingParams, limits: Limits) -> None:
     check_integer("n", params.n, 1, limits.max_n)
     for number in NUMBERS:
-        _check_number(number, getattr(params, number.name))
+        low, high = number.param.low, number.param.high
+        value = getattr(params, number.name)
+        check_number(number.name, value, low, high, above=number.param.above)
     for integer in INTEGERS:
         value = getattr(params, integer.name)
         if value is not None or not integer.is_optional:
             check_integer(integer.name, value, integer.param.low, integer.param.high)
-
-
-def _check_number(number: Parameter, value: Any) -> None:
-    low, high = number.param.low, number.param.high
-    check_number(number.name, value, low, high, above=number.param.above)
 
 
 def _check_lengths(params: SamplingParams, limits: Limits) -> None:
@@ -243,7 +232,7 @@ def _check_lengths(params: SamplingParams, limits: Limits) -> None:
 
 
 def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
-    """Check how many prompt tokens are to be kept; -1 is as many as the context takes."""
+    """Check how many prompt tokens are to stay; -1 is as many as the context takes."""
     if num_tokens is None:
         return
     check_integer("truncate_prompt_tokens", num_tokens, -1, limits.max_model_len)
@@ -253,92 +242,47 @@ def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
         )
 
 
-def _check_stops(params: SamplingParams, limits: Limits) -> None:
-    stop = params.stop
-    if stop is None:
-        return
+# -- parameters that are None where they are not given: name, value, all of them, limits -------
+
+
+def _check_stops(name: str, stop: Any, params: SamplingParams, limits: Limits) -> None:
     if not isinstance(stop, str | list | tuple):
-        raise BadRequest("stop", f"stop must be a string or a list of strings, got {shown(stop)}")
+        raise BadRequest(name, f"stop must be a string or a list of strings, got {shown(stop)}")
     strings = params.stop_strings
     if len(strings) > limits.max_stop_strings:
         raise BadRequest(
-            "stop", f"stop takes at most {limits.max_stop_strings} strings, got {len(strings)}"
+            name, f"stop takes at most {limits.max_stop_strings} strings, got {len(strings)}"
         )
     for string in strings:
         if not isinstance(string, str):
-            raise BadRequest("stop", f"stop must hold strings, got {shown(string)}")
+            raise BadRequest(name, f"stop must hold strings, got {shown(string)}")
         if not 1 <= len(string) <= limits.max_stop_chars:
             raise BadRequest(
-                "stop",
+                name,
                 f"each stop string must have 1 to {limits.max_stop_chars} characters, "
                 f"got one of {len(string)}",
             )
     if strings and not params.detokenize:
-        raise BadRequest("stop", "stop strings are searched in text; set detokenize to true")
+        raise BadRequest(name, "stop strings are searched in text; set detokenize to true")
 
 
-def _check_logprob_token_ids(params: SamplingParams, limits: Limits) -> None:
-    token_ids = params.logprob_token_ids
-    if token_ids is None:
-        _check_logprobs("logprobs", params.logprobs, "sample", limits)
-        return
-    _check_id_list("logprob_token_ids", token_ids, limits)
+def _check_scored_ids(name: str, token_ids: Any, params: SamplingParams, limits: Limits) -> None:
+    _check_id_list(name, token_ids, params, limits)
     if not 1 <= len(set(token_ids)) == len(token_ids) <= MAX_LOGPROB_TOKEN_IDS:
         raise BadRequest(
-            "logprob_token_ids",
-            f"logprob_token_ids takes 1 to {MAX_LOGPROB_TOKEN_IDS} different ids, "
-            f"got {len(token_ids)}",
+            name, f"{name} takes 1 to {MAX_LOGPROB_TOKEN_IDS} different ids, got {len(token_ids)}"
         )
     if params.logprobs is not None and params.logprobs != len(token_ids):
         raise BadRequest(
             "logprobs",
-            f"logprobs must equal the {len(token_ids)} logprob_token_ids where both are given, "
+            f"logprobs must equal the {len(token_ids)} {name} where both are given, "
             f"got {shown(params.logprobs)}",
         )
 
 
-def _check_bad_words(bad_words: object) -> None:
-    if bad_words is None:
-        return
-    if not isinstance(bad_words, list | tuple):
-        raise BadRequest(
-            "bad_words", f"bad_words must be a list of strings, got {shown(bad_words)}"
-        )
-    if len(bad_words) > MAX_BAD_WORDS:
-        raise BadRequest(
-            "bad_words", f"bad_words takes at most {MAX_BAD_WORDS} strings, got {len(bad_words)}"
-        )
-    for word in bad_words:
-        if not isinstance(word, str):
-            raise BadRequest("bad_words", f"bad_words must hold strings, got {shown(word)}")
-        if not (word.strip() and len(word) <= MAX_BAD_WORD_CHARS):
-            raise BadRequest(
-                "bad_words",
-                f"each of bad_words must have 1 to {MAX_BAD_WORD_CHARS} characters that are not all "
-                f"spaces, got {shown(word)}",
-            )
-
-
-def _check_repetition(asked: object) -> None:
-    if asked is None:
-        return
-    name = "repetition_detection"
-    if not isinstance(asked, RepetitionDetectionParams):
-        raise BadRequest(name, f"{name} must be RepetitionDetectionParams, got {shown(asked)}")
-    check_integer("max_pattern_size", asked.max_pattern_size, 0, MAX_PATTERN_SIZE)
-    check_integer("min_pattern_size", asked.min_pattern_size, 0, MAX_PATTERN_SIZE)
-    if asked.min_pattern_size > asked.max_pattern_size:
-        raise BadRequest(
-            "min_pattern_size",
-            f"min_pattern_size must be at most max_pattern_size ({asked.max_pattern_size}), "
-            f"got {asked.min_pattern_size}",
-        )
-    lowest = 2 if asked.max_pattern_size else 0
-    check_integer("min_count", asked.min_count, lowest, INT32_MAX)
-
-
-def _check_logprobs(name: str, value: int | None, kind: str, limits: Limits) -> None:
-    if value is None or isinstance(value, bool):
+def _check_logprobs(name: str, value: Any, params: SamplingParams, limits: Limits) -> None:
+    is_of_output = name == "logprobs"
+    if isinstance(value, bool) or (is_of_output and params.logprob_token_ids is not None):
         return
     check_integer(name, value, -1, INT32_MAX)
     wanted = limits.vocab_size if value == -1 else value
@@ -346,14 +290,13 @@ def _check_logprobs(name: str, value: int | None, kind: str, limits: Limits) -> 
     if wanted > allowed:
         raise BadRequest(
             name,
-            f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: {allowed}",
+            f"Requested {'sample' if is_of_output else 'prompt'} logprobs of {wanted}, "
+            f"which is greater than max allowed: {allowed}",
             value,
         )
 
 
-def _check_id_list(name: str, token_ids: object, limits: Limits) -> None:
-    if token_ids is None:
-        return
+def _check_id_list(name: str, token_ids: Any, _params: SamplingParams, limits: Limits) -> None:
     if not isinstance(token_ids, list | tuple):
         raise BadRequest(name, f"{name} must be a list of token ids, got {shown(token_ids)}")
     if len(token_ids) > limits.vocab_size:
@@ -363,39 +306,22 @@ def _check_id_list(name: str, token_ids: object, limits: Limits) -> None:
     _check_token_ids(name, token_ids, limits)
 
 
-def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> None:
-    """Only true ints pass: a bool, a float or a numpy scalar would change meaning on the wire."""
+def _check_allowed(name: str, token_ids: Any, params: SamplingParams, limits: Limits) -> None:
+    _check_id_list(name, token_ids, params, limits)
     if not token_ids:
-        return
-    if set(map(type, token_ids)) != {int}:
-        wrong = next(token_id for token_id in token_ids if type(token_id) is not int)
-        raise BadRequest(name, f"{name} must hold integers, got {shown(wrong)}")
-    # A negative id would wrap around and edit another token's row in silence.
-    for token_id in (min(token_ids), max(token_ids)):
-        if not 0 <= token_id < limits.vocab_size:
-            raise BadRequest(
-                name,
-                f"{name} must be in the vocabulary, 0 to {limits.vocab_size - 1}, "
-                f"got {shown(token_id)}",
-                token_id,
-            )
+        raise BadRequest(name, f"{name} is not None and empty!")
 
 
-def _check_logit_bias(logit_bias: object, limits: Limits) -> None:
-    if logit_bias is None:
-        return
-    if not isinstance(logit_bias, dict):
+def _check_logit_bias(name: str, bias: Any, _params: SamplingParams, limits: Limits) -> None:
+    if not isinstance(bias, dict):
+        raise BadRequest(name, f"{name} must map token ids to numbers, got {shown(bias)}")
+    if len(bias) > limits.max_logit_bias:
         raise BadRequest(
-            "logit_bias", f"logit_bias must map token ids to numbers, got {shown(logit_bias)}"
+            name, f"{name} takes at most {limits.max_logit_bias} entries, got {len(bias)}"
         )
-    if len(logit_bias) > limits.max_logit_bias:
-        raise BadRequest(
-            "logit_bias",
-            f"logit_bias takes at most {limits.max_logit_bias} entries, got {len(logit_bias)}",
-        )
-    _check_token_ids("logit_bias", [_bias_id(key) for key in logit_bias], limits)
-    for value in logit_bias.values():
-        check_number("logit_bias", value, -sys.float_info.max, sys.float_info.max)
+    _check_token_ids(name, [_bias_id(key) for key in bias], limits)
+    for value in bias.values():
+        check_number(name, value, -sys.float_info.max, sys.float_info.max)
 
 
 def _bias_id(key: object) -> object:
@@ -403,6 +329,57 @@ def _bias_id(key: object) -> object:
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 19:
         return int(key)
     return key
+
+
+def _check_bad_words(name: str, words: Any, _params: SamplingParams, _limits: Limits) -> None:
+    if not isinstance(words, list | tuple):
+        raise BadRequest(name, f"{name} must be a list of strings, got {shown(words)}")
+    if len(words) > MAX_BAD_WORDS:
+        raise BadRequest(name, f"{name} takes at most {MAX_BAD_WORDS} strings, got {len(words)}")
+    for word in words:
+        if not isinstance(word, str):
+            raise BadRequest(name, f"{name} must hold strings, got {shown(word)}")
+        if not (word.strip() and len(word) <= MAX_BAD_WORD_CHARS):
+            raise BadRequest(
+                name,
+                f"each of {name} must have 1 to {MAX_BAD_WORD_CHARS} characters that are not all "
+                f"spaces, got {shown(word)}",
+            )
+
+
+def _check_repetition(name: str, given: Any, _params: SamplingParams, _limits: Limits) -> None:
+    if not isinstance(given, RepetitionDetectionParams):
+        raise BadRequest(name, f"{name} must be RepetitionDetectionParams, got {shown(given)}")
+    check_integer("max_pattern_size", given.max_pattern_size, 0, MAX_PATTERN_SIZE)
+    check_integer("min_pattern_size", given.min_pattern_size, 0, MAX_PATTERN_SIZE)
+    if given.min_pattern_size > given.max_pattern_size:
+        raise BadRequest(
+            "min_pattern_size",
+            f"min_pattern_size must be at most max_pattern_size ({given.max_pattern_size}), "
+            f"got {given.min_pattern_size}",
+        )
+    lowest = 2 if given.max_pattern_size else 0
+    check_integer("min_count", given.min_count, lowest, INT32_MAX)
+
+
+def _refuse_extra_args(name: str, given: Any, _params: SamplingParams, _limits: Limits) -> None:
+    if given:
+        raise BadRequest(name, f"{name} is not supported yet")
+
+
+_IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
+    "stop": _check_stops,
+    "logprob_token_ids": _check_scored_ids,
+    "logprobs": _check_logprobs,
+    "prompt_logprobs": _check_logprobs,
+    "stop_token_ids": _check_id_list,
+    "allowed_token_ids": _check_allowed,
+    "logit_bias": _check_logit_bias,
+    "bad_words": _check_bad_words,
+    "repetition_detection": _check_repetition,
+    "extra_args": _refuse_extra_args,
+    "structured_outputs": lambda _name, given, _params, _limits: validate_structured_outputs(given),
+}
 
 
 # -- resolution -------------------------------------------------------------------------------
@@ -449,8 +426,74 @@ def _unique(token_ids: Sequence[int] | None) -> list[int] | None:
     return list(dict.fromkeys(token_ids)) if token_ids else None
 
 
+def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> None:
+    """Only true ints pass: a bool, a float or a numpy scalar would change meaning on the wire."""
+    if not token_ids:
+        return
+    if set(map(type, token_ids)) != {int}:
+        wrong = next(token_id for token_id in token_ids if type(token_id) is not int)
+        raise BadRequest(name, f"{name} must hold integers, got {shown(wrong)}")
+    # A negative id would wrap around and edit another token's row in silence.
+    for token_id in (min(token_ids), max(token_ids)):
+        if not 0 <= token_id < limits.vocab_size:
+            raise BadRequest(
+                name,
+                f"{name} must be in the vocabulary, 0 to {limits.vocab_size - 1}, "
+                f"got {shown(token_id)}",
+                token_id,
+            )
+
+
 # -- single values ----------------------------------------------------------------------------
 
 
 def _is_printable_ascii(text: str) -> bool:
     return text.isascii() and text.isprintable()
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Raise `BadRequest` for anything but an integer in [low, high]; a bool is none."""
+    if type(value) is not int:
+        raise BadRequest(name, (Key(name), f" must be an integer, got {shown(value)}"))
+    if value < low:
+        raise BadRequest(name, (Key(name), f" must be at least {low}, got {shown(value)}"), value)
+    if value > high:
+        raise BadRequest(name, (Key(name), f" must be at most {high}, got {shown(value)}"), value)
+
+
+def check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
+    """Raise `BadRequest` for anything but a number in [low, high], or (low, high] with `above`.
+
+    NaN and a bool are none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequest(name, (Key(name), f" must be a number, got {shown(value)}"))
+    # Written so that NaN, which compares false with everything, is refused.
+    if not (low < value if above else low <= value) or not value <= high:
+        bounds = f"{'(' if above else '['}{low:g}, {high:g}]"
+        raise BadRequest(name, (Key(name), f" must be in {bounds}, got {shown(value)}"), value)
+
+
+def check_label(
+    name: str, value: object, is_allowed: Callable[[str], bool], characters: str
+) -> None:
+    """Raise `BadRequest` for anything but a short text of `characters`, which `is_allowed` knows."""
+    if not isinstance(value, str):
+        raise BadRequest(name, f"{name} must be a string, got {shown(value)}")
+    if not 1 <= len(value) <= MAX_LABEL_CHARS or not is_allowed(value):
+        raise BadRequest(
+            name,
+            f"{name} must have 1 to {MAX_LABEL_CHARS} {characters} characters, "
+            f"got {shown(value)} of {len(value)} characters",
+        )
+
+
+def shown(value: object) -> str:
+    """A short form of any value for a message: never megabytes, never an object's own repr."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a huge integer"  # printing more than 4300 digits raises
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return ascii(value if len(value) <= 40 else value[:40] + "...")
+    return f"a value of type {type(value).__name__}"

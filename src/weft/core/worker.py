@@ -21,7 +21,7 @@ Answerer = Callable[[str], dict[str, str]]
 
 
 class Worker:
-    """A running `python -m module`; asked one thing at a time. `setup` is its first line.
+    """A running `python -m module`; called one line at a time. `setup` is its first line.
 
     `Unavailable` if the system has no process or no descriptors for it; then nothing is left behind.
     """
@@ -47,7 +47,7 @@ class Worker:
         self._setup: str | None = setup
         self.stop = weakref.finalize(self, _stop, process, channel)
 
-    def ask(self, line: str) -> dict[str, str] | None:
+    def call(self, line: str) -> dict[str, str] | None:
         """The answer, or None when the child died over it."""
         try:
             if self._setup is not None:
@@ -89,5 +89,5 @@ def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
 def _stop(process: subprocess.Popen[bytes], channel: TextIO) -> None:
     process.kill()
     process.wait()
-    with suppress(ConnectionError):  # what was buffered for a child that is gone
+    with suppress(ConnectionError):  # what was buffered for a child that has exited
         channel.close()

@@ -22,6 +22,7 @@ class LoadMeter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
+        self._max_total_tokens = config.cache_config.max_total_tokens
         self._num_loras = num_loras
         self._clock = clock
         self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
@@ -47,7 +48,7 @@ class LoadMeter:
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
             num_used_tokens=scheduler.num_used_tokens,
-            max_total_tokens=self._config.cache_config.max_total_tokens,
+            max_total_tokens=self._max_total_tokens,
             max_running=self._config.scheduler_config.max_num_seqs,
             num_waiting_uncached_tokens=scheduler.num_waiting_tokens,
             gen_throughput=self._num_recent_tokens / _WINDOW_S,

@@ -18,17 +18,25 @@ SplitMix64.
 import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from weft.compute.runner import Rows
-from weft.compute.sampler import Choice, Sampler
+from weft.compute.sampler import Choice, Sampler, reads_output, reads_seen
 from weft.core.config import LogprobsMode
-from weft.core.types import LogprobRow
+from weft.core.params import PARAMETERS
+from weft.core.types import LogprobRow, SamplingParams
 from weft.engine.constraints.grammar import GrammarFailed
 from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, Result, SampledRow
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 
 log = logging.getLogger("weft.engine")
+
+# The numbers of `SamplingParams` that a choice has under the same name, and those that change a row.
+_NUMBERS = tuple(field.name for field in fields(Choice) if field.name in PARAMETERS)
+_CHANGING = tuple(name for name in _NUMBERS if name != "temperature")
+_changes = attrgetter(*_CHANGING)
+_NO_CHANGES = tuple(PARAMETERS[name].default for name in _CHANGING)
 
 _CORRUPT = FailedRow(error="the model produced logits that are not numbers", is_corrupt=True)
 
@@ -63,12 +71,11 @@ class StepSampler:
         """Choose a token for every entry that reaches its sequence's end, and score what was requested."""
         counts = [entry.num_leading + entry.samples for entry in plan.entries]
         ends = list(itertools.accumulate(counts))
-        num_rows, vocab_size = logits.shape
-        assert (ends[-1] if ends else 0) == num_rows, (ends, num_rows)
+        assert (ends[-1] if ends else 0) == len(logits), (ends, len(logits))
         plain = {
             place: end - 1
             for place, (entry, end) in enumerate(zip(plan.entries, ends, strict=True))
-            if is_plain(entry, vocab_size)
+            if is_plain(entry)
         }
         drawn = self._draw_plain(
             logits, [plan.entries[place] for place in plain], list(plain.values())
@@ -161,48 +168,39 @@ class StepSampler:
         return scores
 
 
-def is_plain(entry: PlannedRows, vocab_size: int) -> bool:
+def is_plain(entry: PlannedRows) -> bool:
     """Whether one token is wanted of the entry and no more, from its row as it is, by temperature alone."""
     if not entry.samples or entry.num_leading:
         return False
     sequence = entry.sequence
     params = sequence.params
-    is_whole = params.is_greedy or (
-        params.min_p == 0 and params.top_p >= 1.0 and not 0 < params.top_k < vocab_size
-    )
     is_untouched = (
         sequence.ruling_grammar is None
         and sequence.forced_token_id is None
         and params.allowed_token_ids is None
         and not sequence.request.bad_token_ids
         and not params.logit_bias
-        and not params.presence_penalty
-        and not params.frequency_penalty
-        and params.repetition_penalty == 1.0
         and (not params.min_tokens or sequence.num_output_tokens >= params.min_tokens)
     )
-    return params.logprobs is None and is_whole and is_untouched
+    return params.logprobs is None and changes_nothing(params) and is_untouched
+
+
+def changes_nothing(params: SamplingParams) -> bool:
+    """Whether every number is at the value that leaves a row as it is, whatever the temperature."""
+    return bool(_changes(params) == _NO_CHANGES)
 
 
 def to_choice(sequence: Sequence) -> Choice:
     """Everything but the grammar, which has masked the row before, and a token that is forced."""
     params = sequence.params
-    has_repetition = params.repetition_penalty != 1.0
-    has_penalty = bool(params.presence_penalty or params.frequency_penalty)
     return Choice(
         allowed=params.allowed_token_ids,
         forbidden=bad_ends(sequence) if sequence.request.bad_token_ids else (),
         forbidden_ends=early_ends(sequence),
         bias=params.logit_bias or {},
-        seen=sequence.token_ids if has_repetition else (),
-        output=sequence.output_token_ids if has_penalty else (),
-        repetition_penalty=params.repetition_penalty,
-        frequency_penalty=params.frequency_penalty,
-        presence_penalty=params.presence_penalty,
-        temperature=0.0 if params.is_greedy else params.temperature,
-        min_p=params.min_p,
-        top_k=max(0, params.top_k),
-        top_p=params.top_p,
+        seen=sequence.token_ids if reads_seen(params) else (),
+        output=sequence.output_token_ids if reads_output(params) else (),
+        **{name: getattr(params, name) for name in _NUMBERS},
         key=noise_key(sequence.seed, sequence.num_output_tokens),
     )
 

@@ -44,7 +44,7 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Source:
     """A checkpoint whose files agree. An encoder has no `generation`, and any token may be missing."""
 
     config: ModelConfigFile | EncoderConfig
@@ -103,14 +103,14 @@ def open_directory(
     )
 
 
-def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runner: str) -> _Found:
+def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runner: str) -> _Source:
     spec = read_spec(config)
     pooling = _decoder_pooling(path, config, spec.hidden_size, runner)
     spec = replace(spec, has_head=pooling is None)
-    return _Found(config, spec, pooling, _match_decoder(path, config, spec, pooling), generation)
+    return _Source(config, spec, pooling, _match_decoder(path, config, spec, pooling), generation)
 
 
-def _find_encoder(path: Path, config: EncoderConfig, runner: str) -> _Found:
+def _find_encoder(path: Path, config: EncoderConfig, runner: str) -> _Source:
     if runner == "generate":
         raise ConfigError(
             f"{config.fields.where}: {config.architectures[0]} cannot generate; it is for --runner pooling"
@@ -119,7 +119,7 @@ def _find_encoder(path: Path, config: EncoderConfig, runner: str) -> _Found:
     head = read_head(config, spec)
     embedding = read_embedding(path, config.fields, spec.hidden_size, PoolingKind.CLS)
     pooling = embedding if head is None else replace(embedding, head=head)
-    return _Found(config, spec, pooling, _match_encoder(path, config, spec, pooling), None)
+    return _Source(config, spec, pooling, _match_encoder(path, config, spec, pooling), None)
 
 
 def read_part(

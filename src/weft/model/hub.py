@@ -32,7 +32,7 @@ def fetch(repo_id: str, revision: str | None, *, is_tokenizer: bool = False) -> 
     cached = _cached(repo_id, revision, patterns)
     if cached is not None and (is_tokenizer or _is_complete(cached)):
         return cached
-    _ask_hub(repo_id, revision)
+    _query_hub(repo_id, revision)
     try:
         return Path(
             huggingface_hub.snapshot_download(repo_id, revision=revision, allow_patterns=patterns)
@@ -68,8 +68,8 @@ def _is_complete(path: Path) -> bool:
     return all((path / str(shard)).exists() for shard in set(shards))
 
 
-def _ask_hub(repo_id: str, revision: str | None) -> None:
-    """One question with a short timeout, so that a machine without network is told so at once."""
+def _query_hub(repo_id: str, revision: str | None) -> None:
+    """One question with a short timeout, so that a machine without network learns it at once."""
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise ConfigError(
             f"{repo_id}: not in the local cache, and HF_HUB_OFFLINE is set; unset it to download, or "

@@ -66,7 +66,7 @@ class PoolingSpec:
 
     @property
     def kinds(self) -> dict[str, PoolingKind]:
-        """What the model can be asked for, each with the hidden states it is made of."""
+        """The tasks of the model, each with the hidden states it is made of."""
         if self.head is None:
             return {"embed": self.kind, "token_embed": PoolingKind.EACH}
         is_of_tokens = self.head.kind is PoolingKind.EACH

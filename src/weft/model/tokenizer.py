@@ -41,7 +41,7 @@ class TokenizerFacts:
 
 
 class UnreadFiles(Mapping[str, bytes]):
-    """The same files, read when they are asked for: most engines never need their tokenizer."""
+    """The same files, read when they are needed: most engines never need their tokenizer."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

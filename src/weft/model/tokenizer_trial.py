@@ -35,7 +35,7 @@ def try_out(data: bytes, where: str, *, time_limit_s: float = TIME_LIMIT_S) -> N
     setup = {"time_limit_s": time_limit_s, "max_memory_bytes": _MAX_MEMORY_BYTES}
     worker = Worker("weft.model.tokenizer_worker", json.dumps(setup) + "\n")
     try:
-        answer = worker.ask(line)
+        answer = worker.call(line)
     finally:
         worker.stop()
     if answer is None:

@@ -28,7 +28,7 @@ class Tensor:
     """One tensor. numpy has no bfloat16, so `data` holds its bits as uint16 then.
 
     `dtype` "int8" is that of a matrix as its checkpoint rounded it: an element is its whole number times
-    the one of `scales` for its row, and this is its value wherever a value is asked for.
+    the one of `scales` for its row, and this is its value wherever a value is read.
     `unchecked` is where it comes from, as long as nobody has seen that all of its values are numbers.
     """
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import grpc
 from grpc.aio import ServerInterceptor
 
+from weft.core.callers import KeyRing, bearer_key
 from weft.core.errors import Forbidden, Unauthenticated, WeftError
-from weft.core.keys import KeyRing, bearer_key
 from weft.rpc.methods import METHODS
 from weft.rpc.status import to_status
 from weft.wire.health import HEALTH_SERVICE

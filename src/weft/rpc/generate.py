@@ -10,7 +10,6 @@ from typing import Any
 
 from weft.core.client import EngineClient
 from weft.core.errors import AlreadyExists, DeadlineExceeded, Unavailable
-from weft.core.logprobs import num_rows_of, write_rows
 from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.auth import Keys
@@ -18,6 +17,7 @@ from weft.rpc.boundary import CallWriter, Context
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.metadata import lora_request_of, reasoning_of, trace_headers_of
+from weft.text.outputs import num_rows_of, write_rows
 
 
 class InFlight:

@@ -11,7 +11,7 @@ import msgspec
 
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
-from weft.core.lora import LORA_METADATA, find_lora, validate_lora_name
+from weft.core.lora import LORA_METADATA, validate_lora_name
 from weft.core.types import LoRARequest, OpenReasoning, Request, RequestOptions, SamplingParams
 from weft.rpc.boundary import Context
 from weft.rpc.connection import Metadata
@@ -34,7 +34,7 @@ def lora_request_of(context: Context, client: EngineClient) -> LoRARequest | Non
     if len(names) > 1:
         raise BadRequest(LORA_METADATA, f"{LORA_METADATA} names {len(names)} adapters; give one")
     for name in names:
-        return find_lora(name, client.model_config.served_model_names, client.lora_requests)
+        return client.model_config.find_lora(name, client.lora_requests)
     return None
 
 

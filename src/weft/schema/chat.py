@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from weft.schema.sampling import GenerationFields
 from weft.schema.usage import ChatLogprobs, PromptLogprobs, Usage
 
-# -- what is asked ------------------------------------------------------------------------------
+# -- requests -----------------------------------------------------------------------------------
 
 
 class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """News of one answer."""
+    """The delta of one answer."""
 
     index: int
     delta: ChatDelta

@@ -47,7 +47,7 @@ class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """News of one answer."""
+    """The delta of one answer."""
 
     index: int
     text: str

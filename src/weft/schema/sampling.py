@@ -1,10 +1,10 @@
 """How to sample and when to stop, as every API that extends OpenAI's takes it; null is the same as absent."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from weft.core.params import IN_BODIES
+from weft.core.params import IN_BODIES, Parameter
 from weft.core.types import StructuredOutputsParams
 
 
@@ -27,12 +27,24 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
     format: dict[str, Any] | None = None
 
 
+def _described(parameter: Parameter) -> Any:
+    """Its type, with its range for OpenAPI; `weft.core.validate` checks it, for every way in."""
+    param, kind = parameter.param, parameter.kind
+    if param.high is None:
+        return parameter.type | None
+    low = "exclusiveMinimum" if param.above else "minimum"
+    schema = {low: param.low, "maximum": param.high}
+    if param.help is not None:
+        schema["description"] = param.help
+    return Annotated[kind, msgspec.Meta(extra_json_schema=schema)] | None
+
+
 if TYPE_CHECKING:
     ParameterFields = msgspec.Struct
 else:
     ParameterFields = msgspec.defstruct(
         "ParameterFields",
-        [(parameter.name, parameter.type | None, None) for parameter in IN_BODIES],
+        [(parameter.name, _described(parameter), None) for parameter in IN_BODIES],
         frozen=True,
         kw_only=True,
     )
@@ -72,7 +84,7 @@ class SamplingFields(ParameterFields, frozen=True, kw_only=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream tells beside its news."""
+    """What a stream has beside its deltas."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None

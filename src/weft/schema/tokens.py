@@ -47,7 +47,7 @@ class TokensAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokensChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """News of one answer; or none and the usage, at the end."""
+    """The delta of one answer; or none and the usage, at the end."""
 
     request_id: str
     model: str

@@ -11,7 +11,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """`reasoning_tokens` of the answers were thoughts."""
+    """`reasoning_tokens` of the answers were reasoning."""
 
     reasoning_tokens: int
 
@@ -53,7 +53,7 @@ class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     """The older form: one list a kind. An echoed prompt's first token has no log-probability.
 
-    `top_logprobs` is null where no tokens beside the ones that came were asked for.
+    `top_logprobs` is null where no tokens beside the ones that came were requested.
     """
 
     text_offset: list[int]

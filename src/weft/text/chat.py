@@ -46,7 +46,7 @@ class RenderLimits:
 
     @classmethod
     def for_texts(cls, max_text_chars: int) -> Self:
-        """Where longer texts are not taken anyway. Templates leave things out: past thoughts, keys."""
+        """Where longer texts are not taken anyway. Templates leave things out: past reasoning, keys."""
         return cls(max_input_chars=min(2 * max_text_chars, cls().max_input_chars))
 
 
@@ -71,7 +71,7 @@ class ChatTemplate:
         self._limits = limits or RenderLimits()
         reads = reads_parts(_parse(source))
         self._wants_parts = reads if wants_parts is None else wants_parts
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._worker: Worker | None = None
 
     @property
@@ -124,7 +124,7 @@ class ChatTemplate:
 
     def close(self) -> None:
         """End the child process; a later rendering starts another."""
-        with self._turn:
+        with self._lock:
             self._stop_worker()
 
     def __enter__(self) -> Self:
@@ -154,11 +154,11 @@ class ChatTemplate:
     def _call(self, variables: Mapping[str, Any]) -> str:
         call = {"now": datetime.now().isoformat(), "variables": variables}
         line = _to_line(call, self._limits.max_input_chars)
-        with self._turn:
+        with self._lock:
             if self._worker is None:
                 setup = {"source": self._source, **asdict(self._limits)}
                 self._worker = Worker("weft.text.render_worker", json.dumps(setup) + "\n")
-            answer = self._worker.ask(line)
+            answer = self._worker.call(line)
             if answer is None:
                 self._stop_worker()
         if answer is None:

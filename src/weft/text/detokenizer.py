@@ -1,6 +1,6 @@
 """Token ids to text, a few at a time: the pieces concatenate to what decoding all at once gives.
 
-Bytes of a character that is not complete yet are kept back, and become U+FFFD if it never is.
+Bytes of a character that is not complete yet are held back, and become U+FFFD if it never is.
 """
 
 import codecs
@@ -17,7 +17,7 @@ _UNKNOWN = "\ufffd"
 
 
 class Vocabulary(Protocol):
-    """What a detokeniser asks of a tokenizer."""
+    """What a detokeniser needs of a tokenizer."""
 
     @property
     def piece_rule(self) -> PieceRule | None:

@@ -80,7 +80,7 @@ class Frame:
 
 
 def _shares(texts: Sequence[Sequence[int]], room: int) -> list[int]:
-    """How many tokens of each text stay: the longer one gives way first."""
+    """How many tokens of each text stay: the longer one is cut first."""
     lengths = [len(text) for text in texts]
     room = max(room, 0)
     if len(lengths) == 1 or sum(lengths) <= room:
@@ -91,7 +91,7 @@ def _shares(texts: Sequence[Sequence[int]], room: int) -> list[int]:
     return [min(lengths[0], room - shorter), shorter]
 
 
-def _cut(text: Sequence[int], num_kept: int, side: str) -> Sequence[int]:
-    if num_kept >= len(text):
+def _cut(text: Sequence[int], num_left: int, side: str) -> Sequence[int]:
+    if num_left >= len(text):
         return text
-    return text[len(text) - num_kept :] if side == "left" else text[:num_kept]
+    return text[len(text) - num_left :] if side == "left" else text[:num_left]

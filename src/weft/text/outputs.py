@@ -1,14 +1,15 @@
-"""`RequestStream`: one request's sequence outputs, made into the `RequestOutput`s that its caller asked for.
+"""`RequestStream`: one request's sequence outputs, made into the `RequestOutput`s of its output kind.
 
 The engine's own outputs and those that come over gRPC are assembled here alike: text, stop strings,
 deltas, log-probabilities.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
-from weft.core.logprobs import new_logprobs, write_rows
+from weft.core.logprobs import FlatLogprobs
 from weft.core.types import (
     CompletionOutput,
     FinishReason,
@@ -29,6 +30,11 @@ from weft.text.tokenizer import Tokenizer
 _MAX_UNREAD = 256
 # Tokens before one whose text may complete a character with it.
 _REPAIR_TOKENS = 4
+
+
+# Scored positions, each of which may hold twenty tokens and more: to write so many takes 5 to 10 ms.
+MANY_ROWS = 256
+T = TypeVar("T")
 
 
 class Due(Enum):
@@ -96,7 +102,7 @@ class RequestStream:
             self._num_cached_tokens = output.num_cached_tokens
         if output.prompt_logprobs is not None and self._prompt_logprobs is None:
             self._prompt_rows = self._prompt_rows or []
-            if not self._is_prompt_scored(self._prompt_rows):  # a server tells it with every answer
+            if not self._is_prompt_scored(self._prompt_rows):  # a server sends it with every answer
                 self._prompt_rows += output.prompt_logprobs
         answer = self._answers[output.index]
         if answer.has_ended:
@@ -116,14 +122,17 @@ class RequestStream:
 
     async def read_prompt_soon(self) -> None:
         """Before `pop`, which does the same: of a long prompt it takes half a second, here on a thread."""
-        await write_rows(len(self._prompt_rows or ()), self._read_prompt)
+        if self._prompt_rows:
+            await write_rows(len(self._prompt_rows), self._read_prompt)
 
     def _read_prompt(self) -> None:
         """Give the scored positions of the prompt their texts."""
         rows, token_ids = self._prompt_rows, self._request.prompt_token_ids
         if rows is None or not self._is_prompt_scored(rows):
             return
-        scored = new_logprobs(is_flat=self._request.params.flat_logprobs)
+        scored: list[Any] | FlatLogprobs = (
+            FlatLogprobs() if self._request.params.flat_logprobs else []
+        )
         scored.append(None)
         for position, row in enumerate(rows, start=1):
             before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
@@ -231,7 +240,9 @@ class _Answer:
         self._num_read = 0  # tokens that are in the texts
         self._has_silent_end = False  # the last token is no text
         self._rows: list[LogprobRow] = []  # of the last tokens, still as they came
-        self._logprobs = new_logprobs(is_flat=request.params.flat_logprobs)
+        self._logprobs: list[Any] | FlatLogprobs = (
+            FlatLogprobs() if request.params.flat_logprobs else []
+        )
         self._logprob_sum = 0.0
         self._num_emitted_texts = 0
         self._num_emitted_tokens = 0
@@ -418,3 +429,14 @@ def _logprobs_of(
             yield token_id, Logprob(logprob, rank, text)
 
     return dict(entries())
+
+
+async def write_rows(num_rows: int, write: Callable[[], T]) -> T:
+    """What `write` returns: for many positions on a thread, so that the event loop turns meanwhile."""
+    return write() if num_rows <= MANY_ROWS else await asyncio.to_thread(write)
+
+
+def num_rows_of(output: RequestOutput) -> int:
+    """Positions of which there is something to write."""
+    answers = sum(len(answer.logprobs or ()) for answer in output.outputs)
+    return len(output.prompt_logprobs or ()) + answers

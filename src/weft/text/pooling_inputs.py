@@ -6,20 +6,21 @@ from typing import Any
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.pooling import validate_pooling
-from weft.core.types import PoolingParams, PromptType, Request, RequestOptions, SamplingParams
+from weft.core.prompts import Prompt, TextPart, TokensPart
+from weft.core.types import PoolingParams, Request, RequestOptions, SamplingParams
 from weft.core.validate import (
     Limits,
     validate_cache_salt,
     validate_prompt,
 )
 from weft.text.frame import Encoded
-from weft.text.inputs import (
-    Given,
+from weft.text.prompts import (
     check_length,
-    new_engine_id,
-    read_given,
+    fitting,
+    label_of,
+    no_tokenizer,
     read_tokenization,
-    trimmed,
+    truncated,
 )
 from weft.text.tokenizer import Tokenizer
 
@@ -41,7 +42,12 @@ class PoolingInputs:
         validate_pooling(params, self._pooler, self._limits)
 
     def read(
-        self, prompt: PromptType, params: PoolingParams, options: RequestOptions, arrived_at: float
+        self,
+        prompt: Prompt,
+        params: PoolingParams,
+        options: RequestOptions,
+        engine_id: str,
+        arrived_at: float,
     ) -> Request:
         """The request that checked parameters and this prompt make.
 
@@ -52,54 +58,52 @@ class PoolingInputs:
             if getattr(options, name) is not None:
                 raise Unsupported(f"{name} is not supported yet")
         resolved = validate_pooling(params, self._pooler, self._limits)
-        given = read_given(prompt)
-        validate_cache_salt(given.cache_salt)
-        encoded = self._encode(given, params, options.tokenization_kwargs or {})
+        validate_cache_salt(prompt.cache_salt)
+        encoded = self._encode(prompt, params, options.tokenization_kwargs or {})
         validate_prompt(encoded.ids, self._limits, num_new=0)
         assert self._pooler is not None, "validate_pooling has refused it otherwise"
         assert resolved.task is not None
         return Request(
             request_id=options.request_id,
-            engine_id=new_engine_id(options.request_id),
+            engine_id=engine_id,
             prompt_token_ids=encoded.ids,
             params=_IDLE,
             eos_token_ids=(),
             seed=0,
             arrival_time=arrived_at,
-            prompt=given.text,
+            prompt=label_of(prompt),
             priority=options.priority,
-            cache_salt=given.cache_salt,
+            cache_salt=prompt.cache_salt,
             trace_headers=options.trace_headers,
             pooling=resolved,
             pooling_kind=self._pooler.kinds[resolved.task],
             token_type_ids=encoded.type_ids if any(encoded.type_ids) else None,
         )
 
-    def _encode(self, given: Given, params: PoolingParams, kwargs: Mapping[str, Any]) -> Encoded:
+    def _encode(self, prompt: Prompt, params: PoolingParams, kwargs: Mapping[str, Any]) -> Encoded:
         how = read_tokenization(kwargs, params.truncate_prompt_tokens, self._limits)
         named = None if self._tokenizer is None else self._tokenizer.named_truncation_side
         side = how.side or named or "right"
-        max_tokens = how.truncate_prompt_tokens
-        if max_tokens == -1:
-            max_tokens = self._limits.max_model_len
-        if given.token_ids is not None:
-            ids = given.token_ids
-            if max_tokens is not None:
-                ids = ids[-max_tokens:] if side == "left" else ids[:max_tokens]
-            return Encoded(ids, [])
+        most = self._limits.max_model_len
+        match prompt.parts:
+            case (TokensPart(token_ids=ids),):
+                return Encoded(truncated(ids, how.truncate_prompt_tokens, side, most), [])
+            case (TextPart(text=text),):
+                texts = [self._usual(text)]
+            case _:
+                raise BadRequest("prompt", "encode takes a prompt of one part, text or token ids")
         if self._tokenizer is None:
-            raise BadRequest(
-                "prompt", "this model has no tokenizer; give the prompt as prompt_token_ids"
-            )
-        texts = [self._usual(given.text or "")]
-        if given.pair is not None:
-            texts.append(self._usual(given.pair, is_second=True))
-        if max_tokens is None:
+            raise no_tokenizer()
+        if prompt.second is not None:
+            texts.append(self._usual(prompt.second.text, is_second=True))
+        if how.truncate_prompt_tokens is None:
             check_length(sum(map(len, texts)), self._tokenizer, self._limits)
-        else:
-            texts = [trimmed(text, side, self._tokenizer, self._limits) for text in texts]
+        texts = [fitting(text, how, side, self._tokenizer, self._limits) for text in texts]
         return self._tokenizer.encode_framed(
-            texts, add_special_tokens=how.add_special_tokens, max_tokens=max_tokens, side=side
+            texts,
+            add_special_tokens=how.add_special_tokens,
+            max_tokens=most if how.truncate_prompt_tokens == -1 else how.truncate_prompt_tokens,
+            side=side,
         )
 
     def _usual(self, text: str, *, is_second: bool = False) -> str:

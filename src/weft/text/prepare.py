@@ -1,33 +1,44 @@
 """`InputProcessor`: the one place in which a prompt and its parameters become a checked `Request`."""
 
 import asyncio
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from weft.core.config import EngineConfig
-from weft.core.errors import BadRequest
+from weft.core.errors import BadRequest, Unsupported
+from weft.core.prompts import Prompt, TokensPart
 from weft.core.types import (
+    OpenReasoning,
     PoolingParams,
     PromptType,
     Request,
     RequestOptions,
     SamplingParams,
     StreamingInput,
-    TokensPrompt,
 )
-from weft.core.validate import Limits, validate_priority, validate_request_id
-from weft.text.inputs import SamplingInputs, size_of
+from weft.core.validate import (
+    Limits,
+    resolve_params,
+    validate_cache_salt,
+    validate_params,
+    validate_priority,
+    validate_prompt,
+    validate_request_id,
+)
 from weft.text.pooling_inputs import PoolingInputs
+from weft.text.prompts import encode_prompt, label_of, read_prompt, read_tokenization, size_of
+from weft.text.reasoning import read_reasoning
 from weft.text.tokenizer import Tokenizer
 
 Params = SamplingParams | PoolingParams
 # Checking a token id takes 50 ns: fewer are checked sooner than threads are switched.
 _MANY_IDS = 20_000
-# A prompt, or what makes it: that is asked once the parameters are known to be good.
-Prompt = PromptType | Callable[[], PromptType]
+# A prompt, or what makes it: called once the parameters are known to be good.
+Source = PromptType | Callable[[], PromptType]
 
 
 class InputProcessor:
@@ -46,23 +57,26 @@ class InputProcessor:
     ) -> None:
         limits = limits or Limits.of(config)
         self._tokenizer = tokenizer
-        self._sampling = SamplingInputs(config, tokenizer, limits=limits)
+        self._limits = limits
+        self._eos_token_ids = config.model_config.eos_token_ids
+        self._is_pooling = config.pooler_config is not None
+        self._rules_reasoning = config.structured_outputs_in_reasoning
         self._pooling = PoolingInputs(config, tokenizer, limits=limits)
         self._num_ranks = config.data_parallel_size
         self._clock = clock
 
-    def process(self, prompt: Prompt, params: Params, options: RequestOptions) -> Request:
+    def process(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
         """Tokenise, truncate, validate and resolve. Raises `BadRequest` or `Unsupported`."""
         arrived_at = self._clock()
         self._check(params, options)
-        given = prompt() if callable(prompt) else prompt
+        given = read_prompt(prompt() if callable(prompt) else prompt)
         return self._read(given, params, options, arrived_at)
 
-    async def prepare(self, prompt: Prompt, params: Params, options: RequestOptions) -> Request:
+    async def prepare(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
         """`process`, for an event loop's thread: a long text does not hold it."""
         arrived_at = self._clock()
         self._check(params, options)
-        given = prompt() if callable(prompt) else prompt
+        given = read_prompt(prompt() if callable(prompt) else prompt)
         read = partial(self._read, given, params, options, arrived_at)
         num_chars, num_ids = size_of(given)
         # Bad words may be hundreds, each in two spellings.
@@ -81,11 +95,11 @@ class InputProcessor:
         kwargs = {**(options.tokenization_kwargs or {}), "add_special_tokens": False}
         bare = msgspec.structs.replace(options, tokenization_kwargs=kwargs)
         request = await self.prepare(piece.prompt, params, bare)
-        whole: TokensPrompt = {"prompt_token_ids": [*before, *request.prompt_token_ids]}
-        if request.prompt is not None:
-            whole["prompt"] = request.prompt
-        if request.cache_salt is not None:
-            whole["cache_salt"] = request.cache_salt
+        whole = Prompt(
+            parts=(TokensPart([*before, *request.prompt_token_ids]),),
+            label=request.prompt,
+            cache_salt=request.cache_salt,
+        )
         options = msgspec.structs.replace(options, tokenization_kwargs=None)
         return self.process(whole, params, options)
 
@@ -101,12 +115,77 @@ class InputProcessor:
             )
         if isinstance(params, PoolingParams):
             self._pooling.check(params)
+        elif self._is_pooling:
+            raise Unsupported("generate is not supported by this model: it was opened for pooling")
         else:
-            self._sampling.check(params)
+            validate_params(params, self._limits)
 
     def _read(
-        self, prompt: PromptType, params: Params, options: RequestOptions, arrived_at: float
+        self, prompt: Prompt, params: Params, options: RequestOptions, arrived_at: float
     ) -> Request:
+        """The request that checked parameters and this prompt make.
+
+        A truncated prompt loses its start, unless the tokenizer or `truncation_side` says otherwise;
+        so does one that is given as token ids.
+        """
+        # No two requests share it, though callers may use an id again.
+        engine_id = f"{options.request_id}-{secrets.token_hex(4)}"
         if isinstance(params, PoolingParams):
-            return self._pooling.read(prompt, params, options, arrived_at)
-        return self._sampling.read(prompt, params, options, arrived_at)
+            return self._pooling.read(prompt, params, options, engine_id, arrived_at)
+        kwargs = options.tokenization_kwargs or {}
+        how = read_tokenization(kwargs, params.truncate_prompt_tokens, self._limits)
+        validate_cache_salt(prompt.cache_salt)
+        if params.stop_strings and self._tokenizer is None:
+            raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
+        token_ids = encode_prompt(prompt, how, self._tokenizer, self._limits)
+        validate_prompt(token_ids, self._limits)
+        resolved = resolve_params(params, len(token_ids), self._limits)
+        if self._rules_reasoning:
+            resolved = msgspec.structs.replace(resolved, grammar_from_first_token=True)
+        return Request(
+            request_id=options.request_id,
+            engine_id=engine_id,
+            prompt_token_ids=token_ids,
+            params=resolved,
+            eos_token_ids=self._eos_token_ids,
+            # Drawn here, once, so that a request that is computed again draws the same tokens.
+            seed=secrets.randbits(63) if resolved.seed is None else resolved.seed,
+            arrival_time=arrived_at,
+            prompt=label_of(prompt) if options.prompt_text is None else options.prompt_text,
+            priority=options.priority,
+            cache_salt=prompt.cache_salt,
+            data_parallel_rank=options.data_parallel_rank,
+            trace_headers=options.trace_headers,
+            lora_request=options.lora_request,
+            bad_token_ids=self._bad_token_ids(resolved.bad_words or ()),
+            reasoning=self._reasoning(resolved, options, token_ids),
+        )
+
+    def _reasoning(
+        self, params: SamplingParams, options: RequestOptions, token_ids: list[int]
+    ) -> OpenReasoning | None:
+        ended, kwargs = options.reasoning_ended, options.reasoning_parser_kwargs
+        if ended is None and kwargs is None and params.thinking_token_budget is None:
+            return None
+        return read_reasoning(params, ended, kwargs, token_ids, self._tokenizer)
+
+    def _bad_token_ids(self, bad_words: Sequence[str]) -> list[list[int]]:
+        """The tokens of each word as it stands at the start of a text, and where it differs, after a space.
+
+        As vLLM has it, so that answers are the same: the second spelling counts only if it begins with
+        another token and has as many.
+        """
+        if not bad_words:
+            return []
+        if self._tokenizer is None:
+            raise BadRequest("bad_words", "bad_words need a tokenizer, and this model has none")
+        found: list[list[int]] = []
+        for word in map(str.lstrip, bad_words):
+            first, after_space = (
+                self._tokenizer.encode(text, add_special_tokens=False)
+                for text in (word, f" {word}")
+            )
+            found.append(first)
+            if first[:1] != after_space[:1] and len(first) == len(after_space):
+                found.append(after_space)
+        return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]

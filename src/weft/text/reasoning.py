@@ -1,4 +1,4 @@
-"""Whether an answer begins with reasoning, and which text ends it: read from the call that asks for it."""
+"""Whether an answer begins with reasoning, and which text ends it: read from the options of the call."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def read_reasoning(
         if reasoning_ended is False:
             raise BadRequest(
                 "reasoning_parser_kwargs",
-                "reasoning_ended=False needs the text that ends the thought: "
+                "reasoning_ended=False needs the text that ends the reasoning: "
                 'reasoning_parser_kwargs={"end": "</think>"}',
             )
         return None
@@ -51,11 +51,12 @@ def _check_budget(params: SamplingParams, end: str | None) -> None:
     name = "thinking_token_budget"
     if end is None:
         raise BadRequest(
-            name, f"{name} needs the text that ends a thought, and none is known for this request"
+            name,
+            f"{name} needs the text that ends the reasoning, and none is known for this request",
         )
     if params.grammar_from_first_token and params.structured_outputs is not None:
         raise BadRequest(
-            name, f"{name} cannot be kept where structured_outputs rules the thought too"
+            name, f"{name} cannot be held where structured_outputs rules the reasoning too"
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StopMatch:
     """What may be shown now, and the stop string that ended the text, if one did."""
 
     text: str
@@ -19,31 +19,31 @@ class StopMatcher:
     listed first. State is the last `longest - 1` characters, however long the answer grows.
     """
 
-    __slots__ = ("_is_included", "_num_kept", "_stops", "_tail")
+    __slots__ = ("_is_included", "_num_held", "_stops", "_tail")
 
     def __init__(self, stops: Sequence[str], *, is_included: bool = False) -> None:
         self._stops = tuple(stops)
         self._is_included = is_included
-        self._num_kept = max((len(stop) for stop in stops), default=1) - 1
+        self._num_held = max((len(stop) for stop in stops), default=1) - 1
         self._tail = ""
 
-    def push(self, text: str, *, is_searched: bool = True) -> Found:
+    def push(self, text: str, *, is_searched: bool = True) -> StopMatch:
         """Take the next piece of text.
 
         With `is_searched` False no stop string may end in this piece (`min_tokens` is not reached
         yet); one that begins in it may still end in a later one.
         """
         if not self._stops:
-            return Found(text)
+            return StopMatch(text)
         whole = self._tail + text
         num_known = len(self._tail)
         match = self._earliest(whole, num_known) if is_searched and text else None
         if match is not None:
             return self._end(whole, num_known, *match)
-        cut = max(0, len(whole) - self._num_kept)
+        cut = max(0, len(whole) - self._num_held)
         self._tail = whole[cut:]
         # With the stop string included nothing that was shown can ever be taken back.
-        return Found(text if self._is_included else whole[:cut])
+        return StopMatch(text if self._is_included else whole[:cut])
 
     def flush(self) -> str:
         """The text held back, now that no more comes."""
@@ -60,8 +60,8 @@ class StopMatcher:
                 best = start + len(stop), stop
         return best
 
-    def _end(self, whole: str, num_known: int, end: int, stop: str) -> Found:
+    def _end(self, whole: str, num_known: int, end: int, stop: str) -> StopMatch:
         self._tail = ""
         if self._is_included:
-            return Found(whole[num_known:end], stop)
-        return Found(whole[: end - len(stop)], stop)
+            return StopMatch(whole[num_known:end], stop)
+        return StopMatch(whole[: end - len(stop)], stop)

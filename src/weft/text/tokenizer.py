@@ -9,7 +9,8 @@ from typing import Any, Self, TypeVar
 import tokenizers
 
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.panics import panics_as
+from weft.core.panics import panics_as, raise_panic
+from weft.model.tokenizer_trial import try_out
 from weft.text.detokenizer import Detokenizer, decode_all, decode_bytes, make_detokenizer
 from weft.text.frame import Encoded, Frame
 from weft.text.pieces import PieceRule, byte_by_char, read_rule
@@ -18,7 +19,7 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 # Encoding takes a microsecond and some 200 bytes a character; nothing that fits a context comes near this.
 MAX_TEXT_CHARS = 16 * 1024 * 1024
-# Texts up to here are encoded at once, by whoever asks.
+# Texts up to here are encoded at once, by the caller.
 _SHORT_TEXT_CHARS = 4096
 # Longer ones wait for one of few threads, and those beyond this for a single one: that bounds memory.
 _NUM_THREADS = 2
@@ -113,7 +114,7 @@ class Tokenizer:
     @property
     def truncation_side(self) -> str:
         """Where a too long prompt is cut when the caller does not say: "left" or "right"."""
-        # Without a word from the tokenizer the end of the prompt is kept: it is what the answer follows.
+        # Without a word from the tokenizer the end of the prompt stays: it is what the answer follows.
         return self._truncation_side or "left"
 
     @property
@@ -144,13 +145,16 @@ class Tokenizer:
     # -- text to ids --------------------------------------------------------------------------
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`, with the tokens that the model expects around it unless told not to."""
+        """Token ids of `text`, with the tokens that the model expects around it unless switched off."""
         _check_text(text)
         has_own = add_special_tokens and self._affixes is None
-        with panics_as(_refusal):
+        try:
             # A batch, though it is one: `encode` holds the interpreter's lock for the length of the text.
             # Fast is without offsets: half the time, and half the memory.
             [encoding] = self._library.encode_batch_fast([text], add_special_tokens=has_own)
+        except BaseException as error:
+            raise_panic(error, _refusal)
+            raise
         ids: list[int] = encoding.ids
         if add_special_tokens and self._affixes is not None:
             before, after = self._affixes
@@ -176,6 +180,10 @@ class Tokenizer:
             pieces = (Frame.around((), ()), Frame.pair())
             return pieces[len(texts) - 1].fill(ids, max_tokens, side)
         return self._frame(len(texts)).fill(ids, max_tokens, side)
+
+    def with_special_tokens(self, token_ids: list[int]) -> list[int]:
+        """The ids of a text that was encoded in parts, with what the model expects around it."""
+        return self._frame(1).fill([token_ids], None, "left").ids
 
     def _frame(self, num_texts: int) -> Frame:
         if num_texts not in self._frame_by_num_texts:
@@ -248,7 +256,7 @@ class Tokenizer:
             return self.decode_window([token_id]).encode()
         return self.piece(token_id)
 
-    # -- what a detokeniser asks ----------------------------------------------------------------
+    # -- for detokenisers ------------------------------------------------------------------------
 
     @property
     def piece_rule(self) -> PieceRule | None:
@@ -311,6 +319,16 @@ class Tokenizer:
                 f"but {TOKENIZER_FILE} has no such token"
             )
         return [token_id]
+
+
+def open_tokenizer(files: Mapping[str, bytes], where: str) -> Tokenizer:
+    """The tokenizer of files that nobody has checked, once it was tried out; `ConfigError` if unusable.
+
+    They are a remote server's, or those of a directory.
+    """
+    if TOKENIZER_FILE in files:
+        try_out(files[TOKENIZER_FILE], f"{where}/{TOKENIZER_FILE}")
+    return Tokenizer.from_files(files)
 
 
 def read_special_tokens(files: Mapping[str, bytes]) -> Mapping[str, str]:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from weft.core.client import EngineClient
-from weft.core.lora import find_lora
 from weft.core.types import LoRARequest
 from weft.text.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
@@ -23,4 +22,4 @@ class Served:
     def lora_request(self, model: str) -> LoRARequest | None:
         """What a request for `model` has to bring to the engine; `NotFound` if nothing has that name."""
         client = self.client
-        return find_lora(model, client.model_config.served_model_names, client.lora_requests)
+        return client.model_config.find_lora(model, client.lora_requests)

@@ -5,7 +5,7 @@ import pytest
 import weft.model.embedded
 from tests.epp.pools import bench, pool_of, request
 from weft.core.errors import ConfigError
-from weft.core.hashing import pack_tokens
+from weft.core.prompts import pack_tokens
 from weft.epp.config.decode import decode
 from weft.epp.plugins.producers.tokens import TokenParameters, pack
 from weft.epp.prefix.events import Stored

@@ -140,7 +140,7 @@ def test_whatever_the_grammar_lets_through_is_read_as_calls(family, seed):
 def test_white_space_may_stand_between_a_thought_and_the_call(space):
     """As the model was taught it; without thoughts there is none."""
     text = written("hermes", [PARIS])
-    assert read(matcher_of("hermes", has_thoughts=True), space + text) == "whole"
+    assert read(matcher_of("hermes", has_reasoning=True), space + text) == "whole"
     assert (read(matcher_of("hermes"), space + text) == "whole") == (not space)
 
 
@@ -157,7 +157,7 @@ THOUGHT = "<|channel|>analysis<|message|>They <ask> so.<|end|><|start|>assistant
 def test_in_harmony_the_thought_is_part_of_the_format():
     """Before the call, if there is one; what ends the turn is left to the turn's end."""
     call = written("openai", [PARIS]).removesuffix("<|call|>")
-    options = {"has_thoughts": True, "end_texts": ["<|return|>", "<|call|>"]}
+    options = {"has_reasoning": True, "end_texts": ["<|return|>", "<|call|>"]}
     matcher = matcher_of("openai", **options)
     for text in (call, THOUGHT + call):
         assert read(matcher, text) == "whole"
@@ -175,7 +175,7 @@ def test_marks_that_are_tokens_may_come_as_tokens():
     """As models write them; the ids of the byte tokenizer beyond its bytes play them."""
     names = ("<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|start|>")
     ids = {name: 260 + place for place, name in enumerate(names)}
-    options = {"is_parallel": False, "has_thoughts": True, "end_texts": ["<|call|>"]}
+    options = {"is_parallel": False, "has_reasoning": True, "end_texts": ["<|call|>"]}
     tag = call_tag(TOOL_PARSERS["openai"], SCHEMAS, **options)
     matcher = build(VOCABULARY, to_grammar(tag, ids))
     pieces = re.split(r"(<\|\w+\|>)", THOUGHT + written("openai", [PARIS])[: -len("<|call|>")])

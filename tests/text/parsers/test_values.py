@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from weft.text.parsers.forms.literals import to_json
 from weft.text.parsers.forms.values import ANY_KIND, kinds_of, typed_json
-from weft.text.parsers.tape import Malformed
+from weft.text.parsers.streams import Malformed
 
 LITERALS = st.recursive(
     st.text(st.characters(exclude_categories=["Cs"]))

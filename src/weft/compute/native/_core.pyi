@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compute.runner import FloatArray, IntArray
+from weft.compute.sampler import Choice
 
 def cpu_architecture() -> str: ...
 def cpu_features() -> list[str]: ...
@@ -29,12 +30,7 @@ def choose(
     bias: FloatArray,
     seen: IntArray,
     output: IntArray,
-    penalties: tuple[float, float, float],
-    temperature: float,
-    min_p: float,
-    top_k: int,
-    top_p: float,
-    key: int,
+    numbers: Choice,
 ) -> int | None: ...
 def score(
     logits: FloatArray, given: IntArray, num_best: int

@@ -21,7 +21,6 @@ from weft.model.spec import ModelSpec, RopeSpec
 from weft.model.weights import Tensor, Weights, refuse_values
 
 MAX_THREADS = 1024
-_INT32_MAX = 2**31 - 1
 _NEVER = np.float32(-np.inf)
 _SAME = (  # fields that the core calls by the same name
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
@@ -199,12 +198,7 @@ class NativeSampler:
             np.array(list(choice.bias.values()), np.float32),
             np.array(choice.seen, np.int32),
             np.array(choice.output, np.int32),
-            (choice.repetition_penalty, choice.frequency_penalty, choice.presence_penalty),
-            choice.temperature,
-            choice.min_p,
-            min(choice.top_k, _INT32_MAX),
-            choice.top_p,
-            choice.key,
+            choice,
         )
 
     @staticmethod

@@ -81,7 +81,7 @@ class GrammarChecker:
             worker = self._idle.pop() if self._idle else None
         if worker is None:
             worker = Worker("weft.engine.constraints.check_worker", self._setup_line())
-        answer = worker.ask(line)
+        answer = worker.call(line)
         with self._lock:
             is_kept = answer is not None and not self._is_closed
             if is_kept:

@@ -1,15 +1,18 @@
 """KV blocks: who holds which, and which hold what a new sequence would only compute again.
 
-Plain ints, no device. Blocks are found by a chain of hashes (`core.hashing`). A block is registered when it
+Plain ints, no device. Blocks are found by a chain of hashes, SHA-256, because a collision would serve one
+caller's context to another: every field that changes the KV of a block is in its hash, length-prefixed,
+so that no two different inputs read alike. A block is registered when it
 is planned, before its content is computed: sequences of the same step may share it, because a step
 writes all K/V of a layer before any row attends to it.
 """
 
+import hashlib
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
-from weft.core.hashing import block_hash, chain_root
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from weft.engine.scheduling.sequence import Sequence
 
@@ -217,3 +220,26 @@ class PrefixCache:
                 cache_salt=sequence.request.cache_salt,
             )
         )
+
+
+def chain_root(
+    *,
+    block_size: int,
+    weights_epoch: int,
+    lora_name: str | None = None,
+    lora_generation: int = 0,
+    cache_salt: str | None = None,
+) -> bytes:
+    """The parent of a chain's first block: all that isolates one cache user from another."""
+    digest = hashlib.sha256(b"weft-kv-1")
+    digest.update(block_size.to_bytes(8, "big") + weights_epoch.to_bytes(8, "big"))
+    for tag, text in ((b"lora", lora_name), (b"salt", cache_salt)):
+        raw = b"" if text is None else text.encode()
+        digest.update(tag + bytes([text is not None]) + len(raw).to_bytes(8, "big") + raw)
+    digest.update(lora_generation.to_bytes(8, "big"))
+    return digest.digest()
+
+
+def block_hash(parent: bytes, token_ids: Seq[int]) -> bytes:
+    """Hash of one full block: its 32-byte parent, then its tokens as 4 bytes each."""
+    return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()

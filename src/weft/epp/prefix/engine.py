@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from weft.core.hashing import pack_tokens
+from weft.core.prompts import pack_tokens
 from weft.epp.pool.endpoint import Load
 from weft.epp.prefix.events import (
     MAX_BATCH_BYTES,

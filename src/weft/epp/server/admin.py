@@ -10,8 +10,8 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from weft.core.callers import HostRule, host_refusal
 from weft.core.errors import ConfigError
-from weft.core.hosts import HostRule, host_refusal
 
 log = logging.getLogger("weft.epp")
 

@@ -33,7 +33,7 @@ _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on 
 
 
 def open_random(name: str, query: str, dtype: str, runner: str = "auto") -> Checkpoint:
-    """The model that `query` asks for; `dtype` other than auto rounds further."""
+    """The model of `query`; `dtype` other than auto rounds further."""
     parameters = parse_parameters("random", query, _KEYS)
     values = _config(parameters)
     config = read_config(values, name)

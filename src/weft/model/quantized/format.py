@@ -48,7 +48,7 @@ class QuantizedFormat(Protocol):
     """A way to store rounded matrices. Which layers are stored so is for the file to say.
 
     Lists of exceptions in a config are therefore not needed: a layer that was left as it is lies there
-    under its usual name. `parts` begins with the tensor that tells.
+    under its usual name. `parts` begins with the tensor that decides.
     """
 
     @property

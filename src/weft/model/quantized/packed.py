@@ -1,4 +1,4 @@
-"""A matrix of rounded weights as its file packs it; made into floats one tensor at a time, when asked.
+"""A matrix of rounded weights as its file packs it; made into floats one tensor at a time, when needed.
 
 A value is (number - zero) * scale, all three taken as float32: the difference is exact, the product is
 rounded once. Zero and scale are those of the row and of the column's group.
@@ -81,7 +81,7 @@ class PackedMatrix:
         if self.dtype is None:
             return values
         if not values.is_finite():
-            return values  # whoever asked for it will say so
+            return values  # whoever reads it will say so
         rounded = values.rounded_to(self.dtype)
         if not rounded.is_finite():
             raise ConfigError(

@@ -1,1 +1,1 @@
-"""What a model wrote, taken apart while it is written: thoughts, answer, tool calls."""
+"""What a model wrote, taken apart while it is written: reasoning, answer, tool calls."""

@@ -1,38 +1,74 @@
-"""Reads one answer from its start: thoughts, then text with calls in it.
+"""Reads one answer from its start: reasoning, then text with calls in it.
 
 What is no call after all is text, with its exact characters, as long as no call was announced. One that
 was stands: cut off, it keeps the arguments that came; broken, those that came before the break, with a
 closing brace where we make the JSON ourselves. What follows a break, up to the closing mark, is text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from weft.core.errors import ConfigError
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
-from weft.text.parsers.forms.form import NAME, Desk
-from weft.text.parsers.parts import Part
-from weft.text.parsers.tape import Malformed, Markers, Reading
+from weft.text.parsers.forms.form import NAME, ParseContext
+from weft.text.parsers.forms.harmony import read_harmony
+from weft.text.parsers.parts import OutputParser, Part
+from weft.text.parsers.streams import Malformed, Markers, PartCollector, Reading, TextBuffer
+
+
+def make_parser(
+    reasoning: ReasoningFamily | None,
+    tool: ToolFamily | None,
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    starts_in_reasoning: bool | None = None,
+    num_earlier_calls: int = 0,
+    end_markers: Sequence[str] = (),
+) -> OutputParser:
+    """The parser of one answer of a model of these families.
+
+    `tools` as in a request: their schemas type what is not written as JSON. `starts_in_reasoning`:
+    whether the prompt left the reasoning open, or closed it; None if it says nothing.
+    `num_earlier_calls` is where ids go on that count over the conversation. `end_markers` are special
+    tokens that end a turn, where the text is decoded with special tokens: they are left out.
+    """
+    first_id = num_earlier_calls if tool is not None and tool.counts_ids else None
+    context = ParseContext(TextBuffer(), PartCollector(first_id), _schemas(tools))
+    families = [family for family in (reasoning, tool) if family is not None]
+    if not any(family.is_harmony for family in families):
+        reading = read_answer(context, reasoning, tool, is_open=starts_in_reasoning)
+    elif all(family.is_harmony for family in families):
+        reading = read_harmony(context, is_open=starts_in_reasoning)
+    else:
+        raise ConfigError(
+            "the harmony format holds reasoning and calls together: its parsers, openai_gptoss and "
+            "openai, go with each other only"
+        )
+    return AnswerParser(context, reading, end_markers)
 
 
 class AnswerParser:
     """An `OutputParser` that feeds a reader. `end_markers` are taken out of the text before that."""
 
-    __slots__ = ("_desk", "_filter", "_reading")
+    __slots__ = ("_context", "_filter", "_reading")
 
-    def __init__(self, desk: Desk, reading: Reading[None], end_markers: Sequence[str] = ()) -> None:
-        self._desk = desk
+    def __init__(
+        self, context: ParseContext, reading: Reading[None], end_markers: Sequence[str] = ()
+    ) -> None:
+        self._context = context
         self._reading = reading
         self._filter = _MarkerFilter(end_markers)
 
     def feed(self, text: str) -> list[Part]:
-        self._desk.tape.add(self._filter.push(text))
+        self._context.buffer.add(self._filter.push(text))
         next(self._reading, None)
-        return self._desk.outlet.take()
+        return self._context.collector.take()
 
     def finish(self) -> list[Part]:
-        self._desk.tape.add(self._filter.flush())
-        self._desk.tape.end()
+        self._context.buffer.add(self._filter.flush())
+        self._context.buffer.end()
         next(self._reading, None)
-        return self._desk.outlet.take()
+        return self._context.collector.take()
 
 
 class _MarkerFilter:
@@ -64,53 +100,55 @@ class _MarkerFilter:
 
 
 def read_answer(
-    desk: Desk,
+    context: ParseContext,
     reasoning: ReasoningFamily | None,
     tool: ToolFamily | None,
     *,
     is_open: bool | None,
 ) -> Reading[None]:
-    """Thoughts, if the family has any and the prompt has not closed them; then text and calls."""
+    """Reasoning, if the family has any and the prompt has not closed it; then text and calls."""
     before, marker = "", None
     if reasoning is not None and is_open is not False:
-        before, marker = yield from read_reasoning(desk, reasoning, is_open=is_open)
+        before, marker = yield from read_reasoning(context, reasoning, is_open=is_open)
     tags = () if reasoning is None else reasoning.answer_tags
-    answer = _TextAndCalls(desk, tool, tags)
+    answer = _TextAndCalls(context, tool, tags)
     if marker is not None and not answer.knows(marker):
-        # It ends the thoughts of these models also where nobody looks for their calls.
-        desk.outlet.content(marker)
+        # It ends the reasoning of these models also where nobody looks for their calls.
+        context.collector.content(marker)
         marker = None
     yield from answer.read(before, marker)
 
 
 def read_reasoning(
-    desk: Desk, family: ReasoningFamily, *, is_open: bool | None
+    context: ParseContext, family: ReasoningFamily, *, is_open: bool | None
 ) -> Reading[tuple[str, str | None]]:
-    """Read the thoughts. What it took of the answer: white space, and the mark of a call."""
-    space = yield from desk.tape.skip_space()
-    start = yield from desk.tape.take_any(Markers(family.starts))
+    """Read the reasoning. What it took of the answer: white space, and the mark of a call."""
+    space = yield from context.buffer.skip_space()
+    start = yield from context.buffer.take_any(Markers(family.starts))
     if start is not None:
         # White space belongs to the mark, on either side of it.
-        yield from desk.tape.skip_space()
+        yield from context.buffer.skip_space()
     elif is_open or family.may_omit_start:
-        desk.outlet.reasoning(space)
+        context.collector.reasoning(space)
     else:
         return space, None
     ends = Markers((*family.ends, *family.implicit_ends))
-    end = yield from desk.tape.until(ends, desk.outlet.reasoning)
+    end = yield from context.buffer.until(ends, context.collector.reasoning)
     if end in family.implicit_ends:
         return "", end
-    yield from desk.tape.skip_space()
+    yield from context.buffer.skip_space()
     return "", None
 
 
 class _TextAndCalls:
     """The answer proper: text, in which calls are looked for if there is a family for them."""
 
-    __slots__ = ("_closers", "_desk", "_family", "_marks", "_openers", "_sections", "_tags")
+    __slots__ = ("_closers", "_context", "_family", "_marks", "_openers", "_sections", "_tags")
 
-    def __init__(self, desk: Desk, family: ToolFamily | None, tags: tuple[str, ...]) -> None:
-        self._desk = desk
+    def __init__(
+        self, context: ParseContext, family: ToolFamily | None, tags: tuple[str, ...]
+    ) -> None:
+        self._context = context
         self._family = family
         self._tags = frozenset(tags)
         self._sections = frozenset(() if family is None else family.sections)
@@ -128,20 +166,20 @@ class _TextAndCalls:
         White space at the start and behind a call waits: before another call and after the last it is
         only layout.
         """
-        tape, outlet = self._desk.tape, self._desk.outlet
+        buffer, collector = self._context.buffer, self._context.collector
         is_start = True
         while True:
             if marker is None:
-                space += yield from tape.skip_space()
-                marker = yield from tape.take_any(self._marks)
+                space += yield from buffer.skip_space()
+                marker = yield from buffer.take_any(self._marks)
             if marker is None and is_start:
                 marker = yield from self._peek_start()
             if marker is None:
-                is_over = (yield from tape.peek()) == ""
-                if not (is_over and outlet.num_calls):
-                    outlet.content(space)
+                is_over = (yield from buffer.peek()) == ""
+                if not (is_over and collector.num_calls):
+                    collector.content(space)
                 space = ""
-                marker = yield from tape.until(self._marks, outlet.content)
+                marker = yield from buffer.until(self._marks, collector.content)
             if marker is None:
                 return
             space = yield from self._read_marked(space, marker)
@@ -149,37 +187,50 @@ class _TextAndCalls:
 
     def _peek_start(self) -> Reading[str | None]:
         """An empty mark if the answer begins with a call that needs none."""
-        first = yield from self._desk.tape.peek()
+        first = yield from self._context.buffer.peek()
         starts = "" if self._family is None else self._family.starts
         return "" if first and first in starts else None
 
     def _read_marked(self, space: str, marker: str) -> Reading[str]:
         """Read what begins with `marker`; the white space that is undecided behind it."""
-        tape, outlet = self._desk.tape, self._desk.outlet
+        buffer, collector = self._context.buffer, self._context.collector
         if marker in self._tags:
-            yield from tape.skip_space()
+            yield from buffer.skip_space()
             return ""
         if marker in self._closers:
-            if not outlet.num_calls:
-                outlet.content(space + marker)
+            if not collector.num_calls:
+                collector.content(space + marker)
             return ""
-        tape.keep(space + marker)
+        buffer.mark(space + marker)
         while marker in self._sections:
             # Some write a word or the call's name once more between two marks.
-            yield from tape.skip_space()
-            yield from tape.take_while(NAME)
-            yield from tape.skip_space()
-            inner = yield from tape.take_any(self._openers)
+            yield from buffer.skip_space()
+            yield from buffer.take_while(NAME)
+            yield from buffer.skip_space()
+            inner = yield from buffer.take_any(self._openers)
             if inner is None:
-                outlet.content(tape.forget())
+                collector.content(buffer.take_marked())
                 return ""
             marker = inner
         form = None if self._family is None else self._family.form
         assert form is not None, "only families with a form have openers"
         try:
-            yield from form.read(self._desk)
+            yield from form.read(self._context)
         except Malformed:
-            # Nothing is kept of a call that was announced; of one that was not, everything is.
-            outlet.content(tape.forget())
-        tape.forget()
+            # Of a call that was announced nothing is content; of one that was not, everything is.
+            collector.content(buffer.take_marked())
+        buffer.take_marked()
         return ""
+
+
+def _schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Parameter schemas by tool name, from either shape: with a `function` member, or flat."""
+    schemas: dict[str, Mapping[str, Any]] = {}
+    for tool in tools:
+        function = tool.get("function", tool)
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            continue
+        schema = function.get("parameters", function.get("input_schema"))
+        if isinstance(schema, Mapping):
+            schemas[function["name"]] = schema
+    return schemas

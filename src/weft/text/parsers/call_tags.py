@@ -11,12 +11,12 @@ from typing import Any
 from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.forms.arguments import Format, const, one_of, sequence
 from weft.text.parsers.forms.form import JsonArguments
-from weft.text.parsers.forms.harmony import THOUGHT_TAG, TURN_START
+from weft.text.parsers.forms.harmony import REASONING_TAG, TURN_START
 
 _NAME = "get_weather"
 _NUMBER = ":0"
 _ANY_NUMBER = {"type": "regex", "pattern": ":[0-9]{1,4}"}
-# What models put between their thoughts and a call.
+# What models put between their reasoning and a call.
 _SPACES = ("", "\n", "\n\n", " ")
 
 
@@ -50,15 +50,15 @@ def call_tag(
     schemas: Mapping[str, Mapping[str, Any]],
     *,
     is_parallel: bool,
-    has_thoughts: bool = False,
+    has_reasoning: bool = False,
     num_earlier_calls: int = 0,
     end_texts: Sequence[str] = (),
 ) -> Format | None:
     """One call of one of the tools, or more with `is_parallel`; None where the family cannot write them.
 
     `schemas` are those of the tools' arguments, objects, by the tools' names.
-    `has_thoughts`: white space may come first, and of a family that writes its thoughts as it writes
-    calls, thoughts. `end_texts` are the tokens that end the model's turn.
+    `has_reasoning`: white space may come first, and of a family that writes its reasoning as it writes
+    calls, reasoning. `end_texts` are the tokens that end the model's turn.
     """
     layout = _Layout.of(family, end_texts)
     if layout is None:
@@ -80,7 +80,7 @@ def call_tag(
         "at_least_one": True,
         "stop_after_first": is_single,
     }
-    start = _start(family, layout.before, has_thoughts=has_thoughts)
+    start = _start(family, layout.before, has_reasoning=has_reasoning)
     whole = sequence(start, calls, *_tail(layout.after.removeprefix(end), separator))
     return {"type": "structural_tag", "format": whole}
 
@@ -116,9 +116,9 @@ def _tail(text: str, separator: str) -> list[Format]:
     return [one_of([const(""), const(space)])] if space else []
 
 
-def _start(family: ToolFamily, before: str, *, has_thoughts: bool) -> Format:
-    if not has_thoughts:
+def _start(family: ToolFamily, before: str, *, has_reasoning: bool) -> Format:
+    if not has_reasoning:
         return const(before)
     if family.is_harmony:
-        return one_of([const(before), sequence(THOUGHT_TAG, const(TURN_START + before))])
+        return one_of([const(before), sequence(REASONING_TAG, const(TURN_START + before))])
     return one_of([const(space + before) for space in _SPACES])

@@ -9,7 +9,7 @@ from weft.text.parsers.forms.form import Form
 class ToolFamily:
     """How models write tool calls. A call begins at one of `openers`; `form` reads on from there.
 
-    No form: calls are messages of the harmony format, as thoughts and answer are.
+    No form: calls are messages of the harmony format, as reasoning and answer are.
 
     `sections` stand around several calls and mean nothing without one; so do `closers`, after one.
     An answer whose first character is one of `starts` begins with a call, unless it turns out not to.
@@ -31,7 +31,7 @@ class ToolFamily:
     needs_special_tokens: bool = False
     # Calls have ids of the form `functions.NAME:N`, with N counted over the whole conversation.
     counts_ids: bool = False
-    # A chat template that contains all of these belongs to the family; none: it cannot be told.
+    # A chat template that contains all of these belongs to the family; none: it is not recognised.
     template_marks: tuple[str, ...] = ()
 
     @property
@@ -42,14 +42,14 @@ class ToolFamily:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFamily:
-    """How models write their thoughts: first in the answer, between a start and an end."""
+    """How models write their reasoning: first in the answer, between a start and an end."""
 
     starts: tuple[str, ...]
     ends: tuple[str, ...]
     models: str
     # The start may be missing although the prompt does not end with it.
     may_omit_start: bool = False
-    # Marks of tool calls that end the thoughts too, and are read again as what they are.
+    # Marks of tool calls that end the reasoning too, and are read again as what they are.
     implicit_ends: tuple[str, ...] = ()
     # Tags around the answer, which are not part of it.
     answer_tags: tuple[str, ...] = ()

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from weft.text.parsers.answer import AnswerParser, read_answer, read_reasoning
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
-from weft.text.parsers.forms.form import Desk
+from weft.text.parsers.forms.form import ParseContext
 from weft.text.parsers.forms.json_calls import JsonCalls
-from weft.text.parsers.outlet import Outlet
 from weft.text.parsers.parts import OutputParser
-from weft.text.parsers.tape import Markers, Reading, Tape
+from weft.text.parsers.streams import Markers, PartCollector, Reading, TextBuffer
 
 _FORCED = ToolFamily(
     form=JsonCalls(),
@@ -25,13 +24,13 @@ def forced_calls_parser(
     end_markers: Sequence[str] = (),
     first_id: int | None = None,
 ) -> OutputParser:
-    """For `[{"name": ..., "parameters": {...}}, ...]`, behind thoughts if there are any.
+    """For `[{"name": ..., "parameters": {...}}, ...]`, behind reasoning if there is any.
 
     With `first_id`, ids of the form `functions.NAME:N` are made, counted from there.
     """
-    desk = Desk(Tape(), Outlet(first_id), {})
-    reading = read_answer(desk, reasoning, _FORCED, is_open=starts_in_reasoning)
-    return AnswerParser(desk, reading, end_markers)
+    context = ParseContext(TextBuffer(), PartCollector(first_id), {})
+    reading = read_answer(context, reasoning, _FORCED, is_open=starts_in_reasoning)
+    return AnswerParser(context, reading, end_markers)
 
 
 def named_call_parser(
@@ -42,19 +41,19 @@ def named_call_parser(
     end_markers: Sequence[str] = (),
     first_id: int | None = None,
 ) -> OutputParser:
-    """For an answer that is, behind its thoughts, the arguments of one call of `name`."""
-    desk = Desk(Tape(), Outlet(first_id), {})
-    reading = _read_named(desk, name, reasoning, is_open=starts_in_reasoning)
-    return AnswerParser(desk, reading, end_markers)
+    """For an answer that is, behind its reasoning, the arguments of one call of `name`."""
+    context = ParseContext(TextBuffer(), PartCollector(first_id), {})
+    reading = _read_named(context, name, reasoning, is_open=starts_in_reasoning)
+    return AnswerParser(context, reading, end_markers)
 
 
 def _read_named(
-    desk: Desk, name: str, reasoning: ReasoningFamily | None, *, is_open: bool | None
+    context: ParseContext, name: str, reasoning: ReasoningFamily | None, *, is_open: bool | None
 ) -> Reading[None]:
     if reasoning is not None and is_open is not False:
-        yield from read_reasoning(desk, reasoning, is_open=is_open)
-    yield from desk.tape.skip_space()
-    if (yield from desk.tape.peek()) == "":
+        yield from read_reasoning(context, reasoning, is_open=is_open)
+    yield from context.buffer.skip_space()
+    if (yield from context.buffer.peek()) == "":
         return
-    desk.announce(name)
-    yield from desk.tape.until(Markers(()), desk.outlet.arguments)
+    context.announce(name)
+    yield from context.buffer.until(Markers(()), context.collector.arguments)

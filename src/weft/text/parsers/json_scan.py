@@ -3,7 +3,7 @@
 import enum
 import re
 
-from weft.text.parsers.tape import CutOff, Malformed, Reading, Sink, Tape
+from weft.text.parsers.streams import CutOff, Malformed, Reading, Sink, TextBuffer
 
 # Python's own JSON reader fails beyond some hundreds; no tool takes anything near this.
 MAX_DEPTH = 128
@@ -105,14 +105,14 @@ class JsonScanner:
         return at
 
 
-def read_json(tape: Tape, sink: Sink) -> Reading[None]:
+def read_json(buffer: TextBuffer, sink: Sink) -> Reading[None]:
     """Give `sink` the text of the JSON value that comes next, as it comes.
 
     What came before is given also where it then turns out to be none (`Malformed`) or the text ends
     in it (`CutOff`).
     """
     scanner = JsonScanner()
-    is_whole = yield from tape.scan(scanner.push, sink)
+    is_whole = yield from buffer.scan(scanner.push, sink)
     if scanner.is_broken:
         raise Malformed
     if not is_whole and not scanner.is_scalar:

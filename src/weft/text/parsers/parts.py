@@ -9,7 +9,7 @@ import msgspec
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """More of the model's thoughts."""
+    """More of the model's reasoning."""
 
     text: str
 

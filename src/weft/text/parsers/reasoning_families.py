@@ -1,4 +1,4 @@
-"""The families of thoughts, by the names that vLLM gives their parsers. The more special come first."""
+"""The families of reasoning, by the names that vLLM gives their parsers. The more special come first."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

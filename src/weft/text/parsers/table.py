@@ -4,14 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from weft.core.errors import ConfigError
-from weft.text.parsers.answer import AnswerParser, read_answer
+from weft.text.parsers.answer import make_parser
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
-from weft.text.parsers.forms.form import Desk
-from weft.text.parsers.forms.harmony import read_harmony
-from weft.text.parsers.outlet import Outlet
 from weft.text.parsers.parts import OutputParser
 from weft.text.parsers.reasoning_families import REASONING_PARSERS
-from weft.text.parsers.tape import Tape
 from weft.text.parsers.tool_families import TOOL_PARSERS
 
 __all__ = [
@@ -20,7 +16,6 @@ __all__ = [
     "choose_reasoning_parser",
     "choose_tool_parser",
     "make_output_parser",
-    "make_parser",
     "starts_in_reasoning",
 ]
 
@@ -48,49 +43,18 @@ def make_output_parser(
     )
 
 
-def make_parser(
-    reasoning: ReasoningFamily | None,
-    tool: ToolFamily | None,
-    *,
-    tools: Sequence[Mapping[str, Any]] = (),
-    starts_in_reasoning: bool | None = None,
-    num_earlier_calls: int = 0,
-    end_markers: Sequence[str] = (),
-) -> OutputParser:
-    """The parser of one answer of a model of these families.
-
-    `tools` as in a request: their schemas type what is not written as JSON. `starts_in_reasoning`:
-    whether the prompt left the thoughts open, or closed them; None if it says nothing.
-    `num_earlier_calls` is where ids go on that count over the conversation. `end_markers` are special
-    tokens that end a turn, where the text is decoded with special tokens: they are left out.
-    """
-    first_id = num_earlier_calls if tool is not None and tool.counts_ids else None
-    desk = Desk(Tape(), Outlet(first_id), _schemas(tools))
-    families = [family for family in (reasoning, tool) if family is not None]
-    if not any(family.is_harmony for family in families):
-        reading = read_answer(desk, reasoning, tool, is_open=starts_in_reasoning)
-    elif all(family.is_harmony for family in families):
-        reading = read_harmony(desk, is_open=starts_in_reasoning)
-    else:
-        raise ConfigError(
-            "the harmony format holds thoughts and calls together: its parsers, openai_gptoss and "
-            "openai, go with each other only"
-        )
-    return AnswerParser(desk, reading, end_markers)
-
-
 def choose_tool_parser(template_source: str) -> str | None:
     """The family whose calls a chat template writes; None if it writes none that are known."""
     return _first_match(template_source, TOOL_PARSERS)
 
 
 def choose_reasoning_parser(template_source: str) -> str | None:
-    """The family whose thoughts a chat template knows; None if there are none."""
+    """The family whose reasoning a chat template knows; None if there are none."""
     return _first_match(template_source, REASONING_PARSERS)
 
 
 def starts_in_reasoning(prompt_text: str, family: ReasoningFamily) -> bool | None:
-    """Whether a rendered prompt left the thoughts open (True) or closed them; None if neither."""
+    """Whether a rendered prompt left the reasoning open (True) or closed it; None if neither."""
     # Only what stands last counts: earlier turns and users' texts may hold these marks too.
     prompt = prompt_text.rstrip()
     if prompt.endswith(family.starts):
@@ -114,16 +78,3 @@ def _named(flag: str, families: Mapping[str, _Family], name: str | None) -> _Fam
     if name not in families:
         raise ConfigError(f"{flag}: {name!r} is not known; known are {', '.join(sorted(families))}")
     return families[name]
-
-
-def _schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Parameter schemas by tool name, from either shape: with a `function` member, or flat."""
-    schemas: dict[str, Mapping[str, Any]] = {}
-    for tool in tools:
-        function = tool.get("function", tool)
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            continue
-        schema = function.get("parameters", function.get("input_schema"))
-        if isinstance(schema, Mapping):
-            schemas[function["name"]] = schema
-    return schemas

@@ -9,7 +9,7 @@ from weft.text.parsers.forms.named_calls import NamedCalls, NamedOrJsonCalls
 from weft.text.parsers.forms.python_calls import PythonCalls
 from weft.text.parsers.forms.tagged_calls import TaggedCalls, Tags
 from weft.text.parsers.forms.values import ANY_KIND, TEXT_KIND
-from weft.text.parsers.tape import Markers
+from weft.text.parsers.streams import Markers
 
 _CALLS_BEGIN, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _CALL_BEGIN, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"

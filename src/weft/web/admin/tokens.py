@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from weft.core.checks import shown
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
-from weft.text.inputs import check_length
+from weft.core.validate import shown
+from weft.text.prompts import check_length
 from weft.text.tokenizer import Tokenizer
 from weft.web.chat.prompt import template_messages
 from weft.web.http.endpoint import Answer, Call, Endpoint

@@ -17,7 +17,7 @@ from weft.schema.anthropic import (
     ThinkingBody,
 )
 from weft.text.content import Place
-from weft.text.inputs import check_length
+from weft.text.prompts import check_length
 from weft.web.anthropic.answer import AnswerFold
 from weft.web.anthropic.conversation import is_prefill, to_messages
 from weft.web.anthropic.tools import is_parallel, to_choice, to_tools

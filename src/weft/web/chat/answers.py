@@ -10,13 +10,13 @@ import msgspec
 from weft.core.errors import BadRequest
 from weft.core.types import CompletionOutput, FinishReason, SamplingParams, StructuredOutputsParams
 from weft.text.detokenizer import Detokenizer
+from weft.text.parsers.answer import make_parser
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
 from weft.text.parsers.forced import forced_calls_parser, named_call_parser
 from weft.text.parsers.parts import Arguments, Content, OutputParser, Part, Reasoning, ToolCall
 from weft.text.parsers.table import (
     REASONING_PARSERS,
     TOOL_PARSERS,
-    make_parser,
     starts_in_reasoning,
 )
 from weft.web.chat.tools import forced_calls, is_forced, is_own_format, template_tools

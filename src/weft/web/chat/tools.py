@@ -94,7 +94,7 @@ def forced_calls(
             family,
             {tool.name: _arguments_schema(tool) for tool in tools},
             is_parallel=is_parallel,
-            has_thoughts=has_reasoning,
+            has_reasoning=has_reasoning,
             num_earlier_calls=num_earlier_calls,
             end_texts=end_texts,
         )

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
+from weft.core.callers import HostRule, KeyRing, bearer_key, host_refusal
 from weft.core.errors import Unauthenticated
-from weft.core.hosts import HostRule, host_refusal
-from weft.core.keys import KeyRing, bearer_key
 from weft.web.http.endpoint import Access
 from weft.web.http.exchange import Exchange
 from weft.web.http.options import HttpOptions

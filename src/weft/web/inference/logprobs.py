@@ -7,7 +7,6 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from weft.core.logprobs import MANY_ROWS
 from weft.core.types import Logprob, PositionLogprobs
 from weft.schema.usage import (
     ChatLogprobs,
@@ -17,6 +16,7 @@ from weft.schema.usage import (
     TokenLogprob,
     TopLogprob,
 )
+from weft.text.outputs import MANY_ROWS
 from weft.text.tokenizer import Tokenizer
 
 _T = TypeVar("_T")

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.logprobs import write_rows
 from weft.core.types import SamplingParams
 from weft.schema.chat import (
     ChatAnswer,
@@ -18,6 +17,7 @@ from weft.schema.chat import (
     ToolBody,
     ToolCallBody,
 )
+from weft.text.outputs import write_rows
 from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import is_forced

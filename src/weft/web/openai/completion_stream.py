@@ -5,10 +5,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
-from weft.core.logprobs import num_rows_of, write_rows
 from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
 from weft.schema.completion import CompletionChunk, CompletionChunkChoice
 from weft.schema.usage import CompletionLogprobs, Usage
+from weft.text.outputs import num_rows_of, write_rows
 from weft.web.http.sse import DONE, EventOfText, data_event
 from weft.web.inference.call import AnswerDetails, Heading, to_usage
 from weft.web.inference.logprobs import LogprobWriter

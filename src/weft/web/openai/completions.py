@@ -10,10 +10,10 @@ from typing import cast
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.logprobs import num_rows_of, write_rows
 from weft.core.types import OutputKind, Request, RequestOutput, SamplingParams
 from weft.core.validate import MAX_N
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
+from weft.text.outputs import num_rows_of, write_rows
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.http.endpoint import Answer, Events
 from weft.web.inference.call import AnswerDetails, ModelCall, check_streamable, to_details

@@ -8,10 +8,10 @@ from functools import partial
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.logprobs import num_rows_of, write_rows
 from weft.core.types import CompletionOutput, OutputKind, RequestOutput
 from weft.schema.tokens import TokensAnswer, TokensBody, TokensChoice, TokensChunk
 from weft.schema.usage import PromptTokensDetails, Usage
+from weft.text.outputs import num_rows_of, write_rows
 from weft.web.chat.prompt import check_priority, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
 from weft.web.http.sse import DONE, data_event

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.hashing import pack_tokens
+from weft.core.prompts import pack_tokens
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
@@ -128,8 +128,7 @@ def _open_tokenizer(name: str) -> "Tokenizer | None":
         return None
     try:
         # Only here: a picker that estimates needs no tokenizer library.
-        from weft.text.strange_tokenizer import open_tokenizer  # noqa: PLC0415
-        from weft.text.tokenizer import CONFIG_FILE  # noqa: PLC0415
+        from weft.text.tokenizer import CONFIG_FILE, open_tokenizer  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(f"{TOKENS}.parameters.modelName: needs a package: {error}") from error
     try:

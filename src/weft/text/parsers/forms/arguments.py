@@ -11,7 +11,7 @@ Format: TypeAlias = dict[str, Any]
 # The arguments that every family's example has.
 JSON_SAMPLE = '{"city": "Paris"}'
 
-# What may be said of an object whose members are written one by one. More would not be kept.
+# What may be said of an object whose members are written one by one. More would not be followed.
 _READ = frozenset({"type", "properties", "required", "additionalProperties"})
 _NOTES = frozenset(
     "title description $schema $id $comment $defs definitions default examples example deprecated".split()

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from weft.text.parsers.forms.arguments import JSON_SAMPLE, Format, json_value
 from weft.text.parsers.json_scan import read_json
-from weft.text.parsers.outlet import Outlet
-from weft.text.parsers.tape import Malformed, Markers, Reading, Tape
+from weft.text.parsers.streams import Malformed, Markers, PartCollector, Reading, TextBuffer
 
 # Letters, digits and what stands in names of functions; never white space or the start of a marker.
 NAME = re.compile(r"[\w.:/$-]*")
@@ -19,29 +18,29 @@ _LANGUAGE = Markers(("json",))
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ParseContext:
     """What a form works with: text in, parts out, and the parameters' schemas by tool."""
 
-    tape: Tape
-    outlet: Outlet
+    buffer: TextBuffer
+    collector: PartCollector
     schemas: Mapping[str, Mapping[str, Any]]
 
     def announce(self, name: str, call_id: str | None = None) -> None:
-        """Say that a call begins. From here on the text is no longer kept: it is not content."""
+        """Say that a call begins. From here on the text is no longer held: it is not content."""
         if not name:
             raise Malformed
-        self.tape.forget()
-        self.outlet.call(name, call_id)
+        self.buffer.take_marked()
+        self.collector.call(name, call_id)
 
 
 class Form(Protocol):
     """Reads the calls that begin where a family's opening marker ended.
 
     `Malformed` or `CutOff` where the text is not of the form. Until then the calls announced stand, and
-    what the tape kept since the last of them was none.
+    what the buffer holds since the last of them was none.
     """
 
-    def read(self, desk: Desk) -> Reading[None]:
+    def read(self, context: ParseContext) -> Reading[None]:
         """Read to the end of the call or calls."""
         ...
 
@@ -50,7 +49,7 @@ class Form(Protocol):
         ...
 
     def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
-        """How arguments of that schema are written, as `sample` is; None where it could not be kept to."""
+        """How arguments of that schema are written, as `sample` is; None where it could not be followed."""
         ...
 
 
@@ -68,18 +67,20 @@ class JsonArguments:
         return json_value(schema)
 
 
-def read_arguments(desk: Desk, name: str, call_id: str | None = None) -> Reading[None]:
+def read_arguments(context: ParseContext, name: str, call_id: str | None = None) -> Reading[None]:
     """Announce a call and pass on the JSON object that comes next, as the model writes it."""
-    if (yield from desk.tape.peek()) == "{":
-        desk.announce(name, call_id)
-        yield from read_json(desk.tape, desk.outlet.arguments)
+    if (yield from context.buffer.peek()) == "{":
+        context.announce(name, call_id)
+        yield from read_json(context.buffer, context.collector.arguments)
         return
     pieces: list[str] = []
-    yield from read_json(desk.tape, pieces.append)
-    give_arguments(desk, "".join(pieces), name, call_id)
+    yield from read_json(context.buffer, pieces.append)
+    give_arguments(context, "".join(pieces), name, call_id)
 
 
-def give_arguments(desk: Desk, value: str, name: str, call_id: str | None = None) -> None:
+def give_arguments(
+    context: ParseContext, value: str, name: str, call_id: str | None = None
+) -> None:
     """Announce a call and pass on a value that is there as a whole.
 
     Models write an object; or a string that holds the object's JSON; or null for none.
@@ -91,16 +92,16 @@ def give_arguments(desk: Desk, value: str, name: str, call_id: str | None = None
         value = "{}"
     elif not value.startswith("{"):
         raise Malformed
-    desk.announce(name, call_id)
-    desk.outlet.arguments(value)
+    context.announce(name, call_id)
+    context.collector.arguments(value)
 
 
-def skip_fence(tape: Tape) -> Reading[None]:
+def skip_fence(buffer: TextBuffer) -> Reading[None]:
     """Take the mark that begins or ends a Markdown code block, if it comes next."""
-    yield from tape.skip_space()
-    if (yield from tape.take_any(_FENCE)) is not None:
-        yield from tape.take_any(_LANGUAGE)
-        yield from tape.skip_space()
+    yield from buffer.skip_space()
+    if (yield from buffer.take_any(_FENCE)) is not None:
+        yield from buffer.take_any(_LANGUAGE)
+        yield from buffer.skip_space()
 
 
 def decode_string(text: str) -> str:

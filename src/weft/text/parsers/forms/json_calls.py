@@ -4,15 +4,15 @@ import re
 from dataclasses import dataclass
 
 from weft.text.parsers.forms.form import (
-    Desk,
     JsonArguments,
+    ParseContext,
     decode_string,
     give_arguments,
     read_arguments,
     skip_fence,
 )
 from weft.text.parsers.json_scan import read_json
-from weft.text.parsers.tape import Malformed, Markers, Reading, Tape
+from weft.text.parsers.streams import Malformed, Markers, Reading, TextBuffer
 
 _OPEN = Markers("{")
 _LIST = Markers("[")
@@ -38,36 +38,36 @@ class JsonCalls(JsonArguments):
     name_key: str = "name"
     argument_keys: frozenset[str] = frozenset({"arguments", "parameters"})
 
-    def read(self, desk: Desk) -> Reading[None]:
-        tape = desk.tape
-        yield from tape.skip_space()
+    def read(self, context: ParseContext) -> Reading[None]:
+        buffer = context.buffer
+        yield from buffer.skip_space()
         if self.is_fenced:
-            yield from tape.take_any(_JSON)
-            yield from tape.skip_space()
-        if (yield from tape.take_any(_LIST)) is not None:
-            yield from tape.skip_space()
+            yield from buffer.take_any(_JSON)
+            yield from buffer.skip_space()
+        if (yield from buffer.take_any(_LIST)) is not None:
+            yield from buffer.skip_space()
         while True:
-            yield from tape.expect(_OPEN)
-            yield from self._read_object(desk)
-            yield from tape.take_while(_BETWEEN)
-            if (yield from tape.peek()) != "{":
+            yield from buffer.expect(_OPEN)
+            yield from self._read_object(context)
+            yield from buffer.take_while(_BETWEEN)
+            if (yield from buffer.peek()) != "{":
                 break
-            tape.keep()
-        yield from tape.take_while(_SPARE)
+            buffer.mark()
+        yield from buffer.take_while(_SPARE)
         if self.is_fenced:
-            yield from skip_fence(tape)
+            yield from skip_fence(buffer)
 
-    def _read_object(self, desk: Desk) -> Reading[None]:
+    def _read_object(self, context: ParseContext) -> Reading[None]:
         """One call, from behind its opening brace."""
         name: str | None = None
         call_id: str | None = None
         held: str | None = None
-        while (key := (yield from _read_key(desk.tape))) is not None:
+        while (key := (yield from _read_key(context.buffer))) is not None:
             if key in self.argument_keys and name is not None:
-                yield from read_arguments(desk, name, call_id)
-                yield from _skip_members(desk.tape)
+                yield from read_arguments(context, name, call_id)
+                yield from _skip_members(context.buffer)
                 return
-            value = yield from _read_whole(desk.tape)
+            value = yield from _read_whole(context.buffer)
             if key in self.argument_keys:
                 held = value
             elif key == self.name_key:
@@ -76,44 +76,44 @@ class JsonCalls(JsonArguments):
                 call_id = _to_id(value)
             elif self.needs_arguments and key != "type":
                 raise Malformed
-            if (yield from _read_separator(desk.tape)) == "}":
+            if (yield from _read_separator(context.buffer)) == "}":
                 break
         if name is None or (held is None and self.needs_arguments):
             raise Malformed
-        give_arguments(desk, "{}" if held is None else held, name, call_id)
+        give_arguments(context, "{}" if held is None else held, name, call_id)
 
 
-def _read_key(tape: Tape) -> Reading[str | None]:
+def _read_key(buffer: TextBuffer) -> Reading[str | None]:
     """The next key and its colon; None at the end of the object."""
-    yield from tape.skip_space()
-    if (yield from tape.peek()) != '"':
-        yield from tape.expect(_CLOSE)
+    yield from buffer.skip_space()
+    if (yield from buffer.peek()) != '"':
+        yield from buffer.expect(_CLOSE)
         return None
     pieces: list[str] = []
-    yield from read_json(tape, pieces.append)
-    yield from tape.skip_space()
-    yield from tape.expect(_COLON)
-    yield from tape.skip_space()
+    yield from read_json(buffer, pieces.append)
+    yield from buffer.skip_space()
+    yield from buffer.expect(_COLON)
+    yield from buffer.skip_space()
     return decode_string("".join(pieces))
 
 
-def _read_whole(tape: Tape) -> Reading[str]:
+def _read_whole(buffer: TextBuffer) -> Reading[str]:
     pieces: list[str] = []
-    yield from read_json(tape, pieces.append)
+    yield from read_json(buffer, pieces.append)
     return "".join(pieces)
 
 
-def _read_separator(tape: Tape) -> Reading[str]:
-    yield from tape.skip_space()
-    return (yield from tape.expect(_NEXT))
+def _read_separator(buffer: TextBuffer) -> Reading[str]:
+    yield from buffer.skip_space()
+    return (yield from buffer.expect(_NEXT))
 
 
-def _skip_members(tape: Tape) -> Reading[None]:
+def _skip_members(buffer: TextBuffer) -> Reading[None]:
     """The members behind the arguments, which say nothing that is needed."""
-    while (yield from _read_separator(tape)) == ",":
-        if (yield from _read_key(tape)) is None:
+    while (yield from _read_separator(buffer)) == ",":
+        if (yield from _read_key(buffer)) is None:
             return
-        yield from _read_whole(tape)
+        yield from _read_whole(buffer)
 
 
 def _to_id(value: str) -> str | None:

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from weft.text.parsers.tape import Malformed, Reading, Tape
+from weft.text.parsers.streams import Malformed, Reading, TextBuffer
 
 _MAX_DEPTH = 64
 
@@ -157,18 +157,18 @@ _CONVERTERS: Mapping[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
-def read_literal(tape: Tape) -> Reading[str]:
+def read_literal(buffer: TextBuffer) -> Reading[str]:
     """Take the text of a literal, up to the comma or bracket that must follow it."""
     pieces: list[str] = []
     closers: list[str] = []
     while True:
-        pieces.append((yield from tape.take_while(_PLAIN)))
-        mark = yield from tape.peek()
+        pieces.append((yield from buffer.take_while(_PLAIN)))
+        mark = yield from buffer.peek()
         if not closers and mark and mark in ",)]}":
             return "".join(pieces)
-        pieces.append((yield from tape.take_one()))
+        pieces.append((yield from buffer.take_one()))
         if mark in _UNQUOTED:
-            yield from _read_quoted(tape, mark, pieces)
+            yield from _read_quoted(buffer, mark, pieces)
         elif mark in _CLOSERS:
             if len(closers) == _MAX_DEPTH:
                 raise Malformed
@@ -177,20 +177,20 @@ def read_literal(tape: Tape) -> Reading[str]:
             raise Malformed
 
 
-def _read_quoted(tape: Tape, quote: str, pieces: list[str]) -> Reading[None]:
+def _read_quoted(buffer: TextBuffer, quote: str, pieces: list[str]) -> Reading[None]:
     """The rest of a text, from behind its first quote."""
     num_quotes = 1
-    if (yield from tape.peek()) == quote:
-        pieces.append((yield from tape.take_one()))
-        if (yield from tape.peek()) != quote:
+    if (yield from buffer.peek()) == quote:
+        pieces.append((yield from buffer.take_one()))
+        if (yield from buffer.peek()) != quote:
             return
-        pieces.append((yield from tape.take_one()))
+        pieces.append((yield from buffer.take_one()))
         num_quotes = 3
     num_seen = 0
     while num_seen < num_quotes:
-        plain = yield from tape.take_while(_UNQUOTED[quote])
-        mark = yield from tape.take_one()
+        plain = yield from buffer.take_while(_UNQUOTED[quote])
+        mark = yield from buffer.take_one()
         pieces += (plain, mark)
         num_seen = 1 if plain and mark == quote else num_seen + 1 if mark == quote else 0
         if mark == "\\":
-            pieces.append((yield from tape.take_one()))
+            pieces.append((yield from buffer.take_one()))

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from weft.text.parsers.forms.form import (
     NAME,
-    Desk,
     JsonArguments,
+    ParseContext,
     read_arguments,
     skip_fence,
 )
 from weft.text.parsers.forms.json_calls import JsonCalls
-from weft.text.parsers.tape import Markers, Reading
+from weft.text.parsers.streams import Markers, Reading
 
 _ID = re.compile(r"[\w-]*")
 
@@ -32,41 +32,41 @@ class NamedCalls(JsonArguments):
     is_after_optional: bool = False
     is_fenced: bool = False
 
-    def read(self, desk: Desk) -> Reading[None]:
-        tape = desk.tape
-        yield from tape.skip_space()
+    def read(self, context: ParseContext) -> Reading[None]:
+        buffer = context.buffer
+        yield from buffer.skip_space()
         if self.before.literals:
-            yield from tape.expect(self.before)
-        name = yield from tape.take_while(NAME)
+            yield from buffer.expect(self.before)
+        name = yield from buffer.take_while(NAME)
         call_id: str | None = None
-        yield from tape.skip_space()
-        if (yield from tape.take_any(self.id_mark)) is not None:
-            call_id = (yield from tape.take_while(_ID)) or None
+        yield from buffer.skip_space()
+        if (yield from buffer.take_any(self.id_mark)) is not None:
+            call_id = (yield from buffer.take_while(_ID)) or None
         if self.is_after_optional or not self.after.literals:
-            yield from tape.take_any(self.after)
+            yield from buffer.take_any(self.after)
         else:
-            yield from tape.expect(self.after)
-        yield from tape.skip_space()
+            yield from buffer.expect(self.after)
+        yield from buffer.skip_space()
         if self.is_fenced:
-            yield from skip_fence(tape)
+            yield from skip_fence(buffer)
         if self.has_id_names:
             name, call_id = _split_id(name)
-        yield from read_arguments(desk, name, call_id)
+        yield from read_arguments(context, name, call_id)
         if self.is_fenced:
-            yield from skip_fence(tape)
+            yield from skip_fence(buffer)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedOrJsonCalls(JsonArguments):
-    """Either form, told by the first character: a name, or the bracket that opens JSON."""
+    """Either form, decided by the first character: a name, or the bracket that opens JSON."""
 
     named: NamedCalls
     json: JsonCalls
 
-    def read(self, desk: Desk) -> Reading[None]:
-        yield from desk.tape.skip_space()
-        is_json = (yield from desk.tape.peek()) in ("[", "{")
-        yield from (self.json if is_json else self.named).read(desk)
+    def read(self, context: ParseContext) -> Reading[None]:
+        yield from context.buffer.skip_space()
+        is_json = (yield from context.buffer.peek()) in ("[", "{")
+        yield from (self.json if is_json else self.named).read(context)
 
 
 def _split_id(written: str) -> tuple[str, str | None]:

@@ -17,9 +17,9 @@ from weft.text.parsers.forms.arguments import (
     sequence,
     values_of,
 )
-from weft.text.parsers.forms.form import NAME, Desk
+from weft.text.parsers.forms.form import NAME, ParseContext
 from weft.text.parsers.forms.literals import json_string, read_literal, to_json
-from weft.text.parsers.tape import CutOff, Malformed, Markers, Reading, Tape
+from weft.text.parsers.streams import CutOff, Malformed, Markers, Reading, TextBuffer
 
 _KEY = re.compile(r"\w*")
 _LIST = Markers("[")
@@ -43,20 +43,20 @@ class PythonCalls:
 
     needs_list: bool = False
 
-    def read(self, desk: Desk) -> Reading[None]:
-        tape = desk.tape
-        yield from tape.skip_space()
-        take = tape.expect if self.needs_list else tape.take_any
+    def read(self, context: ParseContext) -> Reading[None]:
+        buffer = context.buffer
+        yield from buffer.skip_space()
+        take = buffer.expect if self.needs_list else buffer.take_any
         is_list = (yield from take(_LIST)) is not None
-        yield from tape.skip_space()
+        yield from buffer.skip_space()
         while True:
-            yield from self._read_call(desk)
-            yield from tape.take_while(_BETWEEN)
-            if not _STARTS_NAME.match((yield from tape.peek())):
+            yield from self._read_call(context)
+            yield from buffer.take_while(_BETWEEN)
+            if not _STARTS_NAME.match((yield from buffer.peek())):
                 break
-            tape.keep()
+            buffer.mark()
         if is_list:
-            yield from tape.take_any(_LIST_END)
+            yield from buffer.take_any(_LIST_END)
 
     def sample_of(self, example: str) -> str:
         return _SAMPLE if _SAMPLE in example else ""
@@ -69,28 +69,28 @@ class PythonCalls:
             return None
         return listed(members, list(map(_write_member, members)), ", ")
 
-    def _read_call(self, desk: Desk) -> Reading[None]:
-        tape = desk.tape
-        name = yield from tape.take_while(NAME)
-        yield from tape.expect(_OPEN)
-        yield from tape.skip_space()
-        key = yield from _read_key(tape)
-        desk.announce(name)
-        desk.outlet.arguments("{")
+    def _read_call(self, context: ParseContext) -> Reading[None]:
+        buffer = context.buffer
+        name = yield from buffer.take_while(NAME)
+        yield from buffer.expect(_OPEN)
+        yield from buffer.skip_space()
+        key = yield from _read_key(buffer)
+        context.announce(name)
+        context.collector.arguments("{")
         try:
             separator = ""
             while key is not None:
-                value = _to_json((yield from read_literal(tape)))
-                mark = yield from tape.expect(_NEXT)
-                desk.outlet.arguments(f"{separator}{json_string(key)}:{value}")
+                value = _to_json((yield from read_literal(buffer)))
+                mark = yield from buffer.expect(_NEXT)
+                context.collector.arguments(f"{separator}{json_string(key)}:{value}")
                 separator = ","
-                key = None if mark == ")" else (yield from _read_key(tape))
+                key = None if mark == ")" else (yield from _read_key(buffer))
         except CutOff:
             raise
         except Malformed:
-            desk.outlet.arguments("}")
+            context.collector.arguments("}")
             raise
-        desk.outlet.arguments("}")
+        context.collector.arguments("}")
 
 
 def _to_json(value: str) -> str:
@@ -101,14 +101,14 @@ def _to_json(value: str) -> str:
         return json_string(value.strip())
 
 
-def _read_key(tape: Tape) -> Reading[str | None]:
+def _read_key(buffer: TextBuffer) -> Reading[str | None]:
     """The next argument's name, up to the equals sign; None at the closing bracket."""
-    yield from tape.skip_space()
-    if (yield from tape.take_any(_CLOSE)) is not None:
+    yield from buffer.skip_space()
+    if (yield from buffer.take_any(_CLOSE)) is not None:
         return None
-    key = yield from tape.take_while(_KEY)
-    yield from tape.skip_space()
-    yield from tape.expect(_EQUALS)
+    key = yield from buffer.take_while(_KEY)
+    yield from buffer.skip_space()
+    yield from buffer.expect(_EQUALS)
     if not key:
         raise Malformed
     return key

@@ -19,10 +19,10 @@ from weft.text.parsers.forms.arguments import (
     sequence,
     values_of,
 )
-from weft.text.parsers.forms.form import NAME, Desk
+from weft.text.parsers.forms.form import NAME, ParseContext
 from weft.text.parsers.forms.literals import json_string
 from weft.text.parsers.forms.values import ANY_KIND, TEXT_KIND, is_text, kinds_of, typed_json
-from weft.text.parsers.tape import CutOff, Malformed, Markers, Reading, Sink
+from weft.text.parsers.streams import CutOff, Malformed, Markers, Reading, Sink
 
 _KEY = re.compile(r"[^<>\"\s]*")
 _SAMPLE_KEY, _SAMPLE_VALUE = "city", "Paris"
@@ -40,7 +40,7 @@ class Tags:
     value_start: str = ""
     # The template writes values on lines of their own: one line break on each side is not the value's.
     is_padded: bool = False
-    # What the end of a key says of its value; for the others the parameter's schema is asked.
+    # What the end of a key says of its value; for the others the parameter's schema decides.
     kinds_by_key_end: Mapping[str, frozenset[str]] | None = None
 
 
@@ -58,24 +58,24 @@ class TaggedCalls:
         # Some models forget a value's end tag before the call's.
         self._value_ends = Markers((tags.value_end, tags.call_end))
 
-    def read(self, desk: Desk) -> Reading[None]:
-        tape = desk.tape
-        yield from tape.skip_space()
-        name = yield from tape.take_while(NAME)
+    def read(self, context: ParseContext) -> Reading[None]:
+        buffer = context.buffer
+        yield from buffer.skip_space()
+        name = yield from buffer.take_while(NAME)
         if self._name_end is not None:
-            yield from tape.expect(self._name_end)
-        yield from tape.skip_space()
-        mark = yield from tape.expect(self._members)
-        desk.announce(name)
-        desk.outlet.arguments("{")
+            yield from buffer.expect(self._name_end)
+        yield from buffer.skip_space()
+        mark = yield from buffer.expect(self._members)
+        context.announce(name)
+        context.collector.arguments("{")
         try:
-            yield from self._read_members(desk, mark, _properties(desk.schemas.get(name)))
+            yield from self._read_members(context, mark, _properties(context.schemas.get(name)))
         except CutOff:
             raise
         except Malformed:
-            desk.outlet.arguments("}")
+            context.collector.arguments("}")
             raise
-        desk.outlet.arguments("}")
+        context.collector.arguments("}")
 
     def sample_of(self, example: str) -> str:
         """See `Form.sample_of`: with the white space in front, which every parameter has."""
@@ -130,7 +130,7 @@ class TaggedCalls:
     def _text(
         self, frame: "_Frame", schema: Mapping[str, Any], kinds: frozenset[str] = TEXT_KIND
     ) -> Format | None:
-        """A value that is written as it is; None where it would not be read back, or its schema not kept."""
+        """A value that is written as it is; None where it would not be read back, or its schema not followed."""
         values = values_of(schema)
         if values and is_plain(schema, "enum", "const"):
             texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
@@ -150,48 +150,50 @@ class TaggedCalls:
     def _has_mark(self, text: str) -> bool:
         return any(mark in text for mark in self._value_ends.literals)
 
-    def _read_members(self, desk: Desk, mark: str, properties: Mapping[str, Any]) -> Reading[None]:
+    def _read_members(
+        self, context: ParseContext, mark: str, properties: Mapping[str, Any]
+    ) -> Reading[None]:
         separator = ""
         while mark != self.tags.call_end:
-            yield from desk.tape.skip_space()
-            key = yield from desk.tape.take_while(_KEY)
-            yield from desk.tape.skip_space()
-            key_end = yield from desk.tape.expect(self._key_ends)
+            yield from context.buffer.skip_space()
+            key = yield from context.buffer.take_while(_KEY)
+            yield from context.buffer.skip_space()
+            key_end = yield from context.buffer.expect(self._key_ends)
             if self._value_start is not None:
-                yield from desk.tape.skip_space()
-                yield from desk.tape.expect(self._value_start)
+                yield from context.buffer.skip_space()
+                yield from context.buffer.expect(self._value_start)
             kinds = kinds_of(properties.get(key))
             if self.tags.kinds_by_key_end is not None:
                 kinds = self.tags.kinds_by_key_end[key_end]
-            desk.outlet.arguments(f"{separator}{json_string(key)}:")
-            mark = yield from self._read_value(desk, kinds)
+            context.collector.arguments(f"{separator}{json_string(key)}:")
+            mark = yield from self._read_value(context, kinds)
             separator = ","
             if mark == self.tags.value_end:
-                yield from desk.tape.skip_space()
-                mark = yield from desk.tape.expect(self._members)
+                yield from context.buffer.skip_space()
+                mark = yield from context.buffer.expect(self._members)
 
-    def _read_value(self, desk: Desk, kinds: frozenset[str]) -> Reading[str]:
+    def _read_value(self, context: ParseContext, kinds: frozenset[str]) -> Reading[str]:
         """Pass on a value as JSON; the mark that ended it."""
         if is_text(kinds):
-            return (yield from self._read_text(desk))
+            return (yield from self._read_text(context))
         pieces: list[str] = []
-        mark = yield from desk.tape.until(self._value_ends, pieces.append)
+        mark = yield from context.buffer.until(self._value_ends, pieces.append)
         if mark is None:
             raise CutOff
         text = "".join(pieces)
         if self.tags.is_padded:
             text = text.removeprefix("\n").removesuffix("\n")
-        desk.outlet.arguments(typed_json(text, kinds))
+        context.collector.arguments(typed_json(text, kinds))
         return mark
 
-    def _read_text(self, desk: Desk) -> Reading[str]:
-        desk.outlet.arguments('"')
-        sink = _escaped(desk.outlet.arguments)
+    def _read_text(self, context: ParseContext) -> Reading[str]:
+        context.collector.arguments('"')
+        sink = _escaped(context.collector.arguments)
         padding = _Padding(sink) if self.tags.is_padded else None
-        mark = yield from desk.tape.until(self._value_ends, padding or sink)
+        mark = yield from context.buffer.until(self._value_ends, padding or sink)
         if mark is None:
             raise CutOff
-        desk.outlet.arguments('"')
+        context.collector.arguments('"')
         return mark
 
 

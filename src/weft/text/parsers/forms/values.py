@@ -1,10 +1,10 @@
-"""Text that a model wrote for one parameter, as the JSON that the parameter's schema asks for."""
+"""Text that a model wrote for one parameter, as the JSON that the parameter's schema says."""
 
 import json
 from collections.abc import Mapping
 
 from weft.text.parsers.forms.literals import json_string, to_json
-from weft.text.parsers.tape import Malformed
+from weft.text.parsers.streams import Malformed
 
 ANY_KIND = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
 TEXT_KIND = frozenset({"string"})

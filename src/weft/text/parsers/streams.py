@@ -1,4 +1,4 @@
-"""The text of an answer that is written but not read yet, and how readers take it.
+"""The two ends of a parser: the text that is not read yet, and the parts that are not taken yet.
 
 A reader is a generator: it yields where it needs more text and goes on when there is some. So the
 code of a format follows the format, and no reader keeps a state of its own between pieces.
@@ -7,6 +7,8 @@ code of a format follows the format, and no reader keeps a state of its own betw
 import re
 from collections.abc import Callable, Generator, Iterable
 from typing import TypeAlias, TypeVar
+
+from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 
 _Value = TypeVar("_Value")
 Reading: TypeAlias = Generator[None, None, _Value]
@@ -54,19 +56,19 @@ class Markers:
         return len(text)
 
 
-class Tape:
+class TextBuffer:
     """Text goes in at one end as it comes, and out at the other as it is understood.
 
     What stays inside while a reader waits is at most the start of a marker: readers that must hold
-    more take it and keep it themselves, so that no character is looked at again and again.
+    more take it and hold it themselves, so that no character is looked at again and again.
     """
 
-    __slots__ = ("_at", "_kept", "_text", "is_ended")
+    __slots__ = ("_at", "_marked", "_text", "is_ended")
 
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
-        self._kept: list[str] | None = None
+        self._marked: list[str] | None = None
         self.is_ended = False
 
     def add(self, text: str) -> None:
@@ -78,14 +80,14 @@ class Tape:
         """No more text comes."""
         self.is_ended = True
 
-    def keep(self, text: str = "") -> None:
+    def mark(self, text: str = "") -> None:
         """Remember what is taken from here on, as if `text` had been taken already."""
-        self._kept = [text]
+        self._marked = [text]
 
-    def forget(self) -> str:
-        """What was taken since `keep`, which is remembered no longer."""
-        kept, self._kept = self._kept or [], None
-        return "".join(kept)
+    def take_marked(self) -> str:
+        """What was taken since `mark`, which is remembered no longer."""
+        marked, self._marked = self._marked or [], None
+        return "".join(marked)
 
     def peek(self) -> Reading[str]:
         """The next character, or nothing at the end of the text."""
@@ -164,6 +166,65 @@ class Tape:
     def _take(self, end: int) -> str:
         taken = self._text[self._at : end]
         self._at = end
-        if self._kept is not None:
-            self._kept.append(taken)
+        if self._marked is not None:
+            self._marked.append(taken)
         return taken
+
+
+class PartCollector:
+    """Collects parts between two looks at them; neighbours of one kind become one part.
+
+    With `first_id`, a call without an id of its own gets `functions.NAME:N`, counted from there.
+    """
+
+    __slots__ = ("_first_id", "_kind", "_parts", "_texts", "num_calls")
+
+    def __init__(self, first_id: int | None = None) -> None:
+        self.num_calls = 0
+        self._first_id = first_id
+        self._parts: list[Part] = []
+        self._texts: list[str] = []
+        self._kind: type[Reasoning | Content | Arguments] = Content
+
+    def reasoning(self, text: str) -> None:
+        """More reasoning."""
+        self._add(Reasoning, text)
+
+    def content(self, text: str) -> None:
+        """More of the answer."""
+        self._add(Content, text)
+
+    def arguments(self, text: str) -> None:
+        """More arguments of the latest call."""
+        self._add(Arguments, text)
+
+    def call(self, name: str, call_id: str | None = None) -> None:
+        """A call begins."""
+        if call_id is None and self._first_id is not None:
+            call_id = f"functions.{name}:{self._first_id + self.num_calls}"
+        self._join()
+        self._parts.append(ToolCall(self.num_calls, name, call_id))
+        self.num_calls += 1
+
+    def take(self) -> list[Part]:
+        """The parts since the last time."""
+        self._join()
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _add(self, kind: type[Reasoning | Content | Arguments], text: str) -> None:
+        if kind is not self._kind:
+            self._join()
+            self._kind = kind
+        if text:
+            self._texts.append(text)
+
+    def _join(self) -> None:
+        text = "".join(self._texts)
+        self._texts.clear()
+        if not text:
+            return
+        if self._kind is Arguments:
+            self._parts.append(Arguments(self.num_calls - 1, text))
+        else:
+            self._parts.append(Reasoning(text) if self._kind is Reasoning else Content(text))

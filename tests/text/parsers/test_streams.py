@@ -6,27 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.text.parsers.tape import CutOff, Malformed, Markers, Tape
+from weft.text.parsers.streams import CutOff, Malformed, Markers, TextBuffer
 
 OVERLAPPING = Markers(["abc", "b", "ca", "cab"])
 
 
 def split(markers: Markers, pieces: list[str]) -> list[str]:
     """The text between marks, and the marks, in turn."""
-    tape, found = Tape(), []
+    buffer, found = TextBuffer(), []
 
     def read():
         marker: str | None = ""
         while marker is not None:
             text: list[str] = []
-            marker = yield from tape.until(markers, text.append)
+            marker = yield from buffer.until(markers, text.append)
             found.extend(["".join(text), marker or ""])
 
     reading = read()
     for piece in pieces:
-        tape.add(piece)
+        buffer.add(piece)
         next(reading, None)
-    tape.end()
+    buffer.end()
     next(reading, None)
     return found
 
@@ -47,12 +47,12 @@ def test_the_mark_that_starts_first_wins():
 
 def test_what_was_read_is_not_held():
     """An answer may be long; what waits is short, and so is what is remembered of the rest."""
-    tape = Tape()
-    reading = tape.until(Markers(["END"]), lambda text: None)
+    buffer = TextBuffer()
+    reading = buffer.until(Markers(["END"]), lambda text: None)
     tracemalloc.start()
     try:
         for _ in range(500):
-            tape.add("E" * 10_000)
+            buffer.add("E" * 10_000)
             next(reading)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -68,9 +68,9 @@ def finish(reading) -> None:
 @pytest.mark.parametrize(("text", "error"), [("</a", CutOff), ("", CutOff), ("</b", Malformed)])
 def test_an_expected_mark_is_whole_or_cut_off_or_another(text, error):
     """A reader must tell the end of the text from text that should not be there."""
-    tape = Tape()
-    tape.add(text)
-    tape.end()
+    buffer = TextBuffer()
+    buffer.add(text)
+    buffer.end()
     with pytest.raises(error) as raised:
-        finish(tape.expect(Markers(["</ab>"])))
+        finish(buffer.expect(Markers(["</ab>"])))
     assert raised.type is error

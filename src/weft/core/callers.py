@@ -1,13 +1,18 @@
-"""Which names callers may ask by: a web page may have its own name looked up as this machine's address.
+"""Who may call: with which keys, and by which names of this server.
 
-A browser then takes the page and the server for one site, and lets the page read every answer (DNS
-rebinding). What it cannot change is the name it asks by, which is in the header `Host`.
+Of keys only digests are retained, and comparing shows nobody how near a guess was. Names matter because
+a web page may have its own looked up as this machine's address: a browser then takes the page and the
+server for one site, and lets the page read every answer (DNS rebinding). What it cannot change is the
+name it calls by, which is in the header `Host`.
 """
 
+import hashlib
+import hmac
 import ipaddress
 import re
 import socket
 from collections.abc import Iterable
+from typing import Self
 
 from weft.core.errors import ConfigError
 
@@ -18,10 +23,32 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _ADDRESSES = (r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}", r"\[[0-9a-f:.]+\]")
 
 
+class KeyRing(tuple[bytes, ...]):
+    """Digests of some keys. False when there are none."""
+
+    __slots__ = ()
+
+    def __new__(cls, keys: Iterable[str]) -> Self:
+        return super().__new__(cls, (_digest(key.encode()) for key in keys))
+
+    def is_valid(self, key: bytes) -> bool:
+        """Whether `key` is one of them."""
+        digest = _digest(key)
+        # Every key is compared, in constant time: neither a match nor its place shows in the timing.
+        matches = [hmac.compare_digest(digest, known) for known in self]
+        return any(matches)
+
+
+def bearer_key(header: bytes) -> bytes | None:
+    """The key of an `Authorization: Bearer KEY` header's value; None for any other scheme."""
+    scheme, _, key = header.partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else None
+
+
 class HostRule:
     """What `Host` may say of a server that listens on `bound`: an address, localhost, `bound`, or `allowed`.
 
-    A server that listens to other machines is known by names that nobody told it: there `checks` is
+    A server that listens to other machines is known by names that are not configured: there `checks` is
     False until some are allowed.
     """
 
@@ -47,7 +74,7 @@ class HostRule:
 
 
 def host_refusal(host: str) -> str:
-    """What to tell a caller whose name is not allowed."""
+    """The refusal of a name that is not allowed."""
     return f"Host {host[:100]!r} is not allowed: {HOST_ADVICE}"
 
 
@@ -58,3 +85,7 @@ def is_loopback(host: str) -> bool:
     except (OSError, UnicodeError):
         return False  # whoever listens there says what is wrong with it
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -2,8 +2,8 @@
 
 import pytest
 
+from weft.core.callers import HostRule, is_loopback
 from weft.core.errors import ConfigError
-from weft.core.hosts import HostRule, is_loopback
 
 OWN = ["localhost", "LocalHost:8000", "127.0.0.1", "[::1]:8000", "10.0.0.7:80", "127.0.0.9"]
 STRANGE = [

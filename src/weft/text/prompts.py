@@ -1,0 +1,249 @@
+"""From a prompt in any form to its tokens: the one place that knows which kinds of parts there are.
+
+What callers give, vLLM's dicts among it, is read into a `Prompt` of parts; its work is measured, its
+limits are checked, and its tokens are what the prefix cache hashes and usage counts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.prompts import Part, Prompt, TextPart, TokensPart
+from weft.core.types import PromptType
+from weft.core.validate import Limits, validate_truncation
+from weft.text.tokenizer import Tokenizer
+
+_SIDES = ("left", "right")
+_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+# A normaliser may shorten text before it is cut into tokens, but not by more than this.
+_SHRINKAGE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is done with parts of one kind: the characters and ids to work through, and their tokens."""
+
+    size: Callable[[Any], tuple[int, int]]
+    encode: Callable[[Any, Tokenizer], list[int]]
+
+
+def _encode_text(part: TextPart, tokenizer: Tokenizer) -> list[int]:
+    return tokenizer.encode(part.text, add_special_tokens=False)
+
+
+KINDS: Mapping[type[Part], Kind] = {
+    TextPart: Kind(lambda part: (len(part.text), 0), _encode_text),
+    TokensPart: Kind(lambda part: (0, len(part.token_ids)), lambda part, _: part.token_ids),
+}
+# Kinds that no model here takes, by the keys that vLLM's prompts have for them.
+REFUSED: Mapping[str, str] = {
+    "prompt_embeds": "embeddings cannot be a prompt",
+    "multi_modal_data": "no model takes other input than text",
+    "multi_modal_uuids": "no model takes other input than text",
+    "mm_processor_kwargs": "no model takes other input than text",
+    "encoder_prompt": "no model has an encoder beside its decoder",
+    "decoder_prompt": "no model has an encoder beside its decoder",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenization:
+    """How to tokenise and cut; `truncate_prompt_tokens` None is no cut, `side` where it is made."""
+
+    add_special_tokens: bool
+    truncate_prompt_tokens: int | None
+    side: str | None
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def read_prompt(given: PromptType) -> Prompt:
+    """What a caller gave, as parts; `BadRequest` for what is none."""
+    match given:
+        case Prompt():
+            return _checked(given)
+        case str():
+            return Prompt(parts=(TextPart(given),))
+        case list() | tuple():
+            return Prompt(parts=(TokensPart(list(given)),))
+        case dict():
+            return _read_dict(given)
+    raise BadRequest(
+        "prompt",
+        "the prompt must be text, a list of token ids, or a dict with prompt or prompt_token_ids, "
+        f"got a value of type {type(given).__name__}",
+    )
+
+
+def _read_dict(given: Mapping[Any, Any]) -> Prompt:
+    """Beside token ids the text of a prompt is only its label."""
+    for key, reason in REFUSED.items():
+        if given.get(key) is not None:
+            raise BadRequest("prompt", f"{key} is not supported: {reason}")
+    unknown = [str(key) for key in given if key not in _KEYS and key != "prompt_pair"]
+    if unknown:
+        raise BadRequest(
+            "prompt", f"unknown prompt keys {unknown[:5]}; allowed are {sorted(_KEYS)}"
+        )
+    text, token_ids = _text_of(given, "prompt"), given.get("prompt_token_ids")
+    pair = _text_of(given, "prompt_pair")
+    if pair is not None and (text is None or token_ids is not None):
+        raise BadRequest("prompt_pair", "prompt_pair goes with a prompt that is text")
+    if token_ids is not None:
+        part: Part = TokensPart(_ids_of(token_ids))
+    elif text is not None:
+        part = TextPart(text)
+    else:
+        raise BadRequest("prompt", "the prompt has neither prompt nor prompt_token_ids")
+    return Prompt(
+        parts=(part,),
+        second=None if pair is None else TextPart(pair),
+        label=text,
+        cache_salt=given.get("cache_salt"),
+    )
+
+
+def _checked(given: Prompt) -> Prompt:
+    for part in given.parts:
+        if type(part) not in KINDS:
+            raise BadRequest("prompt", f"a prompt has no parts of type {type(part).__name__}")
+        if isinstance(part, TextPart):
+            _text_of({"text": part.text}, "text")
+        else:
+            _ids_of(part.token_ids)
+    return given
+
+
+def _text_of(given: Mapping[Any, Any], key: str) -> str | None:
+    text = given.get(key)
+    if text is None or isinstance(text, str):
+        return text
+    raise BadRequest(key, f"{key} must be text, got a value of type {type(text).__name__}")
+
+
+def _ids_of(token_ids: object) -> list[int]:
+    if not isinstance(token_ids, list | tuple):
+        raise BadRequest(
+            "prompt_token_ids",
+            "prompt_token_ids must be a list of integers, "
+            f"got a value of type {type(token_ids).__name__}",
+        )
+    return list(token_ids)
+
+
+def label_of(prompt: Prompt) -> str | None:
+    """The text that outputs show; of a prompt of one text, that."""
+    match prompt.parts:
+        case (TextPart(text=text),) if prompt.label is None:
+            return text
+    return prompt.label
+
+
+def size_of(prompt: Prompt) -> tuple[int, int]:
+    """Characters and token ids that there are to work through."""
+    parts = prompt.parts if prompt.second is None else (*prompt.parts, prompt.second)
+    sizes = [KINDS[type(part)].size(part) for part in parts]
+    return sum(chars for chars, _ in sizes), sum(ids for _, ids in sizes)
+
+
+def read_tokenization(
+    kwargs: Mapping[str, Any], num_by_params: int | None, limits: Limits
+) -> Tokenization:
+    """What the caller says of tokenising, in `tokenization_kwargs` and in the parameters."""
+    rest = dict(kwargs)
+    add_special_tokens = rest.pop("add_special_tokens", True)
+    side = rest.pop("truncation_side", None)
+    num_left = rest.pop("truncate_prompt_tokens", None)
+    if rest:
+        raise BadRequest(
+            "tokenization_kwargs",
+            f"unknown tokenization_kwargs {sorted(map(str, rest))[:5]}; allowed are "
+            "add_special_tokens, truncate_prompt_tokens and truncation_side",
+        )
+    if not isinstance(add_special_tokens, bool):
+        raise BadRequest("add_special_tokens", "add_special_tokens must be true or false")
+    if side is not None and side not in _SIDES:
+        raise BadRequest("truncation_side", 'truncation_side must be "left" or "right"')
+    validate_truncation(num_left, limits)
+    if None not in (num_left, num_by_params) and num_left != num_by_params:
+        raise BadRequest(
+            "truncate_prompt_tokens",
+            f"truncate_prompt_tokens is {num_left} in tokenization_kwargs and {num_by_params} "
+            "in sampling_params; give it once",
+        )
+    if num_left is None:
+        num_left = num_by_params
+    return Tokenization(add_special_tokens, num_left, side)
+
+
+# -- tokens -----------------------------------------------------------------------------------
+
+
+def encode_prompt(
+    prompt: Prompt, how: Tokenization, tokenizer: Tokenizer | None, limits: Limits
+) -> list[int]:
+    """The tokens of the parts of a prompt to be continued, one after the other, cut as it is to be."""
+    if prompt.second is not None:
+        raise BadRequest(
+            "prompt_pair", "prompt_pair is for encode, which scores two texts together"
+        )
+    side = how.side or ("left" if tokenizer is None else tokenizer.truncation_side)
+    match prompt.parts:
+        case (TokensPart(token_ids=token_ids),):
+            pass
+        case _ if tokenizer is None:
+            raise no_tokenizer()
+        case (TextPart(text=text),):
+            text = fitting(text, how, side, tokenizer, limits)
+            token_ids = tokenizer.encode(text, add_special_tokens=how.add_special_tokens)
+        case parts:
+            check_length(size_of(prompt)[0], tokenizer, limits)
+            each = (KINDS[type(part)].encode(part, tokenizer) for part in parts)
+            token_ids = list(chain.from_iterable(each))
+            if how.add_special_tokens and any(isinstance(part, TextPart) for part in parts):
+                token_ids = tokenizer.with_special_tokens(token_ids)
+    return truncated(token_ids, how.truncate_prompt_tokens, side, limits.max_model_len - 1)
+
+
+def truncated(token_ids: list[int], num_left: int | None, side: str, most: int) -> list[int]:
+    """The ids that a cut leaves: None is no cut, -1 leaves as many as may be."""
+    if num_left is None:
+        return token_ids
+    if num_left == -1:
+        num_left = most
+    return token_ids[-num_left:] if side == "left" else token_ids[:num_left]
+
+
+def fitting(text: str, how: Tokenization, side: str, tokenizer: Tokenizer, limits: Limits) -> str:
+    """The text, or the part of it in which the tokens lie that a cut will leave."""
+    if how.truncate_prompt_tokens is not None:
+        # What lies so far from the side that stays has no part in its tokens, and would cost time.
+        most_chars = _most_chars(tokenizer, limits)
+        text = text[-most_chars:] if side == "left" else text[:most_chars]
+    check_length(len(text), tokenizer, limits)
+    return text
+
+
+def check_length(num_chars: int, tokenizer: Tokenizer, limits: Limits) -> None:
+    """Refuse a text that cannot fit before time is spent on cutting it into tokens."""
+    most_chars = min(_most_chars(tokenizer, limits), limits.max_text_chars)
+    if num_chars > most_chars:
+        raise ContextLengthExceeded(
+            "prompt",
+            f"this model's maximum context length is {limits.max_model_len} tokens, and the prompt has "
+            f"{num_chars} characters, of which at most {most_chars} are taken",
+            num_chars,
+        )
+
+
+def no_tokenizer() -> BadRequest:
+    """The refusal of a text where nothing encodes it."""
+    return BadRequest("prompt", "this model has no tokenizer; give the prompt as prompt_token_ids")
+
+
+def _most_chars(tokenizer: Tokenizer, limits: Limits) -> int:
+    """More than these never fit the context."""
+    return limits.max_model_len * tokenizer.max_token_chars * _SHRINKAGE
