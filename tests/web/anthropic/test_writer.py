@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 
 from weft.core.errors import Unavailable
 from weft.text.parsers.parts import Arguments, Content, Reasoning, ToolCall
-from weft.web.anthropic.answer import AnswerFold
 from weft.web.anthropic.writer import SIGNATURE, MessageShape, MessageWriter
 from weft.web.chat.turn import Began, Ended, TurnDelta
 
@@ -21,7 +20,7 @@ _EVENTS = TypeAdapter(RawMessageStreamEvent)
 
 def shape(**changes):
     """An answer of which all is shown."""
-    fields = {"id": "msg_1", "model": "m", "shows_thoughts": True, "counts_thoughts": True}
+    fields = {"id": "msg_1", "model": "m", "shows_reasoning": True, "counts_reasoning": True}
     return MessageShape(**{**fields, **changes})
 
 
@@ -35,15 +34,18 @@ def written(parts_of_deltas, *, reason="stop", stop=None, cached=2, **changes):
     end = TurnDelta(index=0, parts=[], token_ids=[], finish_reason=reason, stop_reason=stop)
     began = Began(prompt="p", prompt_token_ids=[1, 2, 3, 4, 5], num_cached_tokens=cached)
     turn = [began, *deltas, end, Ended(num_cached_tokens=cached)]
-    return [told for event in turn for told in writer.events(event)]
+    events = Written(made for event in turn for made in writer.events(event))
+    events.message = writer.message
+    return events
+
+
+class Written(list):
+    """All events of a message, with the message in one piece."""
 
 
 def folded(events):
     """The answer in one piece, as JSON."""
-    fold = AnswerFold()
-    for event in events:
-        fold.add(event)
-    return json.loads(msgspec.json.encode(fold.answer()))
+    return json.loads(msgspec.json.encode(events.message))
 
 
 def accumulated(events):
@@ -142,7 +144,7 @@ def test_input_never_begins_with_whitespace_alone():
 
 def test_thoughts_that_are_not_shown_keep_their_place():
     """A block without text, signed all the same."""
-    answer = folded(written([[Reasoning("Hm")], [Content("a")]], shows_thoughts=False))
+    answer = folded(written([[Reasoning("Hm")], [Content("a")]], shows_reasoning=False))
     assert answer["content"] == [
         {"type": "thinking", "thinking": "", "signature": SIGNATURE},
         {"type": "text", "text": "a"},
@@ -227,9 +229,9 @@ def deltas(draw):
 
 
 @given(deltas(), st.sampled_from([("stop", None), ("stop", "x"), ("length", None)]), st.booleans())
-def test_a_stream_adds_up_to_the_answer_in_one_piece(parts, ending, shows_thoughts):
+def test_a_stream_adds_up_to_the_answer_in_one_piece(parts, ending, shows_reasoning):
     """In the official client's own accumulator, whatever the answer and its cuts."""
-    events = written(parts, reason=ending[0], stop=ending[1], shows_thoughts=shows_thoughts)
+    events = written(parts, reason=ending[0], stop=ending[1], shows_reasoning=shows_reasoning)
     whole = Message.model_validate(folded(events))
     streamed = accumulated(events)
     assert Message.model_validate(streamed.to_dict()).to_dict() == whole.to_dict()

@@ -9,7 +9,6 @@ from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.schema.anthropic import (
     CountAnswer,
-    MessageAnswer,
     MessagesBody,
     OutputFormat,
     PromptBody,
@@ -18,7 +17,6 @@ from weft.schema.anthropic import (
 )
 from weft.text.content import Place
 from weft.text.inputs import check_length
-from weft.web.anthropic.answer import AnswerFold
 from weft.web.anthropic.conversation import is_prefill, to_messages
 from weft.web.anthropic.tools import is_parallel, to_choice, to_tools
 from weft.web.anthropic.unsupported import refuse_unsupported
@@ -46,10 +44,14 @@ async def create_message(call: ModelCall) -> Answer:
     body: MessagesBody = call.body
     check_version(call.headers)
     turn = to_turn(call, body)
-    shape = to_shape(call, body)
+    writer = MessageWriter(to_shape(call, body))
+    events = message_events(call.served, turn, writer)
     if body.stream:
-        return Events(_encoded(message_events(call.served, turn, shape)))
-    return await _whole(message_events(call.served, turn, shape))
+        return Events(_encoded(events))
+    async with aclosing(events):
+        async for _ in events:
+            pass
+    return writer.message
 
 
 async def count_tokens(call: ModelCall) -> Answer:
@@ -107,8 +109,8 @@ def to_shape(call: ModelCall, body: MessagesBody) -> MessageShape:
     return MessageShape(
         id=f"msg_{call.label}",
         model=call.model,
-        shows_thoughts=thinking is None or thinking.display != "omitted",
-        counts_thoughts=call.served.options.reasoning_parser is not None,
+        shows_reasoning=thinking is None or thinking.display != "omitted",
+        counts_reasoning=call.served.options.reasoning_parser is not None,
     )
 
 
@@ -190,15 +192,14 @@ def _template_kwargs(body: PromptBody) -> dict[str, Any]:
 
 
 async def message_events(
-    served: Served, turn: Turn, shape: MessageShape
+    served: Served, turn: Turn, writer: MessageWriter
 ) -> AsyncGenerator[StreamEvent, None]:
     """All events of a message. Errors name the fields of this API."""
-    writer = MessageWriter(shape)
     try:
         async with aclosing(run_turn(served, turn)) as events:
             async for event in events:
-                for told in writer.events(event):
-                    yield told
+                for written in writer.events(event):
+                    yield written
     except BadRequest as error:
         name = _NAMES.get(error.parameter or "")
         if name is None or isinstance(error, ContextLengthExceeded):
@@ -210,11 +211,3 @@ async def _encoded(events: AsyncGenerator[StreamEvent, None]) -> AsyncGenerator[
     async with aclosing(events):
         async for event in events:
             yield named_event(str(event.__struct_config__.tag), event)
-
-
-async def _whole(events: AsyncGenerator[StreamEvent, None]) -> MessageAnswer:
-    fold = AnswerFold()
-    async with aclosing(events):
-        async for event in events:
-            fold.add(event)
-    return fold.answer()
