@@ -1,4 +1,4 @@
-"""Bodies of /v1/messages as Anthropic publishes them. What is asked may be null where it may be absent.
+"""Bodies of /v1/messages as Anthropic publishes them. Fields of a request may be null where they may be absent.
 
 Blocks and tools have more kinds than these: `weft.web.anthropic` tells the kinds apart by their `type`
 and refuses the others by name.
@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-# -- what is asked: blocks ----------------------------------------------------------------------
+# -- requests: blocks ---------------------------------------------------------------------------
 
 
 class CacheControl(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a cached prefix is to end, and how long it is to be kept."""
+    """Where a cached prefix is to end, and how long it is to stay."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
@@ -68,14 +68,14 @@ class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Thoughts of an earlier answer."""
+    """Reasoning of an earlier answer."""
 
     thinking: str
     signature: str | None = None
 
 
 class RedactedThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Thoughts of an earlier answer that only its maker can read."""
+    """Reasoning of an earlier answer that only its maker can read."""
 
     data: str
 
@@ -111,7 +111,7 @@ Block: TypeAlias = (
     | ToolResultBlock
 )
 
-# -- what is asked: the body --------------------------------------------------------------------
+# -- requests: the body -------------------------------------------------------------------------
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,7 +215,7 @@ class TextAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="text", tag_fiel
 
 
 class ThinkingAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="thinking", tag_field="type"):
-    """Thoughts. `signature` is not empty, because clients drop blocks that have none."""
+    """Reasoning. `signature` is not empty, because clients drop blocks that have none."""
 
     thinking: str
     signature: str
@@ -240,7 +240,7 @@ class CacheCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of the answer's tokens were thoughts."""
+    """How many of the answer's tokens were reasoning."""
 
     thinking_tokens: int
 
@@ -289,7 +289,7 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text_delta", tag
 class ThinkingDelta(
     msgspec.Struct, frozen=True, kw_only=True, tag="thinking_delta", tag_field="type"
 ):
-    """More thoughts."""
+    """More reasoning."""
 
     thinking: str
 
@@ -297,7 +297,7 @@ class ThinkingDelta(
 class SignatureDelta(
     msgspec.Struct, frozen=True, kw_only=True, tag="signature_delta", tag_field="type"
 ):
-    """The signature of thoughts that are over."""
+    """The signature of reasoning that has ended."""
 
     signature: str
 

@@ -8,7 +8,7 @@ from weft.schema.response_object import OutputItem, OutputPart, ResponseObject
 
 
 class EventLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that might have come, as an event tells it: without its bytes."""
+    """A token that might have come, in the form of events: without its bytes."""
 
     token: str
     logprob: float
@@ -116,7 +116,7 @@ class TextDone(
 class ReasoningDelta(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.reasoning_text.delta"
 ):
-    """More of the thoughts."""
+    """More of the reasoning."""
 
     sequence_number: int
     item_id: str
@@ -128,7 +128,7 @@ class ReasoningDelta(
 class ReasoningDone(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.reasoning_text.done"
 ):
-    """All of the thoughts."""
+    """All of the reasoning."""
 
     sequence_number: int
     item_id: str

@@ -21,7 +21,7 @@ class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
 class ReasoningText(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning_text"
 ):
-    """The text of thoughts."""
+    """The text of reasoning."""
 
     text: str
 
@@ -36,7 +36,7 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
-    """What the model thought, in full; nothing is summed up or encrypted."""
+    """The model's reasoning, in full; nothing is summed up or encrypted."""
 
     id: str
     summary: list[dict[str, Any]] = []
@@ -72,7 +72,7 @@ class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """`reasoning_tokens` were thoughts."""
+    """`reasoning_tokens` were reasoning."""
 
     reasoning_tokens: int
 

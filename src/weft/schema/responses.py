@@ -118,7 +118,7 @@ class MessageInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReasoningInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Thoughts, given back."""
+    """Reasoning, given back."""
 
     id: str | None = None
     summary: list[dict[str, Any]] = []

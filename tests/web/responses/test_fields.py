@@ -74,7 +74,7 @@ async def outcome(served, fields):
         path_parameters={},
         query={},
     )
-    asked = await Creation(handlers.runs).to_asked(await to_model_call(call), body)
+    asked = await Creation(handlers.runs).prepare(await to_model_call(call), body)
     response = msgspec.structs.replace(asked.response, id="", created_at=0)
     return asked.turn, response, asked.logprobs and asked.logprobs.chosen_ids
 

@@ -31,7 +31,7 @@ _PLAIN = TextFormat(type="text")
 
 
 def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Turn:
-    """What `body` asks for. `messages` are what was said before, its instructions apart."""
+    """What `body` requests. `messages` are what was said before, its instructions apart."""
     choice = to_choice(body)
     instructions = () if body.instructions is None else (_system(body.instructions),)
     return Turn(
@@ -44,8 +44,8 @@ def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Tu
         call_id_prefix="call_",
         template_kwargs=_template_kwargs(body),
         include_reasoning=body.include_reasoning is not False,
-        # Where tokens are told apart, thoughts from words, outputs have to come one by one; and who
-        # runs in the background is seen to begin.
+        # Where tokens of reasoning are told from those of text, outputs have to come one by one; and a
+        # run in the background is seen to begin.
         is_streamed=bool(body.stream or body.background or wants_logprobs(body)),
         truncation_side=body.truncation_side,
         cache_salt=body.cache_salt,
@@ -55,7 +55,7 @@ def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Tu
 def to_response(
     body: ResponsesBody, params: SamplingParams, *, response_id: str, model: str, created_at: int
 ) -> ResponseObject:
-    """The response before anything has come of it: what was asked for, and nothing else."""
+    """The response before anything has come of it: what was requested, and nothing else."""
     text, reasoning = body.text or TextFields(), body.reasoning or ReasoningFields()
     return ResponseObject(
         id=response_id,
@@ -94,7 +94,7 @@ def to_response(
 
 
 def wants_logprobs(body: ResponsesBody) -> bool:
-    """Whether tokens are to be told with their log-probabilities."""
+    """Whether tokens come with their log-probabilities."""
     return LOGPROBS in (body.include or ())
 
 
@@ -168,8 +168,8 @@ def _params(call: Call, body: ResponsesBody, choice: ToolChoice) -> SamplingPara
         max_tokens=body.max_output_tokens,
         logprobs=_num_logprobs(body),
     )
-    wished = _constraint(None if body.text is None else body.text.format)
-    if wished is None:
+    constraint = _constraint(None if body.text is None else body.text.format)
+    if constraint is None:
         return params
     if params.structured_outputs is not None:
         raise BadRequest(
@@ -179,7 +179,7 @@ def _params(call: Call, body: ResponsesBody, choice: ToolChoice) -> SamplingPara
     if is_forced(choice):
         # It is about the text, and an answer that has to be calls has none.
         return params
-    return msgspec.structs.replace(params, structured_outputs=wished)
+    return msgspec.structs.replace(params, structured_outputs=constraint)
 
 
 def _num_logprobs(body: ResponsesBody) -> int | None:
@@ -197,8 +197,8 @@ def _num_logprobs(body: ResponsesBody) -> int | None:
     return None
 
 
-def _constraint(asked: TextFormat | None) -> StructuredOutputsParams | None:
-    match asked:
+def _constraint(form: TextFormat | None) -> StructuredOutputsParams | None:
+    match form:
         case None | TextFormat(type="text"):
             return None
         case TextFormat(type="json_object"):
@@ -209,17 +209,17 @@ def _constraint(asked: TextFormat | None) -> StructuredOutputsParams | None:
             raise BadRequest("text.format", "text.format of type json_schema needs a schema")
     raise BadRequest(
         "text.format",
-        f"text.format.type must be text, json_object or json_schema, got {asked.type[:40]!a}",
+        f"text.format.type must be text, json_object or json_schema, got {form.type[:40]!a}",
     )
 
 
 def _schema_constraint(schema: dict[str, Any]) -> StructuredOutputsParams:
-    wish = StructuredOutputsParams(json=schema)
+    constraint = StructuredOutputsParams(json=schema)
     try:
-        validate_structured_outputs(wish)
+        validate_structured_outputs(constraint)
     except BadRequest as error:
         raise BadRequest("text.format", f"text.format: {error}") from error
-    return wish
+    return constraint
 
 
 # -- template -----------------------------------------------------------------------------------
