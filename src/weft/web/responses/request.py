@@ -22,7 +22,7 @@ from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Call
 from weft.web.inference.call import ModelCall
-from weft.web.inference.fields import to_params
+from weft.web.inference.fields import num_logprobs, template_kwargs, to_params
 from weft.web.responses.items import Message
 from weft.web.responses.unsupported import LOGPROBS, check_tool
 
@@ -33,7 +33,9 @@ _PLAIN = TextFormat(type="text")
 def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Turn:
     """What `body` requests. `messages` are what was said before, its instructions apart."""
     choice = to_choice(body)
-    instructions = () if body.instructions is None else (_system(body.instructions),)
+    instructions = (
+        () if body.instructions is None else ({"role": "system", "content": body.instructions},)
+    )
     return Turn(
         options=call.request_options(body.priority),
         messages=(*instructions, *messages),
@@ -42,7 +44,11 @@ def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Tu
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         call_id_prefix="call_",
-        template_kwargs=_template_kwargs(body),
+        template_kwargs=template_kwargs(
+            (body.reasoning or ReasoningFields()).effort,
+            (body.text or TextFields()).verbosity,
+            body.chat_template_kwargs,
+        ),
         include_reasoning=body.include_reasoning is not False,
         # Where tokens of reasoning are told from those of text, outputs have to come one by one; and a
         # run in the background is seen to begin.
@@ -188,13 +194,8 @@ def _num_logprobs(body: ResponsesBody) -> int | None:
         raise BadRequest(
             "top_logprobs", f"top_logprobs must be 0 to {_MAX_TOP_LOGPROBS}, got {top}", top
         )
-    if wants_logprobs(body):
-        # With ids of the caller's choice their number follows from them.
-        return top if body.logprob_token_ids else top or 0
-    for name in ("top_logprobs", "logprob_token_ids"):
-        if getattr(body, name):
-            raise BadRequest(name, f"{name} needs include to hold {LOGPROBS}")
-    return None
+    switch = f"include to hold {LOGPROBS}"
+    return num_logprobs(body, is_on=wants_logprobs(body), switch=switch)
 
 
 def _constraint(form: TextFormat | None) -> StructuredOutputsParams | None:
@@ -220,22 +221,3 @@ def _schema_constraint(schema: dict[str, Any]) -> StructuredOutputsParams:
     except BadRequest as error:
         raise BadRequest("text.format", f"text.format: {error}") from error
     return constraint
-
-
-# -- template -----------------------------------------------------------------------------------
-
-
-def _system(instructions: str) -> Message:
-    return {"role": "system", "content": instructions}
-
-
-def _template_kwargs(body: ResponsesBody) -> dict[str, Any]:
-    """What reaches the template beside the conversation; the caller's own words win."""
-    kwargs: dict[str, Any] = {}
-    if body.reasoning is not None and body.reasoning.effort is not None:
-        kwargs["reasoning_effort"] = body.reasoning.effort
-        if body.reasoning.effort == "none":
-            kwargs["enable_thinking"] = False
-    if body.text is not None and body.text.verbosity is not None:
-        kwargs["verbosity"] = body.text.verbosity
-    return {**kwargs, **(body.chat_template_kwargs or {})}
