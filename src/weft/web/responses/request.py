@@ -149,7 +149,6 @@ def _tool(tool: ResponsesTool, place: Place) -> Tool:
         name=tool.name or "",
         description=tool.description,
         parameters=tool.parameters,
-        is_strict=bool(tool.strict),
     )
 
 
