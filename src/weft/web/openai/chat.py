@@ -17,6 +17,7 @@ from weft.schema.chat import (
     ToolBody,
     ToolCallBody,
 )
+from weft.text.content import joined_text
 from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import is_forced
@@ -228,7 +229,4 @@ def _echoed(body: ChatBody, role: str) -> str:
     """The last message's text, where it is to be repeated and the answer goes on with it."""
     if not body.echo or not body.messages or body.messages[-1].get("role") != role:
         return ""
-    content = body.messages[-1].get("content")
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
+    return joined_text(body.messages[-1].get("content"))
