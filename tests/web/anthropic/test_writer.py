@@ -53,11 +53,11 @@ def accumulated(events):
     snapshot = None
     buffers = {}
     for event in events:
-        told = json.loads(msgspec.json.encode(event))
-        if told["type"] == "ping":
+        decoded = json.loads(msgspec.json.encode(event))
+        if decoded["type"] == "ping":
             continue
         snapshot = accumulate_event(
-            event=_EVENTS.validate_python(told), current_snapshot=snapshot, json_bufs=buffers
+            event=_EVENTS.validate_python(decoded), current_snapshot=snapshot, json_bufs=buffers
         )
     return snapshot
 
@@ -66,9 +66,9 @@ def brief(events):
     """Kinds of events, with the kinds of what they hold and their indices."""
     lines = []
     for event in events:
-        told = json.loads(msgspec.json.encode(event))
-        inner = told.get("content_block") or told.get("delta") or {}
-        words = [told["type"], inner.get("type"), told.get("index")]
+        decoded = json.loads(msgspec.json.encode(event))
+        inner = decoded.get("content_block") or decoded.get("delta") or {}
+        words = [decoded["type"], inner.get("type"), decoded.get("index")]
         lines.append(" ".join(str(word) for word in words if word is not None))
     return lines
 
@@ -79,7 +79,7 @@ def call(index, name, text, call_id="chatcmpl-tool-9"):
 
 
 def test_events_come_in_the_published_order():
-    """Blocks do not overlap, each has the next index, thoughts are signed before they end."""
+    """Blocks do not overlap, each has the next index, reasoning is signed before it ends."""
     events = written(
         [[Reasoning("Hm")], [Reasoning("m."), Content("\n")], [Content("Hi")], call(0, "f", "{}")],
         reason="tool_calls",
@@ -142,7 +142,7 @@ def test_input_never_begins_with_whitespace_alone():
     assert folded(events)["content"][0]["input"] == {}
 
 
-def test_thoughts_that_are_not_shown_keep_their_place():
+def test_reasoning_that_is_not_shown_keeps_its_place():
     """A block without text, signed all the same."""
     answer = folded(written([[Reasoning("Hm")], [Content("a")]], shows_reasoning=False))
     assert answer["content"] == [
@@ -152,7 +152,7 @@ def test_thoughts_that_are_not_shown_keep_their_place():
 
 
 @pytest.mark.parametrize(
-    ("parts", "reason", "stop", "told"),
+    ("parts", "reason", "stop", "expected"),
     [
         ([Content("a")], "stop", None, ("end_turn", None)),
         ([Content("a")], "stop", "\n", ("stop_sequence", "\n")),
@@ -164,10 +164,10 @@ def test_thoughts_that_are_not_shown_keep_their_place():
         (call(0, "f", "{"), "tool_calls", "}", ("stop_sequence", "}")),
     ],
 )
-def test_every_reason_has_its_word(parts, reason, stop, told):
+def test_every_reason_has_its_word(parts, reason, stop, expected):
     """A call by name ends as any call does; what cut an answer off is said even of a call."""
     answer = folded(written([parts], reason=reason, stop=stop))
-    assert (answer["stop_reason"], answer["stop_sequence"]) == told
+    assert (answer["stop_reason"], answer["stop_sequence"]) == expected
 
 
 def test_an_aborted_answer_is_an_error():
@@ -195,7 +195,7 @@ _INPUTS = st.dictionaries(
 )
 _TURNS = st.lists(
     st.one_of(
-        st.tuples(st.just("thought"), _TEXTS),
+        st.tuples(st.just("reasoning"), _TEXTS),
         st.tuples(st.just("text"), _TEXTS),
         st.tuples(st.just("call"), st.tuples(_INPUTS, st.sampled_from([None, 1]))),
     ),
@@ -210,7 +210,7 @@ def deltas(draw):
     num_calls = 0
     for kind, value in draw(_TURNS):
         if kind != "call":
-            found.append(Reasoning(value) if kind == "thought" else Content(value))
+            found.append(Reasoning(value) if kind == "reasoning" else Content(value))
             continue
         text = " " + json.dumps(value[0], indent=value[1])
         found.append(ToolCall(num_calls, "f", f"id{num_calls}"))
