@@ -1,4 +1,4 @@
-"""Bodies of /v1/messages as Anthropic publishes them. What arrives may be null where it may be absent.
+"""Bodies of /v1/messages as Anthropic publishes them. Fields of a request may be null where they may be absent.
 
 Blocks and tools have more kinds than these: `weft.web.anthropic` separates the kinds by their `type`
 and refuses the others by name.
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-# -- requests: blocks ----------------------------------------------------------------------
+# -- requests: blocks ---------------------------------------------------------------------------
 
 
 class CacheControl(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ Block: TypeAlias = (
     | ToolResultBlock
 )
 
-# -- requests: the body --------------------------------------------------------------------
+# -- requests: the body -------------------------------------------------------------------------
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,7 +297,7 @@ class ThinkingDelta(
 class SignatureDelta(
     msgspec.Struct, frozen=True, kw_only=True, tag="signature_delta", tag_field="type"
 ):
-    """The signature of reasoning that is over."""
+    """The signature of reasoning that has ended."""
 
     signature: str
 

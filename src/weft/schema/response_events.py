@@ -8,7 +8,7 @@ from weft.schema.response_object import OutputItem, OutputPart, ResponseObject
 
 
 class EventLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that might have come, as an event has it: without its bytes."""
+    """A token that might have come, in the form of events: without its bytes."""
 
     token: str
     logprob: float

@@ -36,7 +36,7 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
-    """The reasoning, in full; nothing is summed up or encrypted."""
+    """The model's reasoning, in full; nothing is summed up or encrypted."""
 
     id: str
     summary: list[dict[str, Any]] = []

@@ -114,6 +114,13 @@ def to_wire(part: Part) -> dict[str, Any]:
             return {"type": "refusal", "refusal": refusal}
 
 
+def joined_text(content: object) -> str:
+    """The text of a message's content, in either of its forms."""
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
+
+
 def _refusal(kind: object, types: PartTypes[_Struct], place: Place) -> BadRequest:
     message = types.if_unknown
     if not isinstance(kind, str):

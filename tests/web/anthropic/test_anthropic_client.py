@@ -57,15 +57,15 @@ async def test_a_message_is_what_the_client_types():
 
 
 async def test_a_stream_adds_up_to_the_message_in_one_piece():
-    """Thoughts, text and calls, in the client's own accumulator."""
+    """Reasoning, text and calls, in the client's own accumulator."""
     async with client_of(ECHO, options=QWEN, template=SCRIPT, enable_prefix_caching=False) as (
         client,
         _,
     ):
         said = {"role": "user", "content": f"<think>Hm.</think>\n\nSure.{CALL}"}
-        asked = {"model": ECHO, "messages": [said], "tools": TOOLS, "max_tokens": 200}
-        whole = await client.messages.create(**asked)
-        async with client.messages.stream(**asked) as stream:
+        request = {"model": ECHO, "messages": [said], "tools": TOOLS, "max_tokens": 200}
+        whole = await client.messages.create(**request)
+        async with client.messages.stream(**request) as stream:
             kinds = [event.type async for event in stream]
             streamed = await stream.get_final_message()
     assert without_ids(streamed) == without_ids(whole)
@@ -77,13 +77,13 @@ async def test_a_conversation_with_tools_goes_round():
     """The answer is sent back as it came, with its call's result; the model reads both."""
     template = SCRIPT + "{{ messages[2]['content'] if messages[2] is defined }}"
     async with client_of(ECHO, options=QWEN, template=template) as (client, _):
-        asked = {"model": ECHO, "tools": TOOLS, "max_tokens": 200}
+        request = {"model": ECHO, "tools": TOOLS, "max_tokens": 200}
         said = [{"role": "user", "content": f"<think>Hm.</think>Sure.{CALL}"}]
-        made = await client.messages.create(**asked, messages=said)
+        made = await client.messages.create(**request, messages=said)
         call = made.content[-1]
         result = {"type": "tool_result", "tool_use_id": call.id, "content": "12 degrees"}
         said += [made.to_param(), {"role": "user", "content": [result]}]
-        last = await client.messages.create(**asked, messages=said)
+        last = await client.messages.create(**request, messages=said)
     assert made.stop_reason == "tool_use"
     assert call.input == {"unit": "c"}
     assert last.content[-1].text == "12 degrees"
@@ -91,17 +91,17 @@ async def test_a_conversation_with_tools_goes_round():
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
 async def test_a_small_model_is_served_as_from_the_command_line(choice):
-    """With the parsers that its template asks for: forced calls stream, and their result is taken."""
+    """With the parsers that its template needs: forced calls stream, and their result is taken."""
     options = to_api_options(ServeOptions(), open_model(TINY).chat_template)
     async with client_of(TINY, options=options, max_model_len=2048) as (client, _):
-        asked = {"model": TINY, "tools": TOOLS, "max_tokens": 200}
+        request = {"model": TINY, "tools": TOOLS, "max_tokens": 200}
         choice = {**choice, "disable_parallel_tool_use": True}
-        async with client.messages.stream(**asked, messages=HELLO, tool_choice=choice) as stream:
+        async with client.messages.stream(**request, messages=HELLO, tool_choice=choice) as stream:
             made = await stream.get_final_message()
         (call,) = made.content
         result = {"type": "tool_result", "tool_use_id": call.id, "content": "12 degrees"}
         said = [*HELLO, made.to_param(), {"role": "user", "content": [result]}]
-        assert (await client.messages.create(**asked, messages=said)).content
+        assert (await client.messages.create(**request, messages=said)).content
     assert made.stop_reason == "tool_use"
     assert call.input["unit"] in {"c", "f"}
 
@@ -118,21 +118,21 @@ async def test_a_small_model_thinks_calls_and_reads_the_result():
     )
     said = [{"role": "user", "content": "What is the weather in Paris?"}]
     async with client_of(TINY, options=options, max_model_len=2048) as (client, _):
-        asked = {
+        request = {
             "model": TINY,
             "tools": [tool],
             "max_tokens": 200,
             "thinking": {"type": "enabled", "budget_tokens": 100},
             "extra_body": {"temperature": 0},
         }
-        async with client.messages.stream(**asked, messages=said) as stream:
+        async with client.messages.stream(**request, messages=said) as stream:
             made = await stream.get_final_message()
-        thought, call = made.content
+        reasoning, call = made.content
         result = {"type": "tool_result", "tool_use_id": call.id, "content": "12 degrees"}
         said += [made.to_param(), {"role": "user", "content": [result]}]
-        last = await client.messages.create(**asked, messages=said)
-    assert (thought.type, call.type) == ("thinking", "tool_use")
-    assert thought.thinking
+        last = await client.messages.create(**request, messages=said)
+    assert (reasoning.type, call.type) == ("thinking", "tool_use")
+    assert reasoning.thinking
     assert call.input == {"city": "Paris"}
     assert made.stop_reason == "tool_use"
     assert last.usage.cache_read_input_tokens > 0
@@ -168,12 +168,12 @@ async def test_the_beta_client_is_served_too():
 async def test_a_key_comes_in_either_header():
     """As a bearer's, which this client sends, and as x-api-key, which others do."""
     async with client_of(ECHO, http={"api_keys": ("secret",)}) as (client, _):
-        asked = {"model": ECHO, "messages": HELLO, "max_tokens": 1}
+        request = {"model": ECHO, "messages": HELLO, "max_tokens": 1}
         with pytest.raises(anthropic.AuthenticationError) as caught:
-            await client.messages.create(**asked)
-        assert await client.with_options(api_key="secret").messages.create(**asked)
+            await client.messages.create(**request)
+        assert await client.with_options(api_key="secret").messages.create(**request)
         async with httpx2.AsyncClient(base_url=client.base_url) as other:
-            made = await other.post("/v1/messages", json=asked, headers={"x-api-key": "secret"})
+            made = await other.post("/v1/messages", json=request, headers={"x-api-key": "secret"})
     assert made.status_code == 200
     assert caught.value.body["error"]["type"] == "authentication_error"
     assert caught.value.request_id == caught.value.body["request_id"]
@@ -182,17 +182,17 @@ async def test_a_key_comes_in_either_header():
 async def test_errors_are_the_clients_own():
     """Class, type and request id, for an answer and for a stream that never began."""
     async with client_of(ECHO, max_model_len=64, http={"max_body_bytes": 50_000}) as (client, _):
-        asked = {"model": ECHO, "messages": HELLO, "max_tokens": 1}
+        request = {"model": ECHO, "messages": HELLO, "max_tokens": 1}
         with pytest.raises(anthropic.NotFoundError) as stranger:
-            await client.messages.create(**{**asked, "model": "x"})
+            await client.messages.create(**{**request, "model": "x"})
         with pytest.raises(anthropic.BadRequestError) as bad:
-            await client.messages.create(**{**asked, "max_tokens": 0}, stream=True)
+            await client.messages.create(**{**request, "max_tokens": 0}, stream=True)
         with pytest.raises(anthropic.BadRequestError) as long:
-            await client.messages.create(**{**asked, "max_tokens": 64})
+            await client.messages.create(**{**request, "max_tokens": 64})
         with pytest.raises(anthropic.BadRequestError) as wrong:
-            await client.messages.create(**asked, extra_body={"top_k": "1"})
+            await client.messages.create(**request, extra_body={"top_k": "1"})
         with pytest.raises(anthropic.ContentTooLargeError) as large:
-            await client.messages.create(**{**asked, "system": "x" * 100_000})
+            await client.messages.create(**{**request, "system": "x" * 100_000})
     for caught in (stranger, bad, long, wrong, large):
         assert caught.value.body["type"] == "error"
         assert caught.value.request_id == caught.value.body["request_id"]
@@ -297,5 +297,5 @@ async def test_a_client_that_leaves_ends_its_request():
         assert served.client.num_active_requests == 1
         await stream.close()
         async with asyncio.timeout(PATIENCE_S):
-            while served.client.num_active_requests:  # noqa: ASYNC110 - nobody is told of it
+            while served.client.num_active_requests:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.01)

@@ -96,7 +96,7 @@ def test_calls_and_results_keep_their_ids_and_names():
         ),
     )
     assert messages[1]["content"] == "Let me see."
-    assert [told["id"] for told in messages[1]["tool_calls"]] == ["c1", "c2"]
+    assert [made["id"] for made in messages[1]["tool_calls"]] == ["c1", "c2"]
     assert json.loads(messages[1]["tool_calls"][0]["function"]["arguments"]) == {"x": 1}
     assert messages[2:] == [
         {"role": "tool", "tool_call_id": "c2", "name": "g", "content": "two"},
@@ -114,16 +114,16 @@ def test_a_failed_call_says_so_in_words(fields, content):
     assert converted(assistant(call()), user(result(**fields)))[-1]["content"] == content
 
 
-def test_thoughts_are_the_reasoning_of_the_earlier_answer():
+def test_thinking_is_the_reasoning_of_the_earlier_answer():
     """Whoever signed them; those that nobody can read are left out."""
-    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    shown = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
     hidden = {"type": "redacted_thinking", "data": "x"}
-    messages = converted(user("x"), assistant(thought, hidden, text("y")), user("z"))
+    messages = converted(user("x"), assistant(shown, hidden, text("y")), user("z"))
     assert messages[1] == {"role": "assistant", "content": "y", "reasoning": "Hm."}
 
 
 def test_documents_and_search_results_are_read_as_text():
-    """With what is told about them, and a beginning and an end."""
+    """With what is known about them, and a beginning and an end."""
     plain = {"type": "text", "media_type": "text/plain", "data": "body"}
     document = {"type": "document", "source": plain, "title": "T", "context": "C"}
     found = {"type": "search_result", "title": "T", "source": "S", "content": [text("a")]}

@@ -1,4 +1,4 @@
-"""Every field of everything that is asked is used, refused by name, or in the table of labels."""
+"""Every field of every request is used, refused by name, or in the table of labels."""
 
 from typing import Annotated, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -39,19 +39,19 @@ def in_document(fields):
 def result(fields):
     """A result, behind the calls that it may be of."""
     calls = {"role": "assistant", "content": [TOOL_USE, {**TOOL_USE, "id": "c2"}]}
-    told = {"type": "tool_result", "tool_use_id": "c1", **fields}
-    return {"messages": [calls, {"role": "user", "content": [told]}]}
+    returned = {"type": "tool_result", "tool_use_id": "c1", **fields}
+    return {"messages": [calls, {"role": "user", "content": [returned]}]}
 
 
 def tool_use(fields):
     """A call, and what came of it."""
     calls = {"role": "assistant", "content": [{**TOOL_USE, **fields}]}
-    told = {"type": "tool_result", "tool_use_id": fields.get("id", "c1")}
-    return {"messages": [calls, {"role": "user", "content": [told]}]}
+    returned = {"type": "tool_result", "tool_use_id": fields.get("id", "c1")}
+    return {"messages": [calls, {"role": "user", "content": [returned]}]}
 
 
 def config(fields):
-    """A wish about the answer."""
+    """What the answer is to look like."""
     return {"output_config": {"format": {**FORMAT, **fields}}}
 
 
@@ -81,7 +81,7 @@ PLACES = {
     schema.OutputConfig: lambda fields: {"output_config": fields},
     schema.OutputFormat: config,
 }
-# By struct and field: a value that asks for something, and what stands beside it before and after.
+# By struct and field: a value that changes something, and what stands beside it before and after.
 SAMPLES = {
     (schema.MessagesBody, "model"): "two",
     (schema.MessagesBody, "messages"): [{"role": "user", "content": "another"}],
@@ -209,14 +209,14 @@ async def test_every_field_has_a_fate(struct, name):
     assert await fate(struct, name) in expected
 
 
-def test_every_struct_that_is_asked_has_its_place():
+def test_every_struct_of_a_request_has_its_place():
     """A new struct cannot be forgotten; answers have no fields to forget."""
-    asked = {
+    requested = {
         kind
         for kind in vars(schema).values()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in ANSWERED
     }
-    assert asked - {schema.PromptBody} == PLACES.keys()
+    assert requested - {schema.PromptBody} == PLACES.keys()
 
 
 ANSWERED = {
@@ -244,7 +244,7 @@ ANSWERED = {
 
 
 def test_the_tables_name_fields_that_exist():
-    """A field that is gone takes its row along, and none is in both tables."""
+    """A field that is removed takes its row along, and none is in both tables."""
     for table in (LABELS, REFUSED):
         for struct, rows in table.items():
             assert rows.keys() <= set(fields_of(struct))
@@ -278,7 +278,7 @@ def kinds_of(typed):
     if is_typeddict(typed):
         return {get_args(get_type_hints(typed)["type"])[0]}
     if isinstance(typed, type):
-        return set()  # an answer's own block, of a kind that can be asked too
+        return set()  # an answer's own block, of a kind that requests may have too
     members = get_args(typed)[:1] if get_origin(typed) is Annotated else get_args(typed)
     return {kind for member in members for kind in kinds_of(member)}
 

@@ -33,12 +33,12 @@ def texts_of(events, kind):
     return pieces
 
 
-async def test_thoughts_text_and_calls_are_blocks_in_order():
-    """In one piece: signed thoughts, text, and calls with their input as an object."""
+async def test_reasoning_text_and_calls_are_blocks_in_order():
+    """In one piece: signed reasoning, text, and calls with their input as an object."""
     async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
         made = await create(served, **says(f"{THOUGHT}\n\nSure.{CALL}\n{CALL}", tools=TOOLS))
-    thought, said, *calls = made["content"]
-    assert thought == {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}
+    reasoning, said, *calls = made["content"]
+    assert reasoning == {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}
     assert said == {"type": "text", "text": "Sure."}
     assert [(call["type"], call["name"], call["input"]) for call in calls] == [
         ("tool_use", "f", {"unit": "c"})
@@ -66,7 +66,7 @@ async def test_a_stream_tells_the_same():
     assert events[-1] == {"type": "message_stop"}
 
 
-async def test_thoughts_can_be_left_out():
+async def test_reasoning_can_be_left_out():
     """Their place stays; the text is the same."""
     async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
         body = says(f"{THOUGHT}Hi", thinking={"type": "adaptive", "display": "omitted"})
@@ -84,25 +84,25 @@ async def test_thoughts_can_be_left_out():
     ],
 )
 async def test_the_template_is_told_whether_to_think(thinking, is_open):
-    """The small model's prompt closes its thoughts unless they are asked for; the count shows it."""
+    """The small model's prompt closes its reasoning unless it is requested; the count shows it."""
     async with serving(TINY) as served:
         plain = await count(served)
-        asked = await count(served, thinking=thinking)
-    assert (asked < plain) == is_open
+        number = await count(served, thinking=thinking)
+    assert (number < plain) == is_open
 
 
-async def test_thoughts_end_when_their_budget_is_spent():
+async def test_reasoning_ends_when_its_budget_is_spent():
     """The model goes on with its answer, whatever it had still in mind."""
     options = ApiOptions(reasoning_parser="qwen3")
     thinking = {"type": "enabled", "budget_tokens": 3}
     async with serving(TINY, options=options, max_model_len=2048) as served:
         made = await create(served, thinking=thinking, max_tokens=60)
-    thought, said = made["content"]
-    assert (thought["type"], said["type"]) == ("thinking", "text")
+    reasoning, said = made["content"]
+    assert (reasoning["type"], said["type"]) == ("thinking", "text")
     assert 0 < made["usage"]["output_tokens_details"]["thinking_tokens"] < 20
 
 
-async def test_a_budget_is_taken_where_no_thoughts_are_found():
+async def test_a_budget_is_taken_where_no_reasoning_is_found():
     """Nothing is there for it to bound."""
     async with serving(ECHO, template=SCRIPT) as served:
         body = says("Hi", thinking={"type": "enabled", "budget_tokens": 3})
@@ -141,9 +141,9 @@ async def test_other_ends_have_their_words():
 async def test_a_call_that_has_to_be_made_is_made(choice):
     """Without a parser, whatever the model; input follows the schema."""
     async with serving(RANDOM) as served:
-        asked = {"tools": TOOLS, "max_tokens": 200, "top_k": 50}
+        request = {"tools": TOOLS, "max_tokens": 200, "top_k": 50}
         made = await create(
-            served, **asked, tool_choice={**choice, "disable_parallel_tool_use": True}
+            served, **request, tool_choice={**choice, "disable_parallel_tool_use": True}
         )
     (call,) = made["content"]
     assert (call["type"], call["name"]) == ("tool_use", "f")
@@ -165,9 +165,9 @@ async def test_an_answer_follows_its_schema(name):
     """By the newer name and the older one."""
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
     form = {"type": "json_schema", "schema": {**schema, "additionalProperties": False}}
-    asked = {name: form if name == "output_format" else {"format": form}}
+    request = {name: form if name == "output_format" else {"format": form}}
     async with serving(RANDOM) as served:
-        made = await create(served, max_tokens=100, **asked)
+        made = await create(served, max_tokens=100, **request)
     assert json.loads(made["content"][0]["text"])["a"] in {1, 2}
 
 
@@ -259,9 +259,9 @@ async def test_bad_parameters_are_refused_by_name():
     """Every row, streamed and not, in the words of this API; nothing is left in the engine."""
     async with serving(ECHO) as served:
         for parameter, fields in ROWS:
-            for ask in (create, stream):
+            for send in (create, stream):
                 with pytest.raises(BadRequest) as caught:
-                    await ask(served, **fields)
+                    await send(served, **fields)
                 assert caught.value.parameter == parameter, (fields, str(caught.value))
                 assert parameter in str(caught.value), fields
                 assert len(str(caught.value)) < 500
@@ -269,7 +269,7 @@ async def test_bad_parameters_are_refused_by_name():
 
 
 async def test_a_version_that_is_not_spoken_is_refused():
-    """Its events have other names; betas ask for nothing by themselves."""
+    """Its events have other names; betas mean nothing by themselves."""
     async with serving(ECHO) as served:
         assert await create(served, headers={"anthropic-beta": "x,y"})
         assert await create(served, headers={"anthropic-version": "2023-06-01"})
@@ -293,6 +293,6 @@ async def test_a_model_without_a_template_holds_no_conversations():
     """Neither answers nor counts."""
     async with serving(ECHO) as served:
         bare = replace(served, chat_template=None)
-        for ask in (create, stream, count):
+        for send in (create, stream, count):
             with pytest.raises(BadRequest, match="template"):
-                await ask(bare)
+                await send(bare)

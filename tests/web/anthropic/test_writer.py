@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 
 from weft.core.errors import Unavailable
 from weft.text.parsers.parts import Arguments, Content, Reasoning, ToolCall
-from weft.web.anthropic.answer import AnswerFold
 from weft.web.anthropic.writer import SIGNATURE, MessageShape, MessageWriter
 from weft.web.chat.turn import Began, Ended, TurnDelta
 
@@ -21,7 +20,7 @@ _EVENTS = TypeAdapter(RawMessageStreamEvent)
 
 def shape(**changes):
     """An answer of which all is shown."""
-    fields = {"id": "msg_1", "model": "m", "shows_thoughts": True, "counts_thoughts": True}
+    fields = {"id": "msg_1", "model": "m", "shows_reasoning": True, "counts_reasoning": True}
     return MessageShape(**{**fields, **changes})
 
 
@@ -35,15 +34,18 @@ def written(parts_of_deltas, *, reason="stop", stop=None, cached=2, **changes):
     end = TurnDelta(index=0, parts=[], token_ids=[], finish_reason=reason, stop_reason=stop)
     began = Began(prompt="p", prompt_token_ids=[1, 2, 3, 4, 5], num_cached_tokens=cached)
     turn = [began, *deltas, end, Ended(num_cached_tokens=cached)]
-    return [told for event in turn for told in writer.events(event)]
+    events = Written(made for event in turn for made in writer.events(event))
+    events.message = writer.message
+    return events
+
+
+class Written(list):
+    """All events of a message, with the message in one piece."""
 
 
 def folded(events):
     """The answer in one piece, as JSON."""
-    fold = AnswerFold()
-    for event in events:
-        fold.add(event)
-    return json.loads(msgspec.json.encode(fold.answer()))
+    return json.loads(msgspec.json.encode(events.message))
 
 
 def accumulated(events):
@@ -51,11 +53,11 @@ def accumulated(events):
     snapshot = None
     buffers = {}
     for event in events:
-        told = json.loads(msgspec.json.encode(event))
-        if told["type"] == "ping":
+        decoded = json.loads(msgspec.json.encode(event))
+        if decoded["type"] == "ping":
             continue
         snapshot = accumulate_event(
-            event=_EVENTS.validate_python(told), current_snapshot=snapshot, json_bufs=buffers
+            event=_EVENTS.validate_python(decoded), current_snapshot=snapshot, json_bufs=buffers
         )
     return snapshot
 
@@ -64,9 +66,9 @@ def brief(events):
     """Kinds of events, with the kinds of what they hold and their indices."""
     lines = []
     for event in events:
-        told = json.loads(msgspec.json.encode(event))
-        inner = told.get("content_block") or told.get("delta") or {}
-        words = [told["type"], inner.get("type"), told.get("index")]
+        decoded = json.loads(msgspec.json.encode(event))
+        inner = decoded.get("content_block") or decoded.get("delta") or {}
+        words = [decoded["type"], inner.get("type"), decoded.get("index")]
         lines.append(" ".join(str(word) for word in words if word is not None))
     return lines
 
@@ -77,7 +79,7 @@ def call(index, name, text, call_id="chatcmpl-tool-9"):
 
 
 def test_events_come_in_the_published_order():
-    """Blocks do not overlap, each has the next index, thoughts are signed before they end."""
+    """Blocks do not overlap, each has the next index, reasoning is signed before it ends."""
     events = written(
         [[Reasoning("Hm")], [Reasoning("m."), Content("\n")], [Content("Hi")], call(0, "f", "{}")],
         reason="tool_calls",
@@ -140,9 +142,9 @@ def test_input_never_begins_with_whitespace_alone():
     assert folded(events)["content"][0]["input"] == {}
 
 
-def test_thoughts_that_are_not_shown_keep_their_place():
+def test_reasoning_that_is_not_shown_keeps_its_place():
     """A block without text, signed all the same."""
-    answer = folded(written([[Reasoning("Hm")], [Content("a")]], shows_thoughts=False))
+    answer = folded(written([[Reasoning("Hm")], [Content("a")]], shows_reasoning=False))
     assert answer["content"] == [
         {"type": "thinking", "thinking": "", "signature": SIGNATURE},
         {"type": "text", "text": "a"},
@@ -150,7 +152,7 @@ def test_thoughts_that_are_not_shown_keep_their_place():
 
 
 @pytest.mark.parametrize(
-    ("parts", "reason", "stop", "told"),
+    ("parts", "reason", "stop", "expected"),
     [
         ([Content("a")], "stop", None, ("end_turn", None)),
         ([Content("a")], "stop", "\n", ("stop_sequence", "\n")),
@@ -162,10 +164,10 @@ def test_thoughts_that_are_not_shown_keep_their_place():
         (call(0, "f", "{"), "tool_calls", "}", ("stop_sequence", "}")),
     ],
 )
-def test_every_reason_has_its_word(parts, reason, stop, told):
+def test_every_reason_has_its_word(parts, reason, stop, expected):
     """A call by name ends as any call does; what cut an answer off is said even of a call."""
     answer = folded(written([parts], reason=reason, stop=stop))
-    assert (answer["stop_reason"], answer["stop_sequence"]) == told
+    assert (answer["stop_reason"], answer["stop_sequence"]) == expected
 
 
 def test_an_aborted_answer_is_an_error():
@@ -193,7 +195,7 @@ _INPUTS = st.dictionaries(
 )
 _TURNS = st.lists(
     st.one_of(
-        st.tuples(st.just("thought"), _TEXTS),
+        st.tuples(st.just("reasoning"), _TEXTS),
         st.tuples(st.just("text"), _TEXTS),
         st.tuples(st.just("call"), st.tuples(_INPUTS, st.sampled_from([None, 1]))),
     ),
@@ -208,7 +210,7 @@ def deltas(draw):
     num_calls = 0
     for kind, value in draw(_TURNS):
         if kind != "call":
-            found.append(Reasoning(value) if kind == "thought" else Content(value))
+            found.append(Reasoning(value) if kind == "reasoning" else Content(value))
             continue
         text = " " + json.dumps(value[0], indent=value[1])
         found.append(ToolCall(num_calls, "f", f"id{num_calls}"))
@@ -227,9 +229,9 @@ def deltas(draw):
 
 
 @given(deltas(), st.sampled_from([("stop", None), ("stop", "x"), ("length", None)]), st.booleans())
-def test_a_stream_adds_up_to_the_answer_in_one_piece(parts, ending, shows_thoughts):
+def test_a_stream_adds_up_to_the_answer_in_one_piece(parts, ending, shows_reasoning):
     """In the official client's own accumulator, whatever the answer and its cuts."""
-    events = written(parts, reason=ending[0], stop=ending[1], shows_thoughts=shows_thoughts)
+    events = written(parts, reason=ending[0], stop=ending[1], shows_reasoning=shows_reasoning)
     whole = Message.model_validate(folded(events))
     streamed = accumulated(events)
     assert Message.model_validate(streamed.to_dict()).to_dict() == whole.to_dict()

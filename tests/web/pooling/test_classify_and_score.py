@@ -75,7 +75,7 @@ async def test_every_class_has_its_score(classifier):
 
 
 async def test_pooling_gives_every_token_its_vector(embedder):
-    """By the task's name; an embedder that is not told gives each input one."""
+    """By the task's name; an embedder without a task gives each input one."""
     each = {"task": "token_embed"}
     answer = await post(embedder, "/pooling", input=["the cat", "sun"], **each)
     assert answer["id"].startswith("pool-")
@@ -91,7 +91,7 @@ async def test_pooling_gives_every_token_its_vector(embedder):
 
 
 async def test_pooling_refuses_by_name(embedder, classifier):
-    """Dimensions are for embeddings, and tasks are told."""
+    """Dimensions are for embeddings, and tasks are named."""
     assert (await refusal(embedder, "/pooling", input="sun", dimensions=8))[0] == "dimensions"
     field, message = await refusal(embedder, "/pooling", input="sun", task="classify")
     assert (field, "embed, token_embed" in message) == ("task", True)
@@ -126,7 +126,7 @@ async def test_scores_are_cosines_of_embeddings(embedder):
 
 
 async def test_a_cross_encoder_scores_pairs(cross_encoder):
-    """Both texts count, and so does their order; between 0 and 1 unless asked for as they are."""
+    """Both texts count, and so does their order; between 0 and 1 unless requested as they are."""
     plain = await scores(cross_encoder, text_1=QUERY, text_2=DOCUMENTS)
     raw = await scores(cross_encoder, text_1=QUERY, text_2=DOCUMENTS, use_activation=False)
     assert np.allclose(1 / (1 + np.exp(-np.array(raw))), plain, atol=1e-6)

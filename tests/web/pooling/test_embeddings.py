@@ -81,7 +81,7 @@ async def test_bytes_are_the_body_itself(client):
 
 
 async def test_the_official_client_gets_its_vectors(client):
-    """It asks for base64 unless told otherwise, and decodes it."""
+    """It requests base64 by default, and decodes it."""
     async with openai.AsyncOpenAI(base_url=f"{client.base_url}/v1", api_key="none") as official:
         answer = await official.embeddings.create(model=RANDOM, input=["hello", "you"])
         plain = await official.embeddings.create(
@@ -93,7 +93,7 @@ async def test_the_official_client_gets_its_vectors(client):
 
 
 async def test_a_conversation_is_one_input(client):
-    """Rendered by the model's template, without a prompt for an answer unless asked for."""
+    """Rendered by the model's template, without a prompt for an answer unless requested."""
     messages = [{"role": "user", "content": "hello"}]
     plain = await post(client, PATH, messages=messages)
     prompted = await post(client, PATH, messages=messages, add_generation_prompt=True)

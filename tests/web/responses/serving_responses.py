@@ -16,7 +16,7 @@ from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
 
 QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
-THOUGHT = "<think>Hm.</think>"
+REASONING = "<think>Hm.</think>"
 CALL = '<tool_call>\n{"name": "f", "arguments": {"unit": "c", "days": 3}}\n</tool_call>'
 # Slow enough to be caught at work.
 SLOW = ECHO + "?itl_ms=20"
@@ -106,7 +106,7 @@ def event_of(raw: bytes) -> dict:
 _PASSING = ("id", "call_id", "parsed", "parsed_arguments")
 
 
-def told(response: dict) -> dict:
+def comparable(response: dict) -> dict:
     """A response without ids and times."""
     return _without_ids({**response, "created_at": 0, "completed_at": 0})
 

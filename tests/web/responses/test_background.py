@@ -14,8 +14,8 @@ from tests.web.responses.serving_responses import (
     TERMINAL,
     Handlers,
     client_of,
+    comparable,
     event_of,
-    told,
 )
 from tests.web.serving import ECHO, serving
 from weft.core.errors import BadRequest, EngineDead, Overloaded
@@ -24,9 +24,9 @@ from weft.web.responses.store import ResponseLimits
 
 
 async def until(is_so) -> None:
-    """Wait for what nobody tells."""
+    """Wait for what no event says."""
     async with asyncio.timeout(PATIENCE_S):
-        while not await is_so():  # noqa: ASYNC110 - nobody is told of it
+        while not await is_so():  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.01)
 
 
@@ -51,7 +51,7 @@ async def test_a_background_response_goes_through_its_states():
 
 
 async def test_a_cancelled_response_stays_cancelled():
-    """The engine stops, what is there so far is kept, and cancelling again changes nothing."""
+    """The engine stops, what is there so far stays, and cancelling again changes nothing."""
     async with client_of(SLOW) as (client, served):
         stream = await client.responses.create(model=SLOW, input=LONG, background=True, stream=True)
         events = aiter(stream)
@@ -73,7 +73,7 @@ async def test_a_cancelled_response_stays_cancelled():
 
 
 async def test_a_response_is_cancelled_before_it_begins():
-    """Its task may not have run yet; its followers are told all the same."""
+    """Its task may not have run yet; its followers get the end all the same."""
     async with serving(SLOW) as served:
         handlers = Handlers(served)
         answer = await handlers.call(
@@ -151,7 +151,7 @@ async def test_whole_and_background_are_the_same_response():
         (run,) = handlers.runs.open()
         await asyncio.wait({run.task})
         later = await handlers.of("GET", queued["id"])
-    assert told({**later, "background": False}) == told(whole)
+    assert comparable({**later, "background": False}) == comparable(whole)
 
 
 async def test_a_deleted_response_ends():
@@ -188,7 +188,7 @@ async def test_the_background_is_bounded():
 
 
 async def test_the_end_of_the_server_ends_the_background():
-    """A drain waits for what is being made; a stop cancels it, and followers are told."""
+    """A drain waits for what is being made; a stop cancels it, and followers get the end."""
     async with serving(SLOW) as served:
         handlers = Handlers(served)
         answer = await handlers.call(
@@ -216,7 +216,7 @@ async def test_a_response_that_has_not_ended_is_no_past():
 
 
 async def test_an_engine_that_dies_fails_the_response():
-    """Its followers and its readers are told, and who waits for it in one piece gets the error itself."""
+    """Its followers and its readers get the error, and who waits for it in one piece gets the error itself."""
     engine = FakeEngine()
     engine.hold()
     async with serving(ECHO) as served:
@@ -243,7 +243,7 @@ async def test_an_engine_that_dies_fails_the_response():
 
 
 async def test_a_request_that_the_engine_does_not_take_leaves_nothing():
-    """A stream that never began has a status of its own, and there is no response to ask for."""
+    """A stream that never began has a status of its own, and there is no response to fetch."""
     engine = FakeEngine()
     async with serving(ECHO) as served:
         handlers = Handlers(replace(served, client=engine))

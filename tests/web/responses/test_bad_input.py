@@ -1,4 +1,4 @@
-"""What a body cannot ask for: refused before anything begins, with the field's name."""
+"""What a body cannot request: refused before anything begins, with the field's name."""
 
 import asyncio
 
@@ -127,14 +127,14 @@ async def test_a_model_without_parsers_makes_no_calls_of_its_own_choice():
 
 
 def test_a_schema_that_the_engine_cannot_follow_is_the_formats_fault(echo, wait):
-    """It is found late: who waits is told as of any field, and in the background the response fails."""
-    asked = {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"type": 1}}}}
+    """It is found late: who waits gets the error as of any field, and in the background the response fails."""
+    request = {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"type": 1}}}}
     handlers = Handlers(echo)
     for way in (handlers.create, handlers.stream):
         with pytest.raises(BadRequest) as refused:
-            wait(way(**asked))
+            wait(way(**request))
         assert refused.value.parameter == "text.format"
-    queued = wait(handlers.create(**asked, background=True, stream=False))
+    queued = wait(handlers.create(**request, background=True, stream=False))
     while handlers.runs.open():
         wait(asyncio.sleep(0.01))
     failed = wait(handlers.of("GET", queued["id"]))
@@ -143,7 +143,7 @@ def test_a_schema_that_the_engine_cannot_follow_is_the_formats_fault(echo, wait)
 
 
 def test_options_of_a_stream_need_one(echo, wait):
-    """Even where they ask for nothing."""
+    """Even where they change nothing."""
     with pytest.raises(BadRequest) as refused:
         wait(Handlers(echo).create(input="x", stream_options={"include_obfuscation": False}))
     assert refused.value.parameter == "stream_options"
@@ -179,7 +179,7 @@ def test_a_query_at_fault_is_named(parameter, method, action, query, echo, wait)
     [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")],
 )
 def test_an_unknown_response_is_not_found(method, action, echo, wait):
-    """Whatever is asked of it."""
+    """Whatever is requested of it."""
     with pytest.raises(HttpError, match="Response with id 'resp_x' not found") as missing:
         wait(Handlers(echo).of(method, "resp_x", action))
     assert (missing.value.status, missing.value.parameter) == (404, "response_id")

@@ -7,7 +7,7 @@ import openai
 import pydantic
 import pytest
 
-from tests.web.responses.serving_responses import CALL, THOUGHT, client_of, flat_tool, scripted
+from tests.web.responses.serving_responses import CALL, REASONING, client_of, flat_tool, scripted
 from tests.web.serving import RANDOM, TINY
 
 
@@ -67,7 +67,7 @@ async def test_a_tools_result_is_fed_back():
     """The call and its output reach the model as one turn of it and the tool's answer."""
     async with scripted(max_model_len=2048) as (client, served):
         made = await client.responses.create(
-            model="embedded:echo", input=f"{THOUGHT}{CALL}", tools=[flat_tool()]
+            model="embedded:echo", input=f"{REASONING}{CALL}", tools=[flat_tool()]
         )
         call = made.output[1]
         output = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
@@ -88,14 +88,14 @@ async def test_a_tools_result_is_fed_back():
 async def test_a_conversation_goes_on_from_the_stored_one():
     """Chained by id, or with all items echoed: the same prompt, and so the same answer."""
     async with client_of(TINY) as (client, _):
-        asked = {"model": "embedded:tiny", "temperature": 0, "max_output_tokens": 12}
-        first = await client.responses.create(input="hello", instructions="Once.", **asked)
+        request = {"model": "embedded:tiny", "temperature": 0, "max_output_tokens": 12}
+        first = await client.responses.create(input="hello", instructions="Once.", **request)
         chained = await client.responses.create(
-            input="and then?", previous_response_id=first.id, **asked
+            input="and then?", previous_response_id=first.id, **request
         )
         items = [{"role": "user", "content": "hello"}, *(item.to_dict() for item in first.output)]
         whole = await client.responses.create(
-            input=[*items, {"role": "user", "content": "and then?"}], **asked
+            input=[*items, {"role": "user", "content": "and then?"}], **request
         )
         referring = await client.responses.create(
             input=[
@@ -103,7 +103,7 @@ async def test_a_conversation_goes_on_from_the_stored_one():
                 {"type": "item_reference", "id": first.output[0].id},
                 {"role": "user", "content": "and then?"},
             ],
-            **asked,
+            **request,
         )
     assert chained.output_text == whole.output_text == referring.output_text
     assert chained.usage.input_tokens == whole.usage.input_tokens == referring.usage.input_tokens
@@ -113,26 +113,26 @@ async def test_a_conversation_goes_on_from_the_stored_one():
 async def test_earlier_messages_may_be_sent_along():
     """In chat's form, before the input, and part of what goes on from here."""
     async with client_of(TINY) as (client, _):
-        asked = {"model": "embedded:tiny", "temperature": 0, "max_output_tokens": 12}
+        request = {"model": "embedded:tiny", "temperature": 0, "max_output_tokens": 12}
         earlier = [
             {"role": "user", "content": "hello"},
             {"role": "assistant", "content": "Hi!"},
         ]
         sent = await client.responses.create(
-            input="and then?", extra_body={"previous_input_messages": earlier}, **asked
+            input="and then?", extra_body={"previous_input_messages": earlier}, **request
         )
         whole = await client.responses.create(
-            input=[*earlier, {"role": "user", "content": "and then?"}], **asked
+            input=[*earlier, {"role": "user", "content": "and then?"}], **request
         )
-        chained = await client.responses.create(input="x", previous_response_id=sent.id, **asked)
-        same = await client.responses.create(input="x", previous_response_id=whole.id, **asked)
+        chained = await client.responses.create(input="x", previous_response_id=sent.id, **request)
+        same = await client.responses.create(input="x", previous_response_id=whole.id, **request)
     assert sent.output_text == whole.output_text
     assert sent.usage.input_tokens == whole.usage.input_tokens
     assert chained.usage.input_tokens == same.usage.input_tokens
 
 
 async def test_input_items_are_paged():
-    """The last first unless told otherwise; pages follow each other."""
+    """The last first unless ordered otherwise; pages follow each other."""
     texts = [f"number {number}" for number in range(5)]
     async with client_of() as (client, _):
         made = await client.responses.create(
@@ -154,16 +154,19 @@ async def test_input_items_are_paged():
 async def test_a_deleted_response_is_gone():
     """For reading, for going on with it, and for deleting it again."""
     async with client_of() as (client, _):
-        asked = {"model": "embedded:echo", "input": "hello", "max_output_tokens": 1}
-        made = await client.responses.create(**asked)
-        unstored = await client.responses.create(**asked, store=False)
+        request = {"model": "embedded:echo", "input": "hello", "max_output_tokens": 1}
+        made = await client.responses.create(**request)
+        unstored = await client.responses.create(**request, store=False)
         await client.responses.delete(made.id)
         for response_id in (made.id, unstored.id):
-            with pytest.raises(openai.NotFoundError) as gone:
+            with pytest.raises(openai.NotFoundError) as missing:
                 await client.responses.retrieve(response_id)
-            assert (gone.value.param, gone.value.code) == ("response_id", "response_not_found")
+            assert (missing.value.param, missing.value.code) == (
+                "response_id",
+                "response_not_found",
+            )
             with pytest.raises(openai.BadRequestError) as broken:
-                await client.responses.create(**asked, previous_response_id=response_id)
+                await client.responses.create(**request, previous_response_id=response_id)
             assert broken.value.param == "previous_response_id"
         with pytest.raises(openai.NotFoundError):
             await client.responses.delete(made.id)

@@ -1,4 +1,4 @@
-"""Every field of the body is used or refused by name; null asks for nothing."""
+"""Every field of the body is used or refused by name; null changes nothing."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from weft.web.responses.unsupported import REFUSED
 
 INCLUDE = {"include": ["message.output_text.logprobs"]}
 TOOLS = {"tools": [flat_tool()]}
-# A value that asks for something, where chat has none or means something else.
+# A value that changes something, where chat has none or means something else.
 SAMPLES = {
     **CHAT_SAMPLES,
     "input": "another",
@@ -74,19 +74,19 @@ async def outcome(served, fields):
         path_parameters={},
         query={},
     )
-    asked = await Creation(handlers.runs).to_asked(await to_model_call(call), body)
-    response = msgspec.structs.replace(asked.response, id="", created_at=0)
-    return asked.turn, response, asked.logprobs and asked.logprobs.chosen_ids
+    prepared = await Creation(handlers.runs).prepare(await to_model_call(call), body)
+    response = msgspec.structs.replace(prepared.response, id="", created_at=0)
+    return prepared.turn, response, prepared.logprobs and prepared.logprobs.chosen_ids
 
 
 async def fate(served, name, companions, value):
     """What becomes of a field: "used", "refused" or "label"."""
     whole = msgspec.json.decode(msgspec.json.encode({**companions}))
     outer, _, inner = name.partition(".")
-    asked = {**whole, outer: {inner: value} if inner else value}
+    changed = {**whole, outer: {inner: value} if inner else value}
     before = await outcome(served, companions)
     try:
-        after = await outcome(served, asked)
+        after = await outcome(served, changed)
     except BadRequest as error:
         return "refused" if error.parameter == name else f"refused as {error.parameter}"
     return "label" if before == after else "used"
@@ -94,7 +94,7 @@ async def fate(served, name, companions, value):
 
 @pytest.mark.parametrize("field", msgspec.structs.fields(ResponsesBody), ids=lambda f: f.name)
 def test_every_field_has_a_fate(field, echo, wait):
-    """None is a mere label: what changes nothing else is told again in the response."""
+    """None is a mere label: what changes nothing else is repeated in the response."""
     name = field.encode_name
     companions, value = BESIDE.get(name) or ({}, SAMPLES.get(name))
     assert value is not None, f"no sample for {name}"
@@ -109,7 +109,7 @@ def test_every_inner_field_has_a_fate(name, echo, wait):
 
 
 def test_inner_fields_are_all_known_here():
-    """A new one has to be used or refused: these tests ask which."""
+    """A new one has to be used or refused: these tests find out which."""
     fields = {field.name for field in msgspec.structs.fields(ReasoningFields)}
     assert fields == {name.partition(".")[2] for name in INNER if name.startswith("reasoning")}
     # Told again in the response, all of them; format and schema rule the text too.

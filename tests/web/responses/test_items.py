@@ -11,7 +11,7 @@ from weft.web.responses.items import new_id, read_input, to_messages
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "rain"}
-THOUGHTS = {
+REASONING = {
     "type": "reasoning",
     "id": "rs_1",
     "summary": [],
@@ -48,8 +48,8 @@ def test_a_text_is_a_message_of_the_user():
 
 
 def test_one_turn_of_the_model_is_one_message():
-    """Thoughts, words and calls belong together; the tool's answer follows."""
-    made = read({"role": "user", "content": "x"}, THOUGHTS, ANSWER, CALL, OUTPUT)
+    """Reasoning, text and calls belong together; the tool's answer follows."""
+    made = read({"role": "user", "content": "x"}, REASONING, ANSWER, CALL, OUTPUT)
     assert made.messages[1:] == [
         {
             "role": "assistant",
@@ -63,8 +63,8 @@ def test_one_turn_of_the_model_is_one_message():
 
 
 def test_turns_of_the_model_stay_apart():
-    """New thoughts, or words behind words, begin another message."""
-    made = read(ANSWER, THOUGHTS, ANSWER, ANSWER)
+    """New reasoning, or text behind text, begin another message."""
+    made = read(ANSWER, REASONING, ANSWER, ANSWER)
     assert made.messages == [
         {"role": "assistant", "content": [TEXT_PART]},
         {"role": "assistant", "reasoning": "Hm.", "content": [TEXT_PART]},
@@ -72,7 +72,7 @@ def test_turns_of_the_model_stay_apart():
     ]
 
 
-def test_thoughts_that_were_only_summed_up_are_their_summary():
+def test_reasoning_that_was_only_summed_up_is_its_summary():
     """And those that say nothing make no message."""
     summed = {"type": "reasoning", "id": "x", "summary": [{"type": "summary_text", "text": "S"}]}
     empty = {"type": "reasoning", "id": "y", "summary": []}
@@ -107,8 +107,8 @@ def test_parts_of_a_refusal_and_of_an_output_are_text():
 
 
 def test_output_items_go_back_as_they_came():
-    """What a response said is what the next one has heard."""
-    made = to_messages([THOUGHTS, ANSWER, CALL])
+    """What a response said is what the next one reads."""
+    made = to_messages([REASONING, ANSWER, CALL])
     assert made == [
         {
             "role": "assistant",
@@ -134,7 +134,7 @@ def test_output_items_go_back_as_they_came():
         ({**CALL, "arguments": {}}, "arguments"),
         ({**CALL, "namespace": "x"}, "namespace"),
         ({"type": "reasoning", "id": "x", "encrypted_content": "x"}, "encrypted_content"),
-        ({**THOUGHTS, "content": [{"type": "text", "text": "x"}]}, "reasoning_text"),
+        ({**REASONING, "content": [{"type": "text", "text": "x"}]}, "reasoning_text"),
         ({"type": "item_reference", "id": "msg_x"}, "no stored item"),
     ],
 )
@@ -167,7 +167,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
     max_leaves=12,
 )
-NEARLY = st.sampled_from([CALL, OUTPUT, THOUGHTS, ANSWER, {"role": "user", "content": "x"}])
+NEARLY = st.sampled_from([CALL, OUTPUT, REASONING, ANSWER, {"role": "user", "content": "x"}])
 
 
 @settings(max_examples=150, deadline=None)
@@ -197,7 +197,7 @@ def test_whatever_arrives_is_read_or_refused(items):
 
 
 def test_ids_hold_128_random_bits():
-    """Whoever has one was told it."""
+    """Who has one was given it."""
     ids = {new_id("resp") for _ in range(100)}
     assert len(ids) == 100
     assert {len(made) for made in ids} == {len("resp_") + 32}

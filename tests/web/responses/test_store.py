@@ -1,4 +1,4 @@
-"""What is kept of responses, and the events of one in the background: bounds, order, followers."""
+"""What is stored of responses, and the events of one in the background: bounds, order, followers."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def stored(number: int, *, num_bytes: int = 100, ended_at: float = 0.0) -> Store
     )
 
 
-def kept(store: ResponseStore, *numbers: int) -> list[bool]:
+def are_there(store: ResponseStore, *numbers: int) -> list[bool]:
     """Whether each of these is still there."""
     return [store.get(f"resp_{number}") is not None for number in numbers]
 
@@ -39,7 +39,7 @@ def test_the_oldest_go_when_there_are_too_many():
     store = ResponseStore(ResponseLimits(max_responses=2), clock=lambda: 0.0)
     for number in (1, 2, 3):
         store.put(stored(number))
-    assert kept(store, 1, 2, 3) == [False, True, True]
+    assert are_there(store, 1, 2, 3) == [False, True, True]
     find = store.item_finder()
     assert find("msg_1") is None
     assert find("msg_3") == {"id": "msg_3"}
@@ -51,20 +51,20 @@ def test_the_oldest_go_when_they_take_too_much():
     store = ResponseStore(ResponseLimits(max_bytes=250), clock=lambda: 0.0)
     for number in (1, 2, 3):
         store.put(stored(number))
-    assert kept(store, 1, 2, 3) == [False, True, True]
+    assert are_there(store, 1, 2, 3) == [False, True, True]
     store.put(stored(4, num_bytes=300))
-    assert kept(store, 2, 3, 4) == [False, False, False]
+    assert are_there(store, 2, 3, 4) == [False, False, False]
     assert store.num_bytes == 0
 
 
 def test_responses_go_with_age():
-    """Nobody has to ask for that."""
+    """Nobody has to call for that."""
     now = [0.0]
     store = ResponseStore(ResponseLimits(max_age_s=10), clock=lambda: now[0])
     store.put(stored(1, ended_at=0.0))
     store.put(stored(2, ended_at=5.0))
     now[0] = 11.0
-    assert kept(store, 1, 2) == [False, True]
+    assert are_there(store, 1, 2) == [False, True]
     assert len(store) == 1
 
 

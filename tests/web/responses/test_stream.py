@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tests.web.responses.serving_responses import (
     CALL,
     QWEN,
-    THOUGHT,
+    REASONING,
     Handlers,
+    comparable,
     flat_tool,
-    told,
 )
 from tests.web.serving import ECHO, SCRIPT, serving
 
@@ -79,24 +79,24 @@ def contents(response) -> dict[int, tuple]:
 )
 @given(shape=SHAPES, extra=EXTRA, logprobs=LOGPROBS)
 def test_the_clients_stream_adds_up_to_the_answer(shape, extra, logprobs, client):
-    """Whatever is asked for: the deltas make the last event's response, and that is the answer."""
-    asked = {"model": "", "input": "hello", "tools": [flat_tool()], "temperature": 1.0}
-    asked |= {"model": client.models.list().data[0].id, **shape, **logprobs}
+    """Whatever is requested: the deltas make the last event's response, and that is the answer."""
+    request = {"model": "", "input": "hello", "tools": [flat_tool()], "temperature": 1.0}
+    request |= {"model": client.models.list().data[0].id, **shape, **logprobs}
     body = {"extra_body": {"seed": 7, **extra}}
-    whole = client.responses.create(**asked, **body)
-    with client.responses.stream(**asked, **body) as stream:
+    whole = client.responses.create(**request, **body)
+    with client.responses.stream(**request, **body) as stream:
         events = list(stream)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     last = events[-1].response
     assert accumulated(events) == contents(last)
-    assert told(last.to_dict()) == told(whole.to_dict())
+    assert comparable(last.to_dict()) == comparable(whole.to_dict())
 
 
 async def test_the_sequence_of_a_stream():
-    """Thoughts, words and a call: each item is added, told and done at its own place, under its own id."""
-    asked = {"input": f"{THOUGHT}Sure.{CALL}", "tools": [flat_tool()]}
+    """Reasoning, text and a call: each item is added, grows and is done at its own place, under its own id."""
+    request = {"input": f"{REASONING}Sure.{CALL}", "tools": [flat_tool()]}
     async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        events = await Handlers(served).stream(**asked)
+        events = await Handlers(served).stream(**request)
     kinds = [event["type"].removeprefix("response.") for event in events]
     firsts = [kind for at, kind in enumerate(kinds) if at == 0 or kinds[at - 1] != kind]
     assert firsts == [
@@ -130,12 +130,12 @@ async def test_the_sequence_of_a_stream():
 
 async def test_whole_items():
     """Each as published, in the order in which they came; the call's id is its own."""
-    asked = {"input": f"{THOUGHT}Sure.{CALL}", "tools": [flat_tool()]}
+    request = {"input": f"{REASONING}Sure.{CALL}", "tools": [flat_tool()]}
     async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        whole = await Handlers(served).create(**asked)
-    thought, message, call = whole["output"]
-    assert thought.pop("id").startswith("rs_")
-    assert thought == {
+        whole = await Handlers(served).create(**request)
+    reasoning, message, call = whole["output"]
+    assert reasoning.pop("id").startswith("rs_")
+    assert reasoning == {
         "type": "reasoning",
         "summary": [],
         "content": [{"type": "reasoning_text", "text": "Hm."}],
@@ -158,16 +158,16 @@ async def test_whole_items():
         "status": "completed",
     }
     assert whole["status"] == "completed"
-    assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": len(THOUGHT)}
+    assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": len(REASONING)}
 
 
 async def test_log_probabilities_are_of_the_message_alone():
-    """Not of thoughts before it; as many as its tokens, in deltas as in the whole."""
-    asked = {"input": f"{THOUGHT}Hi", "include": ["message.output_text.logprobs"]}
+    """Not of reasoning before it; as many as its tokens, in deltas as in the whole."""
+    request = {"input": f"{REASONING}Hi", "include": ["message.output_text.logprobs"]}
     async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
         handlers = Handlers(served)
-        whole = await handlers.create(**asked, top_logprobs=2)
-        events = await handlers.stream(**asked, top_logprobs=2)
+        whole = await handlers.create(**request, top_logprobs=2)
+        events = await handlers.stream(**request, top_logprobs=2)
     rows = whole["output"][1]["content"][0]["logprobs"]
     assert [row["token"] for row in rows[:2]] == ["H", "i"]
     assert all(len(row["top_logprobs"]) == 2 and row["bytes"] is not None for row in rows)
@@ -178,21 +178,23 @@ async def test_log_probabilities_are_of_the_message_alone():
 
 
 async def test_a_cut_answer_is_incomplete():
-    """Its last item too, and the reason is told; what came before is whole."""
+    """Its last item too, and the reason is given; what came before is whole."""
     async with serving(ECHO, options=QWEN, template=SCRIPT, enable_prefix_caching=False) as served:
         handlers = Handlers(served)
         tool = flat_tool()
-        cut = len(THOUGHT) + 40
-        whole = await handlers.create(input=f"{THOUGHT}{CALL}", tools=[tool], max_output_tokens=cut)
+        cut = len(REASONING) + 40
+        whole = await handlers.create(
+            input=f"{REASONING}{CALL}", tools=[tool], max_output_tokens=cut
+        )
         events = await handlers.stream(
-            input=f"{THOUGHT}{CALL}", tools=[tool], max_output_tokens=cut
+            input=f"{REASONING}{CALL}", tools=[tool], max_output_tokens=cut
         )
     assert whole["status"] == "incomplete"
     assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
     assert whole["completed_at"] is None
     assert [item["status"] for item in whole["output"]] == ["completed", "incomplete"]
     assert events[-1]["type"] == "response.incomplete"
-    assert told(events[-1]["response"]) == told(whole)
+    assert comparable(events[-1]["response"]) == comparable(whole)
 
 
 async def test_an_answer_of_nothing_is_an_empty_message():
@@ -206,10 +208,10 @@ async def test_an_answer_of_nothing_is_an_empty_message():
 
 async def test_parallel_calls_have_their_own_ids():
     """Outputs are given back by these."""
-    asked = {"input": CALL + CALL, "tools": [flat_tool()]}
+    request = {"input": CALL + CALL, "tools": [flat_tool()]}
     async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
         handlers = Handlers(served)
-        both = await handlers.create(**asked)
-        one = await handlers.create(**asked, parallel_tool_calls=False)
+        both = await handlers.create(**request)
+        one = await handlers.create(**request, parallel_tool_calls=False)
     assert len({call["call_id"] for call in both["output"]}) == 2
     assert len(one["output"]) == 1

@@ -47,7 +47,7 @@ OF_ASSISTANT = _types("text", "thinking", "redacted_thinking", "tool_use")
 def read_blocks(
     content: str | Sequence[Mapping[str, Any]], types: PartTypes[Block], place: Place
 ) -> Iterator[tuple[Place, Block]]:
-    """The blocks of `content`, each with its place, and with no field that asks for what is not offered."""
+    """The blocks of `content`, each with its place, and with no field that requests what is not offered."""
     for at, block in read_parts(content, types, place):
         refuse_unsupported(block, at)
         if isinstance(block, DocumentBlock | SearchResultBlock) and block.citations is not None:

@@ -9,7 +9,6 @@ from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.schema.anthropic import (
     CountAnswer,
-    MessageAnswer,
     MessagesBody,
     OutputFormat,
     PromptBody,
@@ -18,7 +17,6 @@ from weft.schema.anthropic import (
 )
 from weft.text.content import Place
 from weft.text.prompts import check_length
-from weft.web.anthropic.answer import AnswerFold
 from weft.web.anthropic.conversation import is_prefill, to_messages
 from weft.web.anthropic.tools import is_parallel, to_choice, to_tools
 from weft.web.anthropic.unsupported import refuse_unsupported
@@ -33,7 +31,7 @@ from weft.web.inference.call import ModelCall
 from weft.web.served import Served
 
 # What the newer one no longer takes is served to both; in the one before them, events have no names.
-# Betas ask for nothing by themselves: the fields that they add are served or refused like all others.
+# Betas mean nothing by themselves: the fields that they add are served or refused like all others.
 _VERSIONS = ("2023-06-01", "2026-10-21")
 # Templates that know levels know three.
 _EFFORTS = {"xhigh": "high", "max": "high"}
@@ -46,10 +44,14 @@ async def create_message(call: ModelCall) -> Answer:
     body: MessagesBody = call.body
     check_version(call.headers)
     turn = to_turn(call, body)
-    shape = to_shape(call, body)
+    writer = MessageWriter(to_shape(call, body))
+    events = message_events(call.served, turn, writer)
     if body.stream:
-        return Events(_encoded(message_events(call.served, turn, shape)))
-    return await _whole(message_events(call.served, turn, shape))
+        return Events(_encoded(events))
+    async with aclosing(events):
+        async for _ in events:
+            pass
+    return writer.message
 
 
 async def count_tokens(call: ModelCall) -> Answer:
@@ -81,7 +83,7 @@ def check_version(headers: Mapping[str, str]) -> None:
 
 
 def to_turn(call: ModelCall, body: PromptBody) -> Turn:
-    """What `body` asks for, every field of it used or refused."""
+    """The turn that `body` requests, every field of it used or refused."""
     refuse_unsupported(body)
     if body.output_config is not None:
         refuse_unsupported(body.output_config, Place("output_config", "output_config"))
@@ -107,8 +109,8 @@ def to_shape(call: ModelCall, body: MessagesBody) -> MessageShape:
     return MessageShape(
         id=f"msg_{call.label}",
         model=call.model,
-        shows_thoughts=thinking is None or thinking.display != "omitted",
-        counts_thoughts=call.served.options.reasoning_parser is not None,
+        shows_reasoning=thinking is None or thinking.display != "omitted",
+        counts_reasoning=call.served.options.reasoning_parser is not None,
     )
 
 
@@ -129,7 +131,7 @@ def _params(call: Call, body: PromptBody) -> SamplingParams:
         max_tokens=max_tokens,
         stop=body.stop_sequences,
         structured_outputs=form,
-        # Where no thoughts are told from the answer, there are none to bound.
+        # Where no reasoning is told from the answer, there is none to bound.
         thinking_token_budget=budget if call.served.options.reasoning_parser else None,
     )
 
@@ -139,21 +141,21 @@ def _constraint(body: PromptBody) -> StructuredOutputsParams | None:
     newer = None if body.output_config is None else body.output_config.format
     if newer is not None and body.output_format is not None:
         raise BadRequest("output_format", "output_format is the older name of output_config.format")
-    asked = newer or body.output_format
-    if asked is None:
+    form = newer or body.output_format
+    if form is None:
         return None
-    schema = _schema(asked, "output_config.format" if newer else "output_format")
+    schema = _schema(form, "output_config.format" if newer else "output_format")
     return None if is_forced(to_choice(body)) else StructuredOutputsParams(json=schema)
 
 
-def _schema(asked: OutputFormat, at: str) -> dict[str, Any]:
-    if asked.type != "json_schema" or asked.schema is None:
+def _schema(form: OutputFormat, at: str) -> dict[str, Any]:
+    if form.type != "json_schema" or form.schema is None:
         raise BadRequest(at, f"{at} must be of type json_schema and hold a schema")
-    return asked.schema
+    return form.schema
 
 
 def _thinking_budget(thinking: ThinkingBody | None, max_tokens: int | None) -> int | None:
-    """How many tokens thoughts may take; None for no bound. `BadRequest` for what makes no sense."""
+    """How many tokens reasoning may take; None for no bound. `BadRequest` for what makes no sense."""
     if thinking is None:
         return None
     if thinking.type not in {"enabled", "adaptive", "disabled"}:
@@ -165,7 +167,7 @@ def _thinking_budget(thinking: ThinkingBody | None, max_tokens: int | None) -> i
     if (budget is None) == (thinking.type == "enabled"):
         raise BadRequest("thinking", "thinking.budget_tokens goes with type enabled, always")
     if thinking.type == "disabled" and thinking.display is not None:
-        raise BadRequest("thinking", "thinking.display goes with thoughts: type is disabled")
+        raise BadRequest("thinking", "thinking.display goes with thinking: type is disabled")
     if budget is not None and not 0 < budget < (max_tokens or budget + 1):
         raise BadRequest(
             "thinking", f"thinking.budget_tokens must be from 1 to below max_tokens, got {budget}"
@@ -174,7 +176,7 @@ def _thinking_budget(thinking: ThinkingBody | None, max_tokens: int | None) -> i
 
 
 def _template_kwargs(body: PromptBody) -> dict[str, Any]:
-    """What reaches the template beside the conversation; what is not asked for is left to it."""
+    """What reaches the template beside the conversation; what is not requested is left to it."""
     kwargs: dict[str, Any] = {}
     if body.thinking is not None:
         # Templates know this switch by either name.
@@ -190,15 +192,14 @@ def _template_kwargs(body: PromptBody) -> dict[str, Any]:
 
 
 async def message_events(
-    served: Served, turn: Turn, shape: MessageShape
+    served: Served, turn: Turn, writer: MessageWriter
 ) -> AsyncGenerator[StreamEvent, None]:
     """All events of a message. Errors name the fields of this API."""
-    writer = MessageWriter(shape)
     try:
         async with aclosing(run_turn(served, turn)) as events:
             async for event in events:
-                for told in writer.events(event):
-                    yield told
+                for written in writer.events(event):
+                    yield written
     except BadRequest as error:
         name = _NAMES.get(error.parameter or "")
         if name is None or isinstance(error, ContextLengthExceeded):
@@ -210,11 +211,3 @@ async def _encoded(events: AsyncGenerator[StreamEvent, None]) -> AsyncGenerator[
     async with aclosing(events):
         async for event in events:
             yield named_event(str(event.__struct_config__.tag), event)
-
-
-async def _whole(events: AsyncGenerator[StreamEvent, None]) -> MessageAnswer:
-    fold = AnswerFold()
-    async with aclosing(events):
-        async for event in events:
-            fold.add(event)
-    return fold.answer()

@@ -21,18 +21,16 @@ from weft.schema.anthropic import (
 from weft.text.content import Place
 from weft.web.inference import fields
 
-_CACHE = (
-    "every prompt is looked up in the prefix cache, and every one is kept as long as there is room"
-)
+_CACHE = "every prompt is looked up in the prefix cache, and stays in it as long as there is room"
 _TOOLSETS = "toolsets are Anthropic's own"
 
-# Accepted with any value: they say who asks, or what was so before; not what to answer.
+# Accepted with any value: they say who the caller is, or what was so before; not what to answer.
 LABELS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
     CacheControl: {"type": _CACHE, "ttl": _CACHE},
     MessagesBody: {"metadata": "the caller's own notes"},
     RedactedThinkingBlock: {"data": "only its maker can read it"},
     TextBlock: {"citations": "where an earlier answer had its text from"},
-    ThinkingBlock: {"signature": "thoughts are taken back whoever signed them"},
+    ThinkingBlock: {"signature": "thinking is taken back whoever signed it"},
     ToolBody: {
         "eager_input_streaming": "input is streamed as it is written, always",
         "strict": (
@@ -43,7 +41,7 @@ LABELS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
 # The same in every struct that has them.
 LABELS_ANYWHERE: Mapping[str, str] = {"cache_control": _CACHE}
 
-# By name: the values that ask for what happens anyway, and why no other is taken. Null is always one.
+# By name: the values that request what happens anyway, and why no other is taken. Null is always one.
 REFUSED: Mapping[type[msgspec.Struct], Mapping[str, tuple[tuple[Any, ...], str]]] = {
     PromptBody: {
         "billing_policy": ((), "nothing is billed"),
@@ -55,8 +53,8 @@ REFUSED: Mapping[type[msgspec.Struct], Mapping[str, tuple[tuple[Any, ...], str]]
     MessagesBody: {
         "container": ((), "this server has no containers"),
         "diagnostics": (({}, {"previous_message_id": None}), "messages are not stored"),
-        "fallback_credit_token": ((), "no other model is asked in place of this one"),
-        "fallbacks": (([],), "no other model is asked in place of this one"),
+        "fallback_credit_token": ((), "no other model answers in place of this one"),
+        "fallbacks": (([],), "no other model answers in place of this one"),
         "inference_geo": ((), "this server is where it is"),
         "service_tier": (("auto", "standard_only"), "there is one tier"),
         "thread": ((), "conversations are not stored"),
@@ -82,7 +80,7 @@ REFUSED_BLOCKS: Mapping[str, str] = {
     "code_execution_tool_result": _SERVER_TOOL,
     "compaction": "conversations are not compacted",
     "container_upload": "this server has no containers",
-    "fallback": "no other model is asked in place of this one",
+    "fallback": "no other model answers in place of this one",
     "image": _TEXT_ONLY,
     "mcp_tool_listing": "this server calls no other",
     "mcp_tool_result": "this server calls no other",
@@ -99,7 +97,7 @@ REFUSED_BLOCKS: Mapping[str, str] = {
 
 
 def refuse_unsupported(struct: msgspec.Struct, place: Place | None = None) -> None:
-    """Raise `BadRequest` for the first field of `struct` that asks for what is not offered.
+    """Raise `BadRequest` for the first field of `struct` that requests what is not offered.
 
     `place` is where the struct is; None for the body itself.
     """

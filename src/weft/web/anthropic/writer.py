@@ -1,4 +1,7 @@
-"""A turn's events, one by one, in Anthropic's words: blocks one after another, each begun, added to, ended."""
+"""A turn's events in Anthropic's words: blocks one after another, each begun, added to, ended.
+
+The message in one piece is what these events add up to.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,9 +34,10 @@ from weft.schema.anthropic import (
     ToolUseAnswer,
 )
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
+from weft.web.anthropic.partial_json import completed
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
 
-# Nothing here verifies thoughts that come back, and so they are not signed.
+# Nothing here verifies reasoning that comes back, and so it is not signed.
 SIGNATURE: Final = "unsigned"
 _OUR_CALLS: Final = "chatcmpl-tool-"
 _THEIR_CALLS: Final = "toolu_"
@@ -43,62 +47,63 @@ _THEIR_CALLS: Final = "toolu_"
 class MessageShape:
     """How an answer is to look, streamed or not.
 
-    Thoughts that are not shown still have their place: a block without text.
+    Reasoning that is not shown still has its place: a block without text.
     """
 
     id: str
     model: str
-    shows_thoughts: bool
-    counts_thoughts: bool
+    shows_reasoning: bool
+    counts_reasoning: bool
 
 
 class MessageWriter:
-    """Turns events into Anthropic's. Whitespace between blocks of other kinds makes no block."""
+    """Turns events into Anthropic's. Whitespace between blocks of other types makes no block.
+
+    `message` is the answer in one piece, once all events are in.
+    """
 
     def __init__(self, shape: MessageShape) -> None:
         self._shape = shape
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
         self._num_tokens = 0
-        self._num_thought_tokens = 0
+        self._num_reasoning_tokens = 0
         self._reason: TurnReason = "stop"
         self._stop: int | str | None = None
-        self._num_blocks = 0
-        self._open: type[BlockAnswer] | None = None
+        self._content: list[BlockAnswer] = []
+        self._open: BlockAnswer | None = None
+        self._pieces: list[str] = []  # of the block that is open
         self._held = ""  # whitespace that begins a text, if text follows
-        self._has_input = False
         self._has_calls = False
+        self.message = MessageAnswer(
+            id=shape.id,
+            model=shape.model,
+            content=[],
+            stop_reason=None,
+            stop_sequence=None,
+            usage=self._usage(),
+        )
 
     def events(self, event: TurnEvent) -> Iterator[StreamEvent]:
         """The events that one of the turn's makes."""
         match event:
             case Began():
-                yield from self._first(event)
+                self._num_prompt_tokens = len(event.prompt_token_ids)
+                self._num_cached_tokens = event.num_cached_tokens
+                yield MessageStart(
+                    message=msgspec.structs.replace(self.message, usage=self._usage())
+                )
+                yield Ping()
             case TurnDelta():
-                yield from self._news(event)
+                yield from self._delta(event)
             case Ended():
                 yield from self._last(event)
             case _:
                 assert_never(event)
 
-    def _first(self, event: Began) -> Iterator[StreamEvent]:
-        self._num_prompt_tokens = len(event.prompt_token_ids)
-        self._num_cached_tokens = event.num_cached_tokens
-        yield MessageStart(
-            message=MessageAnswer(
-                id=self._shape.id,
-                model=self._shape.model,
-                content=[],
-                stop_reason=None,
-                stop_sequence=None,
-                usage=self._usage(),
-            )
-        )
-        yield Ping()
-
-    def _news(self, event: TurnDelta) -> Iterator[StreamEvent]:
+    def _delta(self, event: TurnDelta) -> Iterator[StreamEvent]:
         self._num_tokens += len(event.token_ids)
-        self._num_thought_tokens += event.num_reasoning_tokens
+        self._num_reasoning_tokens += event.num_reasoning_tokens
         if event.finish_reason is not None:
             self._reason, self._stop = event.finish_reason, event.stop_reason
         for part in event.parts:
@@ -106,72 +111,72 @@ class MessageWriter:
 
     def _last(self, event: Ended) -> Iterator[StreamEvent]:
         self._num_cached_tokens = event.num_cached_tokens
-        end = self._end()
+        end, usage = self._end(), self._usage()
         yield from self._close()
-        if self._num_blocks == 0:
+        if not self._content:
             # Clients read the first block of every answer.
             text = self._held
             yield from self._begin(TextAnswer(text=""))
             if text:
-                yield self._more(TextDelta(text=text))
+                yield self._more(TextDelta(text=text), text)
             yield from self._close()
-        yield MessageDelta(delta=end, usage=self._usage())
+        self.message = msgspec.structs.replace(
+            self.message,
+            content=self._content,
+            stop_reason=end.stop_reason,
+            stop_sequence=end.stop_sequence,
+            usage=usage,
+        )
+        yield MessageDelta(delta=end, usage=usage)
         yield MessageStop()
 
     def _part(self, part: Part) -> Iterator[StreamEvent]:
         match part:
             case Reasoning(text):
-                if self._open is not ThinkingAnswer:
+                if not isinstance(self._open, ThinkingAnswer):
                     yield from self._begin(ThinkingAnswer(thinking="", signature=""))
-                if self._shape.shows_thoughts:
-                    yield self._more(ThinkingDelta(thinking=text))
+                if self._shape.shows_reasoning:
+                    yield self._more(ThinkingDelta(thinking=text), text)
             case Content(text):
                 yield from self._text(text)
-            case ToolCall():
-                yield from self._call(part)
-            case Arguments(_, text):
-                yield from self._input(text)
+            case ToolCall(name=name, id=call_id):
+                self._has_calls = True
+                yield from self._begin(
+                    ToolUseAnswer(id=_call_id(call_id or ""), name=name, input=msgspec.Raw(b"{}"))
+                )
+            case Arguments(text=text):
+                # Clients cannot read whitespace with nothing behind it.
+                if text := text if self._pieces else text.lstrip():
+                    yield self._more(InputJsonDelta(partial_json=text), text)
             case _:
                 assert_never(part)
 
     def _text(self, text: str) -> Iterator[StreamEvent]:
-        if self._open is not TextAnswer:
+        if not isinstance(self._open, TextAnswer):
             self._held += text
             if not self._held.strip():
                 return
             text = self._held
             yield from self._begin(TextAnswer(text=""))
-        yield self._more(TextDelta(text=text))
-
-    def _call(self, call: ToolCall) -> Iterator[StreamEvent]:
-        self._has_calls, self._has_input = True, False
-        block = ToolUseAnswer(id=_call_id(call.id or ""), name=call.name, input=msgspec.Raw(b"{}"))
-        yield from self._begin(block)
-
-    def _input(self, text: str) -> Iterator[StreamEvent]:
-        """More of the call that is open. Clients cannot read whitespace with nothing behind it."""
-        if not self._has_input:
-            text = text.lstrip()
-        if text:
-            self._has_input = True
-            yield self._more(InputJsonDelta(partial_json=text))
+        yield self._more(TextDelta(text=text), text)
 
     def _begin(self, block: BlockAnswer) -> Iterator[StreamEvent]:
         yield from self._close()
-        self._open, self._held = type(block), ""
-        yield BlockStart(index=self._num_blocks, content_block=block)
+        self._open, self._pieces, self._held = block, [], ""
+        yield BlockStart(index=len(self._content), content_block=block)
 
-    def _more(self, delta: Delta) -> BlockDelta:
-        return BlockDelta(index=self._num_blocks, delta=delta)
+    def _more(self, delta: Delta, text: str = "") -> BlockDelta:
+        self._pieces.append(text)
+        return BlockDelta(index=len(self._content), delta=delta)
 
     def _close(self) -> Iterator[StreamEvent]:
         if self._open is None:
             return
-        if self._open is ThinkingAnswer:
+        if isinstance(self._open, ThinkingAnswer):
             yield self._more(SignatureDelta(signature=SIGNATURE))
-        yield BlockStop(index=self._num_blocks)
+        yield BlockStop(index=len(self._content))
+        self._content.append(_whole(self._open, "".join(self._pieces)))
         self._open = None
-        self._num_blocks += 1
 
     def _end(self) -> MessageEnd:
         if isinstance(self._stop, str):
@@ -182,25 +187,39 @@ class MessageWriter:
             case "tool_calls":
                 reason = "tool_use"
             case "stop":
-                # A call that was asked for by name ends like any answer.
+                # A call that was named by the caller ends like any answer.
                 reason = "tool_use" if self._has_calls else "end_turn"
             case "repetition":
                 reason = "end_turn"
             case "abort":
-                # There is no reason for this, and the answer is not what was asked for.
+                # There is no reason for this, and the answer is not what was requested.
                 raise Unavailable("the request was aborted on the server")
             case _:
                 assert_never(self._reason)
         return MessageEnd(stop_reason=reason, stop_sequence=None)
 
     def _usage(self) -> MessageUsage:
-        thoughts = OutputTokensDetails(thinking_tokens=self._num_thought_tokens)
+        details = OutputTokensDetails(thinking_tokens=self._num_reasoning_tokens)
         return MessageUsage(
             input_tokens=self._num_prompt_tokens - self._num_cached_tokens,
             cache_read_input_tokens=self._num_cached_tokens,
             output_tokens=self._num_tokens,
-            output_tokens_details=thoughts if self._shape.counts_thoughts else None,
+            output_tokens_details=details if self._shape.counts_reasoning else None,
         )
+
+
+def _whole(begun: BlockAnswer, text: str) -> BlockAnswer:
+    match begun:
+        case TextAnswer():
+            return TextAnswer(text=text)
+        case ThinkingAnswer():
+            return ThinkingAnswer(thinking=text, signature=SIGNATURE)
+        case ToolUseAnswer(id=call_id, name=name):
+            # Cut off at a limit, it is as much of an object as there is.
+            made = msgspec.Raw(completed(text).encode())
+            return ToolUseAnswer(id=call_id, name=name, input=made)
+        case _:
+            assert_never(begun)
 
 
 def _call_id(call_id: str) -> str:

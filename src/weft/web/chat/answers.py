@@ -9,6 +9,7 @@ import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.types import CompletionOutput, FinishReason, SamplingParams, StructuredOutputsParams
+from weft.text.content import joined_text
 from weft.text.detokenizer import Detokenizer
 from weft.text.parsers.answer import make_parser
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
@@ -225,7 +226,7 @@ def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
     if not turn.continue_final_message:
         return starts_in_reasoning(prompt, family)
     # The template ends the prompt inside the message, so that it ends with the message's text.
-    text = prompt[-len(_text_of(turn.messages[-1])) :]
+    text = prompt[-len(joined_text(turn.messages[-1].get("content"))) :]
     is_begun = any(start in text for start in family.starts)
     return is_begun and not any(end in text for end in family.ends)
 
@@ -253,13 +254,6 @@ def _first_id(served: Served, turn: Turn) -> int | None:
 def _num_calls(turn: Turn) -> int:
     """Calls made so far; some families number theirs through the whole conversation."""
     return sum(len(message.get("tool_calls") or ()) for message in turn.messages)
-
-
-def _text_of(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return content if isinstance(content, str) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ class Tool:
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
-    is_strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

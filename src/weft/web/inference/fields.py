@@ -13,6 +13,8 @@ from weft.core.params import IN_BODIES
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.core.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS
+from weft.schema.chat import ChatBody
+from weft.schema.responses import ResponsesBody
 from weft.schema.sampling import ResponseFormat, SamplingFields
 from weft.web.http.endpoint import Deviation
 
@@ -121,6 +123,31 @@ def to_params(
         logprobs=logprobs,
         structured_outputs=to_constraint(fields),
     )
+
+
+def num_logprobs(body: ChatBody | ResponsesBody, *, is_on: bool, switch: str) -> int | None:
+    """How many tokens come beside each of the answer; `switch` says how log-probabilities are turned on."""
+    if is_on:
+        # With ids of the caller's choice their number follows from them.
+        return body.top_logprobs if body.logprob_token_ids else body.top_logprobs or 0
+    for name in ("top_logprobs", "logprob_token_ids"):
+        if getattr(body, name):
+            raise BadRequest(name, f"{name} needs {switch}")
+    return None
+
+
+def template_kwargs(
+    effort: str | None, verbosity: str | None, given: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What reaches the template beside the conversation; the caller's own arguments win."""
+    kwargs: dict[str, Any] = {}
+    if effort is not None:
+        kwargs["reasoning_effort"] = effort
+        if effort == "none":
+            kwargs["enable_thinking"] = False
+    if verbosity is not None:
+        kwargs["verbosity"] = verbosity
+    return {**kwargs, **(given or {})}
 
 
 def to_constraint(fields: SamplingFields) -> StructuredOutputsParams | None:

@@ -1,7 +1,6 @@
 """/v1/chat/completions: the body to a `Turn`, and a turn's events to the answer or its chunks."""
 
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -17,6 +16,7 @@ from weft.schema.chat import (
     ToolBody,
     ToolCallBody,
 )
+from weft.text.content import joined_text
 from weft.text.outputs import write_rows
 from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
 from weft.web.chat.run import run_turn
@@ -29,7 +29,7 @@ from weft.web.inference.call import (
     to_details,
     to_usage,
 )
-from weft.web.inference.fields import refuse_unsupported, to_params
+from weft.web.inference.fields import num_logprobs, refuse_unsupported, template_kwargs, to_params
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 from weft.web.openai.chat_stream import ChatShape, chat_events
 
@@ -62,7 +62,9 @@ def to_turn(call: ModelCall, body: ChatBody) -> Turn:
         tool_choice=to_choice(body, tools),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         documents=body.documents,
-        template_kwargs=_template_kwargs(body),
+        template_kwargs=template_kwargs(
+            body.reasoning_effort, body.verbosity, body.chat_template_kwargs
+        ),
         add_generation_prompt=_adds_prompt(body),
         continue_final_message=bool(body.continue_final_message),
         add_special_tokens=bool(body.add_special_tokens),
@@ -110,7 +112,6 @@ def _tool(tool: ToolBody, position: int) -> Tool:
         name=function.name,
         description=function.description,
         parameters=function.parameters,
-        is_strict=bool(function.strict),
     )
 
 
@@ -119,7 +120,7 @@ def _params(call: Call, body: ChatBody, tools: tuple[Tool, ...]) -> SamplingPara
         body,
         call.served.client.model_config.default_sampling_params,
         max_tokens=_max_tokens(body),
-        logprobs=_num_logprobs(body),
+        logprobs=num_logprobs(body, is_on=bool(body.logprobs), switch="logprobs to be true"),
     )
     if (
         is_forced(to_choice(body, tools))
@@ -140,28 +141,6 @@ def _max_tokens(body: ChatBody) -> int | None:
             f"max_tokens is {older} and max_completion_tokens {newer}: they are two names of one thing",
         )
     return older if newer is None else newer
-
-
-def _num_logprobs(body: ChatBody) -> int | None:
-    if body.logprobs:
-        # With ids of the caller's choice their number follows from them.
-        return body.top_logprobs if body.logprob_token_ids else body.top_logprobs or 0
-    for name in ("top_logprobs", "logprob_token_ids"):
-        if getattr(body, name):
-            raise BadRequest(name, f"{name} needs logprobs to be true")
-    return None
-
-
-def _template_kwargs(body: ChatBody) -> dict[str, Any]:
-    """What reaches the template beside the conversation; the caller's own words win."""
-    kwargs: dict[str, Any] = {}
-    if body.reasoning_effort is not None:
-        kwargs["reasoning_effort"] = body.reasoning_effort
-        if body.reasoning_effort == "none":
-            kwargs["enable_thinking"] = False
-    if body.verbosity is not None:
-        kwargs["verbosity"] = body.verbosity
-    return {**kwargs, **(body.chat_template_kwargs or {})}
 
 
 def _adds_prompt(body: ChatBody) -> bool:
@@ -250,7 +229,4 @@ def _echoed(body: ChatBody, role: str) -> str:
     """The last message's text, where it is to be repeated and the answer goes on with it."""
     if not body.echo or not body.messages or body.messages[-1].get("role") != role:
         return ""
-    content = body.messages[-1].get("content")
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
+    return joined_text(body.messages[-1].get("content"))

@@ -9,7 +9,7 @@ from weft.web.inference.call import ModelCall
 from weft.web.pooling.inputs import Prompts, pooler_of, read_inputs
 from weft.web.pooling.long_texts import embed_long, is_cutting
 from weft.web.pooling.numbers import number_format, raw_answer
-from weft.web.pooling.run import Job, run_jobs, usage_of
+from weft.web.pooling.run import PoolingJob, run_jobs, usage_of
 
 
 async def create_embeddings(call: ModelCall) -> Answer:
@@ -47,8 +47,8 @@ async def create_embeddings(call: ModelCall) -> Answer:
     )
 
 
-def _jobs(body: EmbeddingBody, prompts: Prompts, params: PoolingParams) -> list[Job]:
+def _jobs(body: EmbeddingBody, prompts: Prompts, params: PoolingParams) -> list[PoolingJob]:
     return [
-        Job(with_salt(prompt, body.cache_salt), params, prompts.kwargs)
+        PoolingJob(with_salt(prompt, body.cache_salt), params, prompts.kwargs)
         for prompt in prompts.prompts
     ]

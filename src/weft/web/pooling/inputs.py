@@ -26,7 +26,7 @@ class Prompts:
 
 
 def pooler_of(served: Served, *tasks: str) -> PoolerConfig:
-    """What the model can be asked for; `BadRequest` unless one of `tasks` (none: any) is among it."""
+    """What the model can do; `BadRequest` unless one of `tasks` (none: any) is among it."""
     pooler = served.client.info.pooler
     wanted = " or ".join(tasks) or "pooling"
     if pooler is None:

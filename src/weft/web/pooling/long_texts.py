@@ -14,14 +14,14 @@ from weft.schema.pooling import EmbeddingBody
 from weft.web.chat.prompt import with_salt
 from weft.web.inference.call import ModelCall
 from weft.web.pooling.inputs import Prompts
-from weft.web.pooling.run import Job, run_jobs
+from weft.web.pooling.run import PoolingJob, run_jobs
 
 _MAX_PIECES = 2048  # of one HTTP request
 _MAX_CHARS = 2**21  # of one text, unless the server says how many of its tokens are embedded
 
 
 def is_cutting(pooler: PoolerConfig, params: PoolingParams) -> bool:
-    """Whether texts are cut into pieces; a caller who has them truncated wants one piece."""
+    """Whether texts are cut into pieces; where they are truncated there is one piece."""
     return pooler.enable_chunked_processing and params.truncate_prompt_tokens is None
 
 
@@ -40,7 +40,9 @@ async def embed_long(
         raise BadRequest(
             "input", f"the texts make more than {_MAX_PIECES} pieces of {length} tokens"
         )
-    jobs = [Job(with_salt(piece, body.cache_salt), params) for pieces in cuts for piece in pieces]
+    jobs = [
+        PoolingJob(with_salt(piece, body.cache_salt), params) for pieces in cuts for piece in pieces
+    ]
     outputs = iter(await run_jobs(call, body, jobs))
     is_normal = pooler.normalize if params.normalize is None else params.normalize
     return [

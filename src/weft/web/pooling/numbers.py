@@ -56,14 +56,14 @@ class NumberFormat:
 
 
 def number_format(body: NumberFields) -> NumberFormat:
-    """What the body asks for; in JSON, numbers have no bytes to be chosen."""
+    """What the body requests; in JSON, numbers have no bytes to be chosen."""
     encoding = body.encoding_format or "float"
     if encoding == "float":
         for name in ("embed_dtype", "endianness"):
             if getattr(body, name) not in (None, "float32", "native"):
                 raise BadRequest(name, f"{name} needs encoding_format base64, bytes or bytes_only")
-    asked = body.endianness or "native"
-    order = sys.byteorder if asked == "native" else asked
+    endianness = body.endianness or "native"
+    order = sys.byteorder if endianness == "native" else endianness
     return NumberFormat(encoding, body.embed_dtype or "float32", order == "big")
 
 

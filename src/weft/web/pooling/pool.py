@@ -15,7 +15,7 @@ from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
 from weft.web.pooling.inputs import pooler_of, read_inputs
 from weft.web.pooling.numbers import number_format, raw_answer, to_json
-from weft.web.pooling.run import Job, run_jobs, usage_of
+from weft.web.pooling.run import PoolingJob, run_jobs, usage_of
 
 
 async def create_pooling(call: ModelCall) -> Answer:
@@ -30,13 +30,15 @@ async def create_pooling(call: ModelCall) -> Answer:
     form = number_format(body)
     prompts = await read_inputs(call, body)
     params = PoolingParams(
-        # What an embedder is for, to those who do not say: one vector of each input.
+        # The task of an embedder where the body names none: one vector of each input.
         task="embed" if body.task is None and "embed" in tasks else body.task,
         normalize=body.normalize,
         use_activation=body.use_activation,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
-    jobs = [Job(with_salt(p, body.cache_salt), params, prompts.kwargs) for p in prompts.prompts]
+    jobs = [
+        PoolingJob(with_salt(p, body.cache_salt), params, prompts.kwargs) for p in prompts.prompts
+    ]
     outputs = await run_jobs(call, body, jobs)
     usage = usage_of(outputs)
     if form.is_raw:
@@ -65,7 +67,9 @@ async def create_classification(call: ModelCall) -> Answer:
         use_activation=body.use_activation,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
-    jobs = [Job(with_salt(p, body.cache_salt), params, prompts.kwargs) for p in prompts.prompts]
+    jobs = [
+        PoolingJob(with_salt(p, body.cache_salt), params, prompts.kwargs) for p in prompts.prompts
+    ]
     outputs = await run_jobs(call, body, jobs)
     return ClassifyAnswer(
         id=head.id,

@@ -16,7 +16,7 @@ _MAX_OPEN = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PoolingJob:
     """One prompt, and what is to be made of it."""
 
     prompt: PromptType
@@ -25,14 +25,14 @@ class Job:
 
 
 async def run_jobs(
-    call: ModelCall, body: PoolingFields, jobs: Sequence[Job]
+    call: ModelCall, body: PoolingFields, jobs: Sequence[PoolingJob]
 ) -> list[PoolingRequestOutput]:
     """The output of each job. The first that fails ends the others."""
     client = call.served.client
     gate = asyncio.Semaphore(_MAX_OPEN)
     turn = asyncio.Lock()
 
-    async def run(position: int, job: Job) -> PoolingRequestOutput:
+    async def run(position: int, job: PoolingJob) -> PoolingRequestOutput:
         async with gate:
             async with turn:  # one begins in each turn of the event loop: others come between
                 await asyncio.sleep(0)

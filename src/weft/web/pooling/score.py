@@ -27,7 +27,7 @@ from weft.web.pooling.inputs import (
     pooler_of,
     tokenization,
 )
-from weft.web.pooling.run import Job, run_jobs, usage_of
+from weft.web.pooling.run import PoolingJob, run_jobs, usage_of
 
 
 async def create_score(call: ModelCall) -> Answer:
@@ -129,7 +129,7 @@ async def _by_cross_encoder(
         else:
             prompts.append({"prompt": query, "prompt_pair": document})
     kwargs = tokenization(body, add_special_tokens=not has_roles)
-    jobs = [Job(_salted(prompt, body.cache_salt), params, kwargs) for prompt in prompts]
+    jobs = [PoolingJob(_salted(prompt, body.cache_salt), params, kwargs) for prompt in prompts]
     outputs = await run_jobs(call, body, jobs)
     return [output.data[0] for output in outputs], usage_of(outputs)
 
@@ -153,7 +153,9 @@ async def _by_embeddings(
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     params = PoolingParams(task="embed", truncate_prompt_tokens=body.truncate_prompt_tokens)
     kwargs = tokenization(body, add_special_tokens=True)
-    jobs = [Job(_salted({"prompt": text}, body.cache_salt), params, kwargs) for text in texts]
+    jobs = [
+        PoolingJob(_salted({"prompt": text}, body.cache_salt), params, kwargs) for text in texts
+    ]
     outputs = dict(zip(texts, await run_jobs(call, body, jobs), strict=True))
     return [cosine(outputs[a].data, outputs[b].data) for a, b in pairs], usage_of(
         list(outputs.values())

@@ -7,7 +7,7 @@ from weft.web.http.endpoint import Endpoint
 from weft.web.inference.call import for_model
 from weft.web.inference.fields import beyond_openai
 from weft.web.responses.create import Creation
-from weft.web.responses.reads import Reads
+from weft.web.responses.reads import ResponseReads
 from weft.web.responses.runs import Runs
 
 _PATH = "/v1/responses"
@@ -16,7 +16,7 @@ _ONE = "/v1/responses/{response_id}"
 
 def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
     """The endpoints of one server, which share what it makes and stores."""
-    creation, reads = Creation(runs), Reads(runs)
+    creation, reads = Creation(runs), ResponseReads(runs)
     return (
         Endpoint(
             method="POST",
@@ -54,7 +54,7 @@ def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
             method="GET",
             path=f"{_ONE}/input_items",
             handler=reads.input_items,
-            summary="What a response was asked, a page at a time",
+            summary="The input items of a response, a page at a time",
             answer=InputItemList,
         ),
     )

@@ -12,9 +12,9 @@ from weft.web.http.endpoint import Answer, Events
 from weft.web.inference.call import ModelCall
 from weft.web.inference.logprobs import LogprobWriter
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.items import Conversation, Message, new_id, read_input
+from weft.web.responses.items import Message, RequestInput, new_id, read_input
 from weft.web.responses.request import to_response, to_turn, wants_logprobs
-from weft.web.responses.runs import Asked, Run, Runs, encoded
+from weft.web.responses.runs import PreparedRequest, Run, Runs, encoded
 from weft.web.responses.unsupported import check_body
 from weft.web.served import Served
 
@@ -31,10 +31,10 @@ class Creation:
     async def create(self, call: ModelCall) -> Answer:
         """The handler."""
         body: ResponsesBody = call.body
-        asked = await self.to_asked(call, body)
+        request = await self.prepare(call, body)
         if body.background:
-            return self._in_background(Run(call.served, asked, self._log(body)), body)
-        run = Run(call.served, asked)
+            return self._in_background(Run(call.served, request, self._log(body)), body)
+        run = Run(call.served, request)
         if body.stream:
             return Events(self._stream(run, body))
         with _own_words(body):
@@ -45,7 +45,7 @@ class Creation:
             raise run.error
         return run.response
 
-    async def to_asked(self, call: ModelCall, body: ResponsesBody) -> Asked:
+    async def prepare(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
         """The request, checked: what is wrong with it raises here, before anything has begun."""
         check_body(body)
         if body.background:
@@ -66,7 +66,7 @@ class Creation:
             prepared = await prepare_turn(served, turn)
         if served.client.errored:
             raise served.client.dead_error
-        return Asked(
+        return PreparedRequest(
             turn=turn,
             prepared=prepared,
             response=to_response(
@@ -140,7 +140,7 @@ def _logprob_writer(served: Served, body: ResponsesBody) -> LogprobWriter:
     )
 
 
-def _own_ids(body: ResponsesBody, conversation: Conversation) -> tuple[str, ...]:
+def _own_ids(body: ResponsesBody, conversation: RequestInput) -> tuple[str, ...]:
     """The ids of input items that are of our making; a client's own might be guessed by another."""
     given = () if isinstance(body.input, str) else body.input
     theirs = {item.get("id") for item in given}

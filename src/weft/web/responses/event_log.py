@@ -1,4 +1,4 @@
-"""The events of a response in the background, kept for whoever comes to read them, now or later."""
+"""The events of a response in the background, buffered for clients that follow them, now or later."""
 
 import asyncio
 from collections import deque
@@ -10,20 +10,20 @@ from weft.core.errors import BadRequest
 class EventLog:
     """One writer, any number of followers, on one event loop.
 
-    Beyond `max_bytes` the oldest events are dropped; the last one is always kept. A follower who needs
-    one that is gone is told so, before its stream begins or as its end.
+    Beyond `max_bytes` the oldest events are dropped, but never the last. A follower that needs a dropped
+    one gets an error, before its stream begins or as its end.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._events: deque[bytes] = deque()
-        self._first = 0  # the number of the oldest that is kept
+        self._first = 0  # the number of the oldest in the buffer
         self._is_ended = False
-        self._news = asyncio.Event()
+        self._is_changed = asyncio.Event()
         self.num_bytes = 0
 
     def append(self, event: bytes) -> None:
-        """Keep an encoded event; its number is one more than the last one's."""
+        """Buffer an encoded event; its number is one more than the last one's."""
         self._events.append(event)
         self.num_bytes += len(event)
         while self.num_bytes > self._max_bytes and len(self._events) > 1:
@@ -51,8 +51,8 @@ class EventLog:
                 number += 1
             if self._is_ended:
                 return
-            await self._news.wait()
+            await self._is_changed.wait()
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        self._is_changed.set()
+        self._is_changed = asyncio.Event()

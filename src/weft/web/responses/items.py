@@ -61,7 +61,7 @@ def new_id(prefix: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class RequestInput:
     """What a request says: its items as they are listed, and as messages for a chat template."""
 
     items: list[Item]
@@ -73,32 +73,32 @@ async def read_input(
     *,
     before: Sequence[Mapping[str, Any]] = (),
     find_item: Callable[[str], Item | None],
-) -> Conversation:
+) -> RequestInput:
     """The input of a request. `before` are the messages that came earlier, for calls that are answered.
 
     `find_item` looks up an item that is only referred to.
     """
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    reader = _Reader(before, find_item)
+    reader = _ItemReader(before, find_item)
     place = Place("input", "input")
     for position, item in enumerate(given):
         if position % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
         reader.add(item, place[position])
-    return Conversation(reader.items, reader.messages)
+    return RequestInput(reader.items, reader.messages)
 
 
 def to_messages(output: Iterable[Item]) -> list[Message]:
     """The messages that a response's own items make, for the next turn."""
-    reader = _Reader((), lambda _: None)
+    reader = _ItemReader((), lambda _: None)
     place = Place("input", "output")
     for position, item in enumerate(output):
         reader.add(item, place[position])
     return reader.messages
 
 
-class _Reader:
+class _ItemReader:
     """Takes items one by one. Reasoning, text and calls of one turn of the model are one message."""
 
     def __init__(

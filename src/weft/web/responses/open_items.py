@@ -1,7 +1,7 @@
 """Items of a response while they come: each begins, grows and ends in its own events."""
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 from weft.schema.response_events import (
     ArgumentsDelta,
@@ -22,6 +22,7 @@ from weft.schema.response_object import (
     FunctionCallItem,
     OutputItem,
     OutputMessage,
+    OutputPart,
     OutputText,
     ReasoningItem,
     ReasoningText,
@@ -32,177 +33,112 @@ from weft.web.responses.items import new_id
 Numbers = Iterator[int]
 
 
-class OpenItem(Protocol):
-    """An item that is not done. `numbers` are those of the response's next events."""
+class OpenItem:
+    """An item that is not done, and the texts it has so far. `numbers` are those of the response's next events."""
 
-    def begin(self) -> Iterator[StreamEvent]:
-        """It is there, with nothing in it."""
-        ...
-
-    def end(self, status: str) -> Iterator[StreamEvent]:
-        """It is done, completed or incomplete."""
-        ...
-
-    def item(self, status: str) -> OutputItem:
-        """The item as it is now."""
-        ...
-
-
-class OpenMessage:
-    """A message of one text."""
+    _prefix: ClassVar[str]
 
     def __init__(self, numbers: Numbers, output_index: int) -> None:
         self._numbers = numbers
         self._index = output_index
-        self._id = new_id("msg")
+        self._id = new_id(self._prefix)
+        self._in_part: dict[str, Any] = {"item_id": self._id, "content_index": 0}
         self._texts: list[str] = []
-        self._tokens: list[TokenLogprob] = []
 
     def begin(self) -> Iterator[StreamEvent]:
-        item = OutputMessage(id=self._id, status="in_progress", content=[])
-        yield ItemAdded(sequence_number=next(self._numbers), output_index=self._index, item=item)
-        yield PartAdded(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            content_index=0,
-            part=OutputText(text=""),
-        )
-
-    def add(self, text: str, tokens: Sequence[TokenLogprob]) -> StreamEvent:
-        """More of the text, and the tokens that made it where they are told."""
-        self._texts.append(text)
-        self._tokens += tokens
-        return TextDelta(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            content_index=0,
-            delta=text,
-            logprobs=_told(tokens),
-        )
+        """It is there, with nothing in it."""
+        item = self.item("in_progress")
+        yield self._event(ItemAdded, item=item)
+        if (part := self._part()) is not None:
+            yield self._event(PartAdded, **self._in_part, part=part)
 
     def end(self, status: str) -> Iterator[StreamEvent]:
-        yield TextDone(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            content_index=0,
-            text="".join(self._texts),
-            logprobs=_told(self._tokens),
-        )
-        yield PartDone(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            content_index=0,
-            part=self._part(),
-        )
-        yield ItemDone(
-            sequence_number=next(self._numbers), output_index=self._index, item=self.item(status)
-        )
+        """It is done, completed or incomplete."""
+        yield self._text_done("".join(self._texts))
+        if (part := self._part()) is not None:
+            yield self._event(PartDone, **self._in_part, part=part)
+        item = self.item(status)
+        yield self._event(ItemDone, item=item)
 
     def item(self, status: str) -> OutputItem:
-        return OutputMessage(id=self._id, status=status, content=[self._part()])
+        """The item as it is now; one that is in progress is empty."""
+        raise NotImplementedError
+
+    def _event(self, kind: Callable[..., StreamEvent], **fields: Any) -> StreamEvent:
+        """The response's next event."""
+        return kind(sequence_number=next(self._numbers), output_index=self._index, **fields)
+
+    def _part(self) -> OutputPart | None:
+        """The item's one part, for those that have parts."""
+        return None
+
+    def _text_done(self, text: str) -> StreamEvent:
+        raise NotImplementedError
+
+
+class OpenMessage(OpenItem):
+    """A message of one text."""
+
+    _prefix = "msg"
+
+    def __init__(self, numbers: Numbers, output_index: int) -> None:
+        super().__init__(numbers, output_index)
+        self._tokens: list[TokenLogprob] = []
+
+    def add(self, text: str, tokens: Sequence[TokenLogprob]) -> StreamEvent:
+        """More of the text, and the tokens that made it where they are requested."""
+        self._texts.append(text)
+        self._tokens += tokens
+        return self._event(TextDelta, **self._in_part, delta=text, logprobs=_event_logprobs(tokens))
+
+    def item(self, status: str) -> OutputItem:
+        content = [] if status == "in_progress" else [self._part()]
+        return OutputMessage(id=self._id, status=status, content=content)
 
     def _part(self) -> OutputText:
         return OutputText(text="".join(self._texts), logprobs=list(self._tokens))
 
-
-class OpenReasoning:
-    """Thoughts."""
-
-    def __init__(self, numbers: Numbers, output_index: int) -> None:
-        self._numbers = numbers
-        self._index = output_index
-        self._id = new_id("rs")
-        self._texts: list[str] = []
-
-    def begin(self) -> Iterator[StreamEvent]:
-        item = ReasoningItem(id=self._id, status="in_progress", content=[])
-        yield ItemAdded(sequence_number=next(self._numbers), output_index=self._index, item=item)
-        yield PartAdded(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            content_index=0,
-            part=ReasoningText(text=""),
+    def _text_done(self, text: str) -> StreamEvent:
+        return self._event(
+            TextDone, **self._in_part, text=text, logprobs=_event_logprobs(self._tokens)
         )
+
+
+class OpenReasoning(OpenItem):
+    """Reasoning, in full."""
+
+    _prefix = "rs"
 
     def add(self, text: str) -> StreamEvent:
-        """More of them."""
+        """More of it."""
         self._texts.append(text)
-        return ReasoningDelta(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            content_index=0,
-            delta=text,
-        )
-
-    def end(self, status: str) -> Iterator[StreamEvent]:
-        text = "".join(self._texts)
-        yield ReasoningDone(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            content_index=0,
-            text=text,
-        )
-        yield PartDone(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            content_index=0,
-            part=ReasoningText(text=text),
-        )
-        yield ItemDone(
-            sequence_number=next(self._numbers), output_index=self._index, item=self.item(status)
-        )
+        return self._event(ReasoningDelta, **self._in_part, delta=text)
 
     def item(self, status: str) -> OutputItem:
-        content = [ReasoningText(text="".join(self._texts))]
+        content = [] if status == "in_progress" else [self._part()]
         return ReasoningItem(id=self._id, status=status, content=content)
 
+    def _part(self) -> ReasoningText:
+        return ReasoningText(text="".join(self._texts))
 
-class OpenCall:
+    def _text_done(self, text: str) -> StreamEvent:
+        return self._event(ReasoningDone, **self._in_part, text=text)
+
+
+class OpenCall(OpenItem):
     """A function call."""
 
+    _prefix = "fc"
+
     def __init__(self, numbers: Numbers, output_index: int, *, name: str, call_id: str) -> None:
-        self._numbers = numbers
-        self._index = output_index
-        self._id = new_id("fc")
+        super().__init__(numbers, output_index)
         self._name = name
         self._call_id = call_id
-        self._texts: list[str] = []
-
-    def begin(self) -> Iterator[StreamEvent]:
-        yield ItemAdded(
-            sequence_number=next(self._numbers),
-            output_index=self._index,
-            item=self.item("in_progress"),
-        )
 
     def add(self, text: str) -> StreamEvent:
         """More of its arguments."""
         self._texts.append(text)
-        return ArgumentsDelta(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            delta=text,
-        )
-
-    def end(self, status: str) -> Iterator[StreamEvent]:
-        yield ArgumentsDone(
-            sequence_number=next(self._numbers),
-            item_id=self._id,
-            output_index=self._index,
-            arguments="".join(self._texts),
-        )
-        yield ItemDone(
-            sequence_number=next(self._numbers), output_index=self._index, item=self.item(status)
-        )
+        return self._event(ArgumentsDelta, item_id=self._id, delta=text)
 
     def item(self, status: str) -> OutputItem:
         return FunctionCallItem(
@@ -213,9 +149,12 @@ class OpenCall:
             status=status,
         )
 
+    def _text_done(self, text: str) -> StreamEvent:
+        return self._event(ArgumentsDone, item_id=self._id, arguments=text)
 
-def _told(tokens: Sequence[TokenLogprob]) -> list[EventTokenLogprob]:
-    """Log-probabilities as events tell them."""
+
+def _event_logprobs(tokens: Sequence[TokenLogprob]) -> list[EventTokenLogprob]:
+    """Log-probabilities in the form of events."""
     return [
         EventTokenLogprob(
             token=token.token,

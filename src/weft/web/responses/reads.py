@@ -1,4 +1,4 @@
-"""Responses by their ids: read, follow, cancel, delete, and page through what they were asked."""
+"""Responses by their ids: read, follow, cancel, delete, and page through their inputs."""
 
 from collections.abc import Mapping
 from typing import NoReturn
@@ -20,7 +20,7 @@ _PAGE = 20
 _MAX_DIGITS = 9
 
 
-class Reads:
+class ResponseReads:
     """The handlers. A response that is not there, or was not to be stored, is not found."""
 
     def __init__(self, runs: Runs) -> None:
@@ -74,7 +74,7 @@ class Reads:
         if order not in ("asc", "desc"):
             raise BadRequest("order", f'order must be "asc" or "desc", got {order[:40]!a}')
         found = self._find(call)
-        items = found.asked.conversation.items if isinstance(found, Run) else found.input_items()
+        items = found.request.conversation.items if isinstance(found, Run) else found.input_items()
         return _page(items if order == "asc" else items[::-1], query.get("after"), limit)
 
     def _find(self, call: Call) -> Run | StoredResponse:
@@ -127,7 +127,7 @@ def _page(items: list[Item], after: str | None, limit: int) -> InputItemList:
 
 
 def _check_includes(query: Mapping[str, str]) -> None:
-    """What was made with a response is in it; asking again for it changes nothing."""
+    """What was made with a response is in it; requesting it again changes nothing."""
     check_include([query[name] for name in ("include", "include[]") if name in query])
 
 

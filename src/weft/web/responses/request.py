@@ -22,7 +22,7 @@ from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Call
 from weft.web.inference.call import ModelCall
-from weft.web.inference.fields import to_params
+from weft.web.inference.fields import num_logprobs, template_kwargs, to_params
 from weft.web.responses.items import Message
 from weft.web.responses.unsupported import LOGPROBS, check_tool
 
@@ -31,9 +31,11 @@ _PLAIN = TextFormat(type="text")
 
 
 def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Turn:
-    """What `body` asks for. `messages` are what was said before, its instructions apart."""
+    """What `body` requests. `messages` are what was said before, its instructions apart."""
     choice = to_choice(body)
-    instructions = () if body.instructions is None else (_system(body.instructions),)
+    instructions = (
+        () if body.instructions is None else ({"role": "system", "content": body.instructions},)
+    )
     return Turn(
         options=call.request_options(body.priority),
         messages=(*instructions, *messages),
@@ -42,10 +44,14 @@ def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Tu
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         call_id_prefix="call_",
-        template_kwargs=_template_kwargs(body),
+        template_kwargs=template_kwargs(
+            (body.reasoning or ReasoningFields()).effort,
+            (body.text or TextFields()).verbosity,
+            body.chat_template_kwargs,
+        ),
         include_reasoning=body.include_reasoning is not False,
-        # Where tokens are told apart, thoughts from words, outputs have to come one by one; and who
-        # runs in the background is seen to begin.
+        # Where tokens of reasoning are told from those of text, outputs have to come one by one; and a
+        # run in the background is seen to begin.
         is_streamed=bool(body.stream or body.background or wants_logprobs(body)),
         truncation_side=body.truncation_side,
         cache_salt=body.cache_salt,
@@ -55,7 +61,7 @@ def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Tu
 def to_response(
     body: ResponsesBody, params: SamplingParams, *, response_id: str, model: str, created_at: int
 ) -> ResponseObject:
-    """The response before anything has come of it: what was asked for, and nothing else."""
+    """The response before anything has come of it: what was requested, and nothing else."""
     text, reasoning = body.text or TextFields(), body.reasoning or ReasoningFields()
     return ResponseObject(
         id=response_id,
@@ -94,7 +100,7 @@ def to_response(
 
 
 def wants_logprobs(body: ResponsesBody) -> bool:
-    """Whether tokens are to be told with their log-probabilities."""
+    """Whether tokens come with their log-probabilities."""
     return LOGPROBS in (body.include or ())
 
 
@@ -143,7 +149,6 @@ def _tool(tool: ResponsesTool, place: Place) -> Tool:
         name=tool.name or "",
         description=tool.description,
         parameters=tool.parameters,
-        is_strict=bool(tool.strict),
     )
 
 
@@ -168,8 +173,8 @@ def _params(call: Call, body: ResponsesBody, choice: ToolChoice) -> SamplingPara
         max_tokens=body.max_output_tokens,
         logprobs=_num_logprobs(body),
     )
-    wished = _constraint(None if body.text is None else body.text.format)
-    if wished is None:
+    constraint = _constraint(None if body.text is None else body.text.format)
+    if constraint is None:
         return params
     if params.structured_outputs is not None:
         raise BadRequest(
@@ -179,7 +184,7 @@ def _params(call: Call, body: ResponsesBody, choice: ToolChoice) -> SamplingPara
     if is_forced(choice):
         # It is about the text, and an answer that has to be calls has none.
         return params
-    return msgspec.structs.replace(params, structured_outputs=wished)
+    return msgspec.structs.replace(params, structured_outputs=constraint)
 
 
 def _num_logprobs(body: ResponsesBody) -> int | None:
@@ -188,17 +193,12 @@ def _num_logprobs(body: ResponsesBody) -> int | None:
         raise BadRequest(
             "top_logprobs", f"top_logprobs must be 0 to {_MAX_TOP_LOGPROBS}, got {top}", top
         )
-    if wants_logprobs(body):
-        # With ids of the caller's choice their number follows from them.
-        return top if body.logprob_token_ids else top or 0
-    for name in ("top_logprobs", "logprob_token_ids"):
-        if getattr(body, name):
-            raise BadRequest(name, f"{name} needs include to hold {LOGPROBS}")
-    return None
+    switch = f"include to hold {LOGPROBS}"
+    return num_logprobs(body, is_on=wants_logprobs(body), switch=switch)
 
 
-def _constraint(asked: TextFormat | None) -> StructuredOutputsParams | None:
-    match asked:
+def _constraint(form: TextFormat | None) -> StructuredOutputsParams | None:
+    match form:
         case None | TextFormat(type="text"):
             return None
         case TextFormat(type="json_object"):
@@ -209,33 +209,14 @@ def _constraint(asked: TextFormat | None) -> StructuredOutputsParams | None:
             raise BadRequest("text.format", "text.format of type json_schema needs a schema")
     raise BadRequest(
         "text.format",
-        f"text.format.type must be text, json_object or json_schema, got {asked.type[:40]!a}",
+        f"text.format.type must be text, json_object or json_schema, got {form.type[:40]!a}",
     )
 
 
 def _schema_constraint(schema: dict[str, Any]) -> StructuredOutputsParams:
-    wish = StructuredOutputsParams(json=schema)
+    constraint = StructuredOutputsParams(json=schema)
     try:
-        validate_structured_outputs(wish)
+        validate_structured_outputs(constraint)
     except BadRequest as error:
         raise BadRequest("text.format", f"text.format: {error}") from error
-    return wish
-
-
-# -- template -----------------------------------------------------------------------------------
-
-
-def _system(instructions: str) -> Message:
-    return {"role": "system", "content": instructions}
-
-
-def _template_kwargs(body: ResponsesBody) -> dict[str, Any]:
-    """What reaches the template beside the conversation; the caller's own words win."""
-    kwargs: dict[str, Any] = {}
-    if body.reasoning is not None and body.reasoning.effort is not None:
-        kwargs["reasoning_effort"] = body.reasoning.effort
-        if body.reasoning.effort == "none":
-            kwargs["enable_thinking"] = False
-    if body.text is not None and body.text.verbosity is not None:
-        kwargs["verbosity"] = body.text.verbosity
-    return {**kwargs, **(body.chat_template_kwargs or {})}
+    return constraint

@@ -15,7 +15,7 @@ from weft.web.http.sse import named_event
 from weft.web.http.state import ServerState
 from weft.web.inference.logprobs import LogprobWriter
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.items import Conversation, Message
+from weft.web.responses.items import Message, RequestInput
 from weft.web.responses.store import ResponseLimits, ResponseStore, to_stored
 from weft.web.responses.writer import ResponseWriter
 from weft.web.served import Served
@@ -26,7 +26,7 @@ _TERMINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PreparedRequest:
     """A request that has been checked: nothing of it can be refused any more but by the engine.
 
     `before` is what was said in earlier responses; the turn's messages hold that and the conversation.
@@ -35,7 +35,7 @@ class Asked:
     turn: Turn
     prepared: PreparedTurn
     response: ResponseObject
-    conversation: Conversation
+    conversation: RequestInput
     before: list[Message]
     own_item_ids: tuple[str, ...]
     logprobs: LogprobWriter | None
@@ -44,23 +44,25 @@ class Asked:
 class Run:
     """One response from its beginning to its end. `error` is what it failed with, once it has begun."""
 
-    def __init__(self, served: Served, asked: Asked, events: EventLog | None = None) -> None:
-        self.asked = asked
+    def __init__(
+        self, served: Served, request: PreparedRequest, events: EventLog | None = None
+    ) -> None:
+        self.request = request
         self.log = events
         self.error: Exception | None = None
-        self.is_stored = asked.response.store
+        self.is_stored = request.response.store
         self.task: asyncio.Task[None] | None = None
         self._served = served
         self._writer = ResponseWriter(
-            asked.response,
-            asked.logprobs,
+            request.response,
+            request.logprobs,
             has_cached_tokens=served.options.enable_prompt_tokens_details,
         )
 
     @property
     def id(self) -> str:
         """The response's id."""
-        return self.asked.response.id
+        return self.request.response.id
 
     @property
     def response(self) -> ResponseObject:
@@ -68,8 +70,8 @@ class Run:
         return self._writer.response
 
     @property
-    def is_worth_keeping(self) -> bool:
-        """Whether its client may ask for it again: not if the engine never took it."""
+    def is_worth_storing(self) -> bool:
+        """Whether its client may fetch it: not if the engine never took it."""
         return self.is_stored and self._writer.has_started
 
     def start(self) -> list[StreamEvent]:
@@ -82,23 +84,25 @@ class Run:
         An engine that does not take the request raises before the first event, if there was no `start`;
         any other error is an event, the last, and `error` from then on.
         """
-        served, asked, writer = self._served, self.asked, self._writer
+        served, request, writer = self._served, self.request, self._writer
         try:
-            async with aclosing(run_turn(served, asked.turn, asked.prepared)) as events:
+            async with aclosing(run_turn(served, request.turn, request.prepared)) as events:
                 async for event in events:
-                    for told in writer.add(event):
-                        yield told
+                    for made in writer.add(event):
+                        yield made
         except Exception as error:
             if not writer.has_started:
                 raise
             self.error = error
-            for told in writer.fail(error, asked.turn.options.request_id):
-                yield told
+            for made in writer.fail(error, request.turn.options.request_id):
+                yield made
 
     def log_error(self) -> None:
-        """Log what nobody raised on purpose, where nobody else is told of it."""
+        """Log what nobody raised on purpose, where no client receives it."""
         if self.error is not None and not isinstance(self.error, WeftError):
-            log.error("request %s failed", self.asked.turn.options.request_id, exc_info=self.error)
+            log.error(
+                "request %s failed", self.request.turn.options.request_id, exc_info=self.error
+            )
 
     def cancelled(self) -> list[StreamEvent]:
         """The events that are missing where it ended before its time."""
@@ -158,7 +162,7 @@ class Runs:
         self._runs[run.id] = run
         self._num_background += 1
         # At once, not in the task: that may be cancelled before it runs.
-        _keep(run, run.start())
+        _append(run, run.start())
         held = ExitStack()
         held.enter_context(self._state.hold(run))
         run.task = asyncio.create_task(self._work(run))
@@ -173,7 +177,7 @@ class Runs:
     async def _work(self, run: Run) -> None:
         async with aclosing(run.events()) as events:
             async for event in events:
-                _keep(run, [event])
+                _append(run, [event])
         run.log_error()
 
     def _end_background(self, run: Run, held: ExitStack) -> None:
@@ -184,23 +188,23 @@ class Runs:
 
     def _end(self, run: Run) -> None:
         self._runs.pop(run.id)
-        _keep(run, run.cancelled())
+        _append(run, run.cancelled())
         if run.log is not None:
             run.log.end()
-        if run.is_worth_keeping:
+        if run.is_worth_storing:
             self.store.put(
                 to_stored(
                     run.response,
-                    conversation=run.asked.conversation,
-                    before=run.asked.before,
-                    own_item_ids=run.asked.own_item_ids,
+                    conversation=run.request.conversation,
+                    before=run.request.before,
+                    own_item_ids=run.request.own_item_ids,
                     log=run.log,
                 )
             )
 
 
-def _keep(run: Run, events: Iterable[StreamEvent]) -> None:
-    """Keep events for followers, where there may be some."""
+def _append(run: Run, events: Iterable[StreamEvent]) -> None:
+    """Buffer events for followers, where there may be some."""
     if run.log is not None:
         for event in events:
             run.log.append(encoded(event))

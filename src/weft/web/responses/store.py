@@ -1,6 +1,6 @@
-"""Responses that have ended, kept in memory for a while, within bounds.
+"""Responses that have ended, stored in memory for a while, within bounds.
 
-Whoever knows an id may have what it names: keys have no names here that could own a response, so ids
+Who knows an id may have what it names: keys have no names here that could own a response, so ids
 hold 128 random bits, and items are found by ids of our making only. A restart forgets everything.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from weft.core.errors import BadRequest
 from weft.schema.response_object import ResponseObject
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.items import Conversation, Item, Message, to_messages
+from weft.web.responses.items import Item, Message, RequestInput, to_messages
 
 _MIB = 1024 * 1024
 MAX_OPENED_BYTES = 64 * _MIB
@@ -23,7 +23,7 @@ MAX_OPENED_BYTES = 64 * _MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseLimits:
-    """What may be kept, and how much may go on while nobody listens."""
+    """How much may be stored, and how much may go on in the background."""
 
     max_responses: int = 10_000
     max_bytes: int = 256 * _MIB
@@ -34,10 +34,10 @@ class ResponseLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A response that has ended, as JSON: what is kept is what is counted.
+    """A response that has ended, as JSON: what is stored is what is counted.
 
     `messages` are the whole conversation up to here, instructions apart, for the response that goes on
-    with it; earlier ones may be gone by then.
+    with it; earlier ones may have been forgotten by then.
     """
 
     id: str
@@ -74,12 +74,12 @@ class StoredResponse:
 def to_stored(
     response: ResponseObject,
     *,
-    conversation: Conversation,
+    conversation: RequestInput,
     before: list[Message],
     own_item_ids: tuple[str, ...],
     log: EventLog | None,
 ) -> StoredResponse:
-    """A response that has just ended, ready to be kept."""
+    """A response that has just ended, ready to be stored."""
     output: list[dict[str, Any]] = msgspec.to_builtins(response.output)
     messages = [*before, *conversation.messages, *to_messages(output)]
     return StoredResponse(
@@ -108,7 +108,7 @@ class ResponseStore:
         return len(self._stored)
 
     def put(self, stored: StoredResponse) -> None:
-        """Keep a response. One that is larger than everything may be is not kept."""
+        """Store a response, unless it alone is larger than all may be."""
         self._stored[stored.id] = stored
         self._owner_by_item.update(dict.fromkeys(stored.own_item_ids, stored.id))
         self.num_bytes += stored.num_bytes

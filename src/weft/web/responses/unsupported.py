@@ -9,18 +9,18 @@ from weft.text.content import Place
 from weft.web.inference.fields import REFUSED as REFUSED_BY_CHAT
 from weft.web.inference.fields import refuse_unsupported
 
-# `max_tool_calls` counts calls of built-in tools, of which there are none: it is only told again, as
+# `max_tool_calls` counts calls of built-in tools, of which there are none: it is only repeated, as
 # are `metadata`, `user`, `safety_identifier` and `prompt_cache_key`.
 _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "access_programs": (({},), "there are none"),
     "context_management": (([],), "contexts are not compacted"),
-    "conversation": ((), "conversations are not kept; chain responses by previous_response_id"),
+    "conversation": ((), "conversations are not stored; chain responses by previous_response_id"),
     "enable_response_messages": ((False,), "prompts are not repeated in answers"),
     "image": (({},), "this server takes text only"),
     "max_tokens": ((), "its name here is max_output_tokens"),
     "n": ((1,), "a response is one answer"),
-    "prompt": ((), "prompt templates are not kept"),
-    "prompt_logprobs": ((), "responses tell nothing of the prompt's tokens"),
+    "prompt": ((), "prompt templates are not stored"),
+    "prompt_logprobs": ((), "responses hold nothing of the prompt's tokens"),
     "request_id": ((), "a response's id is the server's own; X-Request-Id labels the request"),
     "response_format": ((), "its name here is text.format"),
     "truncation": (("disabled",), "nothing is left out of the input"),
@@ -29,10 +29,10 @@ _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
 REFUSED = {**{name: row for name, row in REFUSED_BY_CHAT.items() if name != "store"}, **_OWN}
 
 _REASONING: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "context": (("auto",), "thoughts of earlier turns are the chat template's to keep"),
+    "context": (("auto",), "which earlier reasoning is in the prompt is up to the chat template"),
     "mode": (("standard",), "there is one"),
-    "summary": (("auto",), "thoughts are told in full"),
-    "generate_summary": (("auto",), "thoughts are told in full"),
+    "summary": (("auto",), "reasoning is written in full"),
+    "generate_summary": (("auto",), "reasoning is written in full"),
 }
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TOOL: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -41,8 +41,8 @@ _TOOL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "defer_loading": ((False,), "all tools are in the prompt"),
     "output_schema": ((), "outputs are taken as they are"),
 }
-# The others speak of tools that are not offered, whose items never come; asking for more of these
-# asks for nothing. Thoughts are told as they are, and need no encrypted form to be given back.
+# The others are of tools that are not offered, whose items never come: including more of these includes
+# nothing. Reasoning is written as it is, and needs no encrypted form to be given back.
 LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = frozenset(
     (
@@ -62,7 +62,7 @@ MAX_METADATA_CHARS = 512
 
 
 def check_body(body: ResponsesBody) -> None:
-    """Raise `BadRequest` for the first field that asks for what is not offered, or contradicts another."""
+    """Raise `BadRequest` for the first field that requests what is not offered, or contradicts another."""
     refuse_unsupported(body, REFUSED)
     _check_reasoning(body.reasoning or ReasoningFields())
     _check_metadata(body.metadata or {})
@@ -74,7 +74,7 @@ def check_body(body: ResponsesBody) -> None:
             if getattr(body.stream_options, name):
                 raise BadRequest(
                     f"stream_options.{name}",
-                    f"stream_options.{name} must be absent or false: the last event tells the usage, "
+                    f"stream_options.{name} must be absent or false: the last event holds the usage, "
                     "and nothing is obfuscated",
                 )
     if body.background and body.store is False:

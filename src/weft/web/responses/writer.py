@@ -56,7 +56,7 @@ class ResponseWriter:
         self._output: list[OutputItem] = []
         self._item: OpenItem | None = None
         self._tokens: list[TokenLogprob] = []  # that no text has come for yet
-        self._num_thoughts = 0  # of the next tokens, which are no part of a message
+        self._num_skipped = 0  # of the next tokens, which are reasoning and no part of a message
         self._call_ids: set[str] = set()
         self._num_prompt_tokens = 0
         self._num_tokens = 0
@@ -84,14 +84,14 @@ class ResponseWriter:
                     sequence_number=next(self._numbers), response=self.response
                 )
             case TurnDelta():
-                yield from self._news(event)
+                yield from self._delta(event)
             case Ended():
                 yield from self._end(event)
             case _:
                 assert_never(event)
 
     def fail(self, error: Exception, request_id: str) -> Iterator[StreamEvent]:
-        """It ends with an error, of which no more is told than any answer would tell."""
+        """It ends with an error, of which it says no more than any answer would."""
         yield from self._close("incomplete")
         code, message = "server_error", f"internal error, id={request_id}"
         if isinstance(error, WeftError):
@@ -100,23 +100,23 @@ class ResponseWriter:
         yield ResponseFailed(sequence_number=next(self._numbers), response=self.response)
 
     def cancel(self) -> Iterator[StreamEvent]:
-        """It ends because somebody wants it to. The stream has no event of its own for this."""
+        """It is cancelled. The stream has no event of its own for this."""
         yield from self._close("incomplete")
         self._move_to("cancelled")
         yield ResponseIncomplete(sequence_number=next(self._numbers), response=self.response)
 
-    # -- news -----------------------------------------------------------------------------------
+    # -- deltas ---------------------------------------------------------------------------------
 
-    def _news(self, event: TurnDelta) -> Iterator[StreamEvent]:
+    def _delta(self, event: TurnDelta) -> Iterator[StreamEvent]:
         self._num_tokens += len(event.token_ids)
         self._num_reasoning_tokens += event.num_reasoning_tokens
         if self._logprobs is not None and event.logprobs is not None:
             self._tokens += self._logprobs.tokens(event.logprobs)
-            # Thoughts come first, and are counted when it is certain that they are some.
-            self._num_thoughts += event.num_reasoning_tokens
-            num_gone = min(self._num_thoughts, len(self._tokens))
-            del self._tokens[:num_gone]
-            self._num_thoughts -= num_gone
+            # Reasoning comes first, and is counted when it is certain that it is some.
+            self._num_skipped += event.num_reasoning_tokens
+            num_dropped = min(self._num_skipped, len(self._tokens))
+            del self._tokens[:num_dropped]
+            self._num_skipped -= num_dropped
         for part in event.parts:
             yield from self._add_part(part)
         if event.finish_reason is not None:
@@ -147,7 +147,7 @@ class ResponseWriter:
                 assert_never(part)
 
     def _say(self, text: str) -> Iterator[StreamEvent]:
-        """More of a message. All tokens are told with it that belong to no thoughts and no calls."""
+        """More of a message. All tokens come with it that belong to no reasoning and no calls."""
         if not isinstance(self._item, OpenMessage):
             yield from self._close("completed")
             yield from self._open(OpenMessage(self._numbers, len(self._output)))
