@@ -117,7 +117,7 @@ class Body(msgspec.Struct, rename={"kind": "type"}):
 )
 def test_the_first_unknown_field_is_named(body: bytes, reasons: list[str]):
     """Whatever its name is made of, and with the field that was meant, if that can be told."""
-    assert [departure.reason for departure in unknown_fields(body, Body)] == reasons
+    assert [deviation.reason for deviation in unknown_fields(body, Body)] == reasons
 
 
 async def test_no_header_is_made_of_a_name():
@@ -131,7 +131,7 @@ async def test_no_header_is_made_of_a_name():
 
 
 def test_every_body_can_be_looked_at():
-    """A struct of names alone can be made of each, and knows all that its endpoint knows."""
+    """Each knows all the fields of its own kind."""
     for endpoint in all_endpoints(make_state()):
         if isinstance(endpoint.body, type) and issubclass(endpoint.body, msgspec.Struct):
             names = [field.encode_name for field in msgspec.structs.fields(endpoint.body)]

@@ -29,6 +29,12 @@ async def vectors(client, given, **fields):
     return [item["embedding"] for item in answer["data"]]
 
 
+async def test_an_empty_name_is_the_model_that_is_served(client):
+    """Clients of embeddings write one where they know no name; a stranger's name is not found."""
+    assert (await post(client, PATH, input="hello", model=""))["model"] == RANDOM
+    await post(client, PATH, status=404, input="hello", model="stranger")
+
+
 async def test_every_input_has_its_embedding_in_order(client):
     """Texts, ids, and lists of ids; usage counts all their tokens."""
     answer = await post(client, PATH, input=["hello", "more words"], model=RANDOM)
