@@ -12,7 +12,7 @@ from weft.text.prompts import check_length
 from weft.text.tokenizer import Tokenizer
 from weft.web.chat.prompt import template_messages
 from weft.web.http.endpoint import Answer, Call, Endpoint
-from weft.web.inference.call import resolve_model
+from weft.web.inference.call import ModelCall, for_model
 from weft.web.served import Served
 
 
@@ -66,9 +66,8 @@ class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None
 
 
-async def _tokenize(call: Call) -> Answer:
+async def _tokenize(call: ModelCall) -> Answer:
     body: TokenizeBody = call.body
-    resolve_model(call.served, body.model)
     served = call.served
     # A template runs in a process of its own, which is waited for.
     text, adds_special = await asyncio.to_thread(_text, served, body)
@@ -126,9 +125,8 @@ def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
     return text, False
 
 
-async def _detokenize(call: Call) -> Answer:
+async def _detokenize(call: ModelCall) -> Answer:
     body: DetokenizeBody = call.body
-    resolve_model(call.served, body.model)
     model = call.served.client.model_config
     if len(body.tokens) > model.max_model_len:
         raise ContextLengthExceeded(
@@ -172,7 +170,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/tokenize",
-        handler=_tokenize,
+        handler=for_model(_tokenize),
         summary="Text, or a conversation, to token ids.",
         body=TokenizeBody,
         answer=TokenizeAnswer,
@@ -180,7 +178,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/detokenize",
-        handler=_detokenize,
+        handler=for_model(_detokenize),
         summary="Token ids to text.",
         body=DetokenizeBody,
         answer=DetokenizeAnswer,
