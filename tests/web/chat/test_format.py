@@ -45,8 +45,8 @@ async def answer(asked, options=QWEN, template=SCRIPT):
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_thoughts_content_and_calls_are_told_apart(is_streamed):
-    """Each token of a thought is counted, marks included; a made call ends with "tool_calls"."""
+async def test_reasoning_content_and_calls_are_separated(is_streamed):
+    """Each token of reasoning is counted, marks included; a made call ends with "tool_calls"."""
     said = f"{THOUGHT}\n\nSure.{CALL}"
     for one in await answers(
         turn(said, tools=TOOLS, is_streamed=is_streamed, params={"n": 2, "seed": 1})
@@ -79,7 +79,7 @@ async def test_one_call_is_kept_where_calls_are_not_parallel():
     assert len(one.calls) == 1
 
 
-async def test_thoughts_can_be_left_out():
+async def test_reasoning_can_be_left_out():
     """They are counted all the same: they were paid for."""
     one = await answer(turn(f"{THOUGHT}Hi", include_reasoning=False))
     assert (one.reasoning, one.content) == (None, "Hi")
@@ -112,8 +112,8 @@ async def test_a_constraint_waits_for_the_thought_that_the_prompt_opened():
     assert one.content in {"yes", "no"}
 
 
-async def test_a_prompt_that_closed_the_thoughts_gets_content_at_once():
-    """Even marks of thoughts are content then."""
+async def test_a_prompt_that_closed_the_reasoning_gets_content_at_once():
+    """Even marks of reasoning are content then."""
     one = await answer(turn("Hi"), template=SCRIPT + "<think>\n\n</think>\n\n")
     assert one.reasoning is None
     assert one.content.startswith("Hi")
@@ -133,7 +133,7 @@ async def test_a_message_that_is_continued_tells_whether_it_thinks(text, is_thou
 
 
 async def test_a_budget_ends_the_thought():
-    """Its end is written for the model; without thoughts there is nothing to end."""
+    """Its end is written for the model; without reasoning there is nothing to end."""
     endless = "<think>" + "Hm. " * 50
     one = await answer(turn(endless, params={"thinking_token_budget": 20}), template=THINKS)
     assert one.reasoning is not None

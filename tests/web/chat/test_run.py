@@ -182,7 +182,7 @@ async def test_a_refusal_is_what_the_assistant_said(fields):
     assert "<|im_start|>assistant\nI will not.<|im_end|>" in whole.prompt
 
 
-async def test_an_answer_that_was_cut_off_in_its_thoughts_can_be_sent_back():
+async def test_an_answer_that_was_cut_off_in_its_reasoning_can_be_sent_back():
     """It has no content, and no calls either."""
     cut = {"role": "assistant", "content": None, "reasoning": "Hm", "tool_calls": []}
     async with serving() as served:

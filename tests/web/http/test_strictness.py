@@ -42,7 +42,7 @@ BEYOND = [
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_misspelt_field_is_told(path: str, caplog):
+async def test_a_misspelt_field_is_reported(path: str, caplog):
     """The answer is the same, and its header names the field; the log does once."""
     caplog.set_level(logging.WARNING, "weft.web")
     async with serving() as site:
@@ -66,7 +66,7 @@ async def test_a_strict_server_refuses_a_misspelt_field(path: str):
 
 
 @pytest.mark.parametrize(("path", "body", "fields", "name"), BEYOND)
-async def test_what_is_beyond_openais_limits_is_told_or_refused(
+async def test_what_is_beyond_openais_limits_is_reported_or_refused(
     path: str, body: dict, fields: dict, name: str
 ):
     """Taken as other engines take it, with a header that says so; a strict server has those limits."""
@@ -79,7 +79,7 @@ async def test_what_is_beyond_openais_limits_is_told_or_refused(
     assert refused.json()["error"]["param"] == name
 
 
-async def test_what_openai_takes_is_not_told():
+async def test_what_openai_takes_is_not_reported():
     """Its limits themselves are within them."""
     async with serving(strict=True) as site:
         fields = {"stop": FIVE[:4], "logit_bias": {"5": 100, "6": -100}}
@@ -87,7 +87,7 @@ async def test_what_openai_takes_is_not_told():
     assert (answer.status_code, "warning" in answer.headers) == (200, False)
 
 
-async def test_a_stream_tells_too():
+async def test_a_stream_reports_it_too():
     """Its headers come before its first event."""
     async with serving() as site:
         answer = await site.http.post("/v1/completions", json={**TEXT, "stream": True, "max": 5})

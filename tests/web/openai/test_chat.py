@@ -317,8 +317,8 @@ def says(text: str) -> dict:
     }
 
 
-async def test_thoughts_and_calls_stream_as_they_are_answered():
-    """Under both names of thoughts, in pieces that add up; the counts are the same."""
+async def test_reasoning_and_calls_stream_as_they_are_answered():
+    """Under both names of reasoning, in pieces that add up; the counts are the same."""
     async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
         stream = await chat_chunks(served, says(f"{THOUGHT}\n\nSure.{CALL}{CALL}"), n=2)
         body = says(f"{THOUGHT}\n\nSure.{CALL}{CALL}")
@@ -363,7 +363,7 @@ async def test_a_call_without_content_has_null_content():
     assert whole["choices"][0]["message"]["content"] is None
 
 
-async def test_thoughts_are_left_out_of_both_forms():
+async def test_reasoning_is_left_out_of_both_forms():
     """Streamed or not: include_reasoning false means none."""
     async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
         stream = await chat_chunks(served, says(f"{THOUGHT}Hi"), include_reasoning=False)

@@ -147,7 +147,7 @@ async def test_a_client_that_leaves_ends_its_request():
 
 
 async def test_a_small_model_is_served_as_from_the_command_line():
-    """With the parsers that its template asks for: forced calls are valid, with thoughts on or off."""
+    """With the parsers that its template asks for: forced calls are valid, with reasoning on or off."""
     options = to_api_options(ServeOptions(), open_model(TINY).chat_template)
     async with client_of(TINY, options=options, max_model_len=2048) as (client, _):
         for thinking in (False, True):
