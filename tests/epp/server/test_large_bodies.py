@@ -21,7 +21,7 @@ from tests.epp.server.messages import (
 )
 from weft.epp.request.parsers.vllmgrpc import GENERATE
 from weft.epp.request.values import Refused
-from weft.epp.server.limits import Limits
+from weft.epp.server.limits import PickerLimits
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from weft.pb.vllm_engine_pb2 import GenerateRequest, MultimodalInputs, TokenizedInput
 
@@ -289,7 +289,7 @@ async def test_a_client_that_leaves_while_its_body_is_read_leaves_nothing():
 
 async def test_a_body_beyond_the_bound_of_what_it_unpacks_to_is_refused():
     """Where it is read does not matter."""
-    small = Stream(limits=Limits(max_body_bytes=4 * MIB))
+    small = Stream(limits=PickerLimits(max_body_bytes=4 * MIB))
     try:
         await small.send(
             request_headers("/v1/completions", content_encoding="gzip"),
@@ -331,7 +331,7 @@ async def test_reading_a_body_takes_at_most_four_times_the_largest(name: str):
     """Whatever is in it. Of a long text only the beginning is decoded, and lists of parts are counted before."""
     path, make, is_read = GREEDY[name]
     peak, was_read = await read_peak(path, make(60 * MIB))
-    assert peak < 4 * Limits().max_body_bytes
+    assert peak < 4 * PickerLimits().max_body_bytes
     assert was_read == is_read
 
 
@@ -339,12 +339,12 @@ async def test_reading_a_body_takes_at_most_four_times_the_largest(name: str):
 async def test_reading_a_message_takes_at_most_four_times_the_largest(name: str):
     """Its strings are counted before; of ids nobody sends so many."""
     peak, was_read = await read_peak(f"/{GENERATE}", GRPC_SHAPES[name](60 * MIB))
-    assert peak < 4 * Limits().max_body_bytes
+    assert peak < 4 * PickerLimits().max_body_bytes
     assert not was_read
 
 
 async def test_a_body_of_very_many_keys_gets_no_other_model():
     """Each would be an object; in a body that is only read, they are passed over."""
     peak, was_read = await read_peak("/v1/completions", keys(60 * MIB), model="other")
-    assert peak < 4 * Limits().max_body_bytes
+    assert peak < 4 * PickerLimits().max_body_bytes
     assert not was_read

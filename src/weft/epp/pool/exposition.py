@@ -47,7 +47,7 @@ class Sample:
     value: float
 
 
-Found = dict[str, list[Sample]]  # by the name of the series
+SamplesBySeries = dict[str, list[Sample]]  # by the name of the series
 
 
 def pieces(page: bytes) -> Iterator[str]:
@@ -70,7 +70,7 @@ class SeriesReader:
             re.MULTILINE,
         )
 
-    def read(self, text: str, found: Found | None = None) -> Found:
+    def read(self, text: str, found: SamplesBySeries | None = None) -> SamplesBySeries:
         """Samples, added to those `found` before; a line with a broken number is as good as absent."""
         found = {} if found is None else found
         for match in self._line.finditer(text):

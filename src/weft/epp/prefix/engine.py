@@ -160,20 +160,20 @@ def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
 
 
 def _extras(block: common_pb2.KvBlock) -> list[tuple[str | int, ...]]:
-    kept: list[str | int] = []
+    extra: list[str | int] = []
     for key in block.extra_keys:
         match key.WhichOneof("key"):
             case "text":
-                kept.append(key.text)
+                extra.append(key.text)
             case "number":
-                kept.append(key.number)
+                extra.append(key.number)
             case "blob":
-                kept.append(key.blob.hex())
+                extra.append(key.blob.hex())
             case "multimodal":
-                kept += [key.multimodal.identifier, key.multimodal.offset]
+                extra += [key.multimodal.identifier, key.multimodal.offset]
             case _:
                 pass
-    return [tuple(kept)] if kept else []
+    return [tuple(extra)] if extra else []
 
 
 def _removed(removed: common_pb2.KvBlocksRemoved) -> Iterator[Event]:
