@@ -12,8 +12,8 @@ import msgspec
 from weft.epp.config.parameters import Parameters, Part
 from weft.epp.pool.endpoint import Adapters, Load
 from weft.epp.pool.exposition import (
-    SamplesBySeries,
     Sample,
+    SamplesBySeries,
     SeriesReader,
     SeriesSpec,
     parse_series_spec,

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-_LABEL = re.compile(
-    r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|$)', re.ASCII
-)
+_LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
 _PIECE_BYTES = 64 * 2**10

@@ -177,7 +177,10 @@ def _extras(block: common_pb2.KvBlock) -> list[tuple[str | int, ...]]:
 
 
 def _removed(removed: common_pb2.KvBlocksRemoved) -> Iterator[Event]:
-    hashes, group = removed.block_hashes, removed.group_idx if removed.HasField("group_idx") else None
+    hashes, group = (
+        removed.block_hashes,
+        removed.group_idx if removed.HasField("group_idx") else None,
+    )
     for start in range(0, len(hashes), MAX_BLOCKS):
         some = [block_hash(each) for each in hashes[start : start + MAX_BLOCKS]]
         yield Removed(hashes=some, tier=_tier(removed), group=group)

@@ -12,6 +12,7 @@ from weft.pb.vllm_engine_pb2 import (
     GenerateRequest,
     GenerateResponse,
 )
+from weft.wire.message_bounds import crowded_field
 
 SERVICE: Final = "vllm.grpc.engine.VllmEngine"
 
@@ -37,6 +38,12 @@ class TokenCounts:
     num_completion_tokens: int
     num_new_tokens: int  # token ids in the message itself
     is_complete: bool
+
+
+def crowded(message: bytes, *, is_generate: bool) -> str | None:
+    """The field of a request in which there are more parts than are read."""
+    kind = GenerateRequest if is_generate else EmbedRequest
+    return crowded_field(message, kind.DESCRIPTOR)
 
 
 def read_generate(message: bytes) -> ParsedPrompt | None:
@@ -76,7 +83,8 @@ def read_embed(message: bytes) -> ParsedPrompt | None:
         return None
     ids = request.tokenized.input_ids
     return ParsedPrompt(
-        token_ids=tuple(ids[:MAX_COMPARED_TOKENS]), num_left_out=max(0, len(ids) - MAX_COMPARED_TOKENS)
+        token_ids=tuple(ids[:MAX_COMPARED_TOKENS]),
+        num_left_out=max(0, len(ids) - MAX_COMPARED_TOKENS),
     )
 
 

@@ -129,7 +129,9 @@ class ResponsePhase:
         )
         served, requested = followed.decision.rewritten_model, followed.model
         is_plain = headers.get("content-encoding", "identity") == "identity"
-        is_renamed = served is not None and requested and served != requested  # who named none sees the served name
+        is_renamed = (
+            served is not None and requested and served != requested
+        )  # who named none sees the served name
         if served is not None and is_renamed and is_plain and not followed.is_grpc:
             self._rename = Rename(served, requested)
 

@@ -257,7 +257,9 @@ class Exchange:
             num_bytes = sum(map(len, renamed))
             self._services.held.take(num_bytes)
         except Refused:
-            if decision.ticket is not None and decision.tracks_response:  # it was counted where it does not go
+            if (
+                decision.ticket is not None and decision.tracks_response
+            ):  # it was counted where it does not go
                 self._services.director.on_end(decision.ticket, Ending.ERROR)
             raise
         self._num_bytes = num_bytes
@@ -387,4 +389,3 @@ def _announced(headers: Mapping[str, str]) -> int:
     """The length a client announces; 0 if it does not, or says nonsense."""
     text = headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-

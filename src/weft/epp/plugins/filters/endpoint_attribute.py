@@ -67,7 +67,9 @@ class AttributeFilter:
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those that compare; all if that leaves none and falling back is on."""
-        passing = [each for each in candidates if self._accepts(each.load.attributes.get(self._key))]
+        passing = [
+            each for each in candidates if self._accepts(each.load.attributes.get(self._key))
+        ]
         return candidates if not passing and self._falls_back else passing
 
     def _accepts(self, value: float | None) -> bool:

@@ -55,7 +55,9 @@ class UtilizationFilter:
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those below the caps; all if that leaves none and falling back is on."""
-        passing = [each for each in candidates if all(read(each) <= cap for read, cap in self._caps)]
+        passing = [
+            each for each in candidates if all(read(each) <= cap for read, cap in self._caps)
+        ]
         return candidates if not passing and self._falls_back else passing
 
 

@@ -184,7 +184,12 @@ class PrecisePrefixProducer:
         if self._series is None:
             return
         index, series, reported = self.index, self._series, self._reported
-        self._reported = (index.num_stored, index.num_dropped, index.num_retained, index.num_removed)
+        self._reported = (
+            index.num_stored,
+            index.num_dropped,
+            index.num_retained,
+            index.num_removed,
+        )
         counters = (series.admissions, series.evictions, series.suppressed, series.forwarded)
         for counter, now, before in zip(counters, self._reported, reported, strict=True):
             counter.inc(now - before)

@@ -89,7 +89,9 @@ def _check_parts(view: memoryview, marks: bytes, name: str) -> None:
         _, bare = pieces.feed(bytes(view[start : start + SLICE_BYTES]))
         num_parts += sum(map(bare.count, marks))
         if num_parts > MAX_PARTS:
-            raise Refused(413, f"{name} has more than {MAX_PARTS} parts, which are too many to read")
+            raise Refused(
+                413, f"{name} has more than {MAX_PARTS} parts, which are too many to read"
+            )
 
 
 class JsonParser:

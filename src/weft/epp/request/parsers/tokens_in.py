@@ -116,7 +116,8 @@ class SglangHttpParser(JsonParser):
         sampling = decode_member(_sampling, body.sampling_params, "sampling_params")
         if isinstance(sampling, list):
             sampling = sampling[0] if sampling else None
-        salt = "".join(decode_member(_keys, body.extra_key, "extra_key") or ())
+        keys = decode_member(_keys, body.extra_key, "extra_key")
+        salt = "".join(keys or ())
         media = [
             raw_text(raw)
             for raw in (body.image_data, body.video_data, body.audio_data)
