@@ -52,7 +52,7 @@ async def open_loaded(num_endpoints: int) -> Picker:
     )
     for i, endpoint in enumerate(picker.pool):
         load = Load(num_waiting=i % 5, num_running=i % 7, kv_usage=i / num_endpoints)
-        endpoint.observe(load, asked_at=time.monotonic())
+        endpoint.observe(load, polled_at=time.monotonic())
     return picker
 
 

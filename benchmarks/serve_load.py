@@ -46,18 +46,18 @@ class Seen:
     """One answer as it comes."""
 
     def __init__(self) -> None:
-        self.asked_at = time.perf_counter()
+        self.polled_at = time.perf_counter()
         self.first_s: float | None = None
         self.num_tokens = 0
         self.num_messages = 0
         self.gaps_s: list[float] = []
-        self._last_at = self.asked_at
+        self._last_at = self.polled_at
 
     def take(self, num_tokens: int = 0) -> None:
         """Note a message."""
         now = time.perf_counter()
         if self.first_s is None:
-            self.first_s = now - self.asked_at
+            self.first_s = now - self.polled_at
         else:
             self.gaps_s.append(now - self._last_at)
         self._last_at = now

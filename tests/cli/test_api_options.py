@@ -13,7 +13,7 @@ from weft.core.config import EngineOptions
 from weft.core.declare import declared
 from weft.core.errors import ConfigError
 from weft.epp.config.options import PickerOptions
-from weft.epp.server.limits import Limits
+from weft.epp.server.limits import PickerLimits
 from weft.epp.server.server import ServerOptions
 from weft.rpc.options import RpcOptions
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
@@ -21,7 +21,7 @@ from weft.web.http.options import HttpOptions
 from weft.web.options import ApiOptions
 
 HERMES = "<tools>{{ tools }}</tools> <tool_call>{{ call }}</tool_call> <think></think>"
-OF_PICKER = (PickerOptions, ServerOptions, Limits)
+OF_PICKER = (PickerOptions, ServerOptions, PickerLimits)
 CHOSEN = {"tool_call_parser", "reasoning_parser"}
 
 

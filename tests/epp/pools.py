@@ -58,7 +58,7 @@ def pool_of(count: int) -> Pool:
 def with_loads(pool: Pool, *loads: Load) -> Sequence[Endpoint]:
     """Give each endpoint its load."""
     for endpoint, load in zip(pool, loads, strict=True):
-        endpoint.observe(load, asked_at=1000.0)
+        endpoint.observe(load, polled_at=1000.0)
     return list(pool)
 
 

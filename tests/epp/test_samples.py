@@ -34,10 +34,10 @@ def test_prefix_beats_a_short_queue_but_not_a_long_one_and_a_full_cache():
     made = bench(OPTIMISED, pool)
     home = made.host(*range(128))
     one, two = sorted(pool, key=lambda each: each.host != home)
-    one.observe(Load(num_waiting=3), asked_at=made.clock.now + 1)
+    one.observe(Load(num_waiting=3), polled_at=made.clock.now + 1)
     assert made.host(*range(128)) == home
-    one.observe(Load(num_waiting=3, kv_usage=0.9), asked_at=made.clock.now + 1)
-    two.observe(Load(), asked_at=made.clock.now + 1)
+    one.observe(Load(num_waiting=3, kv_usage=0.9), polled_at=made.clock.now + 1)
+    two.observe(Load(), polled_at=made.clock.now + 1)
     assert made.host(*range(128)) != home
 
 

@@ -14,7 +14,7 @@ from weft.cli.flags import GROUPS, as_flags, pick
 from weft.cli.sizes import count_converter, duration_converter
 from weft.core.errors import ConfigError
 from weft.epp.config.options import PickerOptions
-from weft.epp.server.limits import Limits
+from weft.epp.server.limits import PickerLimits
 from weft.epp.server.server import ServerOptions
 
 CONFIGURATION = GROUPS["Configuration"]
@@ -46,7 +46,7 @@ ConfigFile = Annotated[
 if TYPE_CHECKING:  # code reads them where they are declared: see `pick`
     PickerFlags = object
 else:
-    PickerFlags = as_flags(PickerOptions, ServerOptions, Limits)
+    PickerFlags = as_flags(PickerOptions, ServerOptions, PickerLimits)
 
 
 @Parameter(name="*")
@@ -54,7 +54,7 @@ else:
 class EppOptions(PickerFlags):
     """Flags of `weft epp`.
 
-    Those that set one field of `PickerOptions`, `ServerOptions` or `Limits` are declared there.
+    Those that set one field of `PickerOptions`, `ServerOptions` or `PickerLimits` are declared there.
     """
 
     allowed_hosts: AllowedHosts = None
@@ -137,7 +137,7 @@ class EppOptions(PickerFlags):
 
     def server_options(self) -> ServerOptions:
         """The part that concerns the wire."""
-        limits = pick(self, Limits)
+        limits = pick(self, PickerLimits)
         options = pick(self, ServerOptions, limits=limits)
         if self.secure_serving and options.cert_path is None:
             raise ConfigError("--secure-serving needs --cert-path, a directory with a certificate")

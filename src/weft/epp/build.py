@@ -114,7 +114,7 @@ class GrpcLoadSource:
         self._connection = connection
 
     async def load(self) -> Load:
-        """Ask."""
+        """Call it."""
         return await self._connection.load()
 
     async def close(self) -> None:
@@ -345,7 +345,7 @@ async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
 
     def read() -> None:
         picker.director.objects = files.read()
-        picker.metrics.model_names.kept = picker.director.objects.model_names
+        picker.metrics.model_names.allowed = picker.director.objects.model_names
 
     async def reload() -> None:
         try:

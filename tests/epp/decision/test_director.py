@@ -98,7 +98,7 @@ def test_credit_ends_with_the_poll_the_first_token_or_its_time():
     one, two, three = pool
     made = bench(profile("queue-scorer"), pool)
     decisions = {each.endpoints[0]: each for each in (made.pick(request(i)) for i in range(3))}
-    one.observe(Load(), asked_at=made.clock.now + 1)
+    one.observe(Load(), polled_at=made.clock.now + 1)
     made.director.on_first_token(decisions[two.host_port].ticket)
     assert [len(each.unseen) for each in pool] == [0, 0, 1]
     made.clock.advance(11)
@@ -112,7 +112,7 @@ def test_pick_just_before_a_poll_is_not_forgotten():
     made = bench(profile("queue-scorer"), pool)
     made.pick(request(1))
     (one,) = pool
-    one.observe(Load(), asked_at=made.clock.now + 0.01)
+    one.observe(Load(), polled_at=made.clock.now + 0.01)
     assert one.expected_waiting == 1
 
 

@@ -85,7 +85,7 @@ def test_older_names_carry_the_same_values():
     """Dashboards of former versions still work."""
     made = bench(DEFAULT, pool_of(2))
     made.pick(request(1, model="m"))
-    next(iter(made.pool)).observe(Load(num_waiting=3), asked_at=made.clock.now)
+    next(iter(made.pool)).observe(Load(num_waiting=3), polled_at=made.clock.now)
     lines = made.assembly.metrics.text().decode().splitlines()
     values = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines}
     assert values['llm_d_epp_ready_endpoints{name="default"}'] == "2.0"
@@ -124,7 +124,7 @@ def test_staleness_is_visible():
     """How many endpoints are picked blindly."""
     pool = pool_of(2)
     made = bench(DEFAULT, pool)
-    next(iter(pool)).observe(Load(), asked_at=made.clock.now)
+    next(iter(pool)).observe(Load(), polled_at=made.clock.now)
     assert (
         sample(made, "llm_d_epp_flow_control_stale_endpoints", detector="utilization-detector") == 1
     )
@@ -188,7 +188,7 @@ def test_models_of_the_objects_are_not_capped():
     rule = RewriteRule(("asked",), (Target("served", None),))
     objects = Objects({}, [ModelRewrite("r", "", (rule,))])
     cap = NameCap(1)
-    cap.kept = objects.model_names
+    cap.allowed = objects.model_names
     assert [cap(name) for name in ("x", "y", "asked", "served")] == [
         "x",
         "other",

@@ -51,7 +51,7 @@ def test_picks_a_server_cannot_have_counted_yet_count_as_waiting():
     scorer = QueueScorer(NoParameters(), around())
     before = scorer.score(cycle(candidates), candidates)
 
-    first.observe(Load(num_waiting=0), asked_at=1002.0)
+    first.observe(Load(num_waiting=0), polled_at=1002.0)
 
     assert (before, scorer.score(cycle(candidates), candidates)) == ([0.0, 1.0], [1.0, 1.0])
 

@@ -200,7 +200,9 @@ async def test_no_message_holds_up_requests(name: str):
     feed, index, _ = make_feed(endpoint)
     many = 100_000
     tokens = pack_tokens(range(2 * many))
-    index.apply(endpoint, Stored(hashes=range(many), parent=None, tokens=tokens, block_size=2), model="m")
+    index.apply(
+        endpoint, Stored(hashes=range(many), parent=None, tokens=tokens, block_size=2), model="m"
+    )
     with loop_probe() as probe:
         await asyncio.create_task(feed.apply_payload(0, LARGEST[name]))
     assert probe.longest_s < MAX_PAUSE_S, probe.longest

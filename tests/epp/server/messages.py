@@ -10,7 +10,7 @@ from weft.epp.request.parsers.parser import Call, Dialect, Parser
 from weft.epp.request.parsers.table import ParserTable
 from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.ext_proc import FULL_DUPLEX
-from weft.epp.server.limits import Held, Limits
+from weft.epp.server.limits import Held, PickerLimits
 from weft.epp.server.stream import Exchange, Services
 from weft.epp.server.stream_metrics import WireMetrics
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
@@ -116,11 +116,11 @@ class Stream:
         self,
         director: FakeDirector | None = None,
         parsers: Sequence[str] = ALL_PARSERS,
-        limits: Limits | None = None,
+        limits: PickerLimits | None = None,
         **services: Any,
     ) -> None:
         self.director = director or FakeDirector()
-        limits = limits or Limits()
+        limits = limits or PickerLimits()
         self.held = Held(limits.max_held_bytes)
         self.metrics = PickerMetrics()
         self.reader = BodyReader()

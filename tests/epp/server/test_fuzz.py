@@ -26,7 +26,7 @@ from tests.epp.server.messages import (
 )
 from weft.epp.build import open_picker
 from weft.epp.config.options import PickerOptions
-from weft.epp.server.limits import Limits
+from weft.epp.server.limits import PickerLimits
 from weft.epp.server.server import PickerServer, ServerOptions
 from weft.epp.server.stream import ProtocolError
 from weft.pb.ext_proc_pb2 import ProcessingRequest
@@ -110,7 +110,7 @@ async def test_any_messages_are_answered_or_out_of_turn(
 ):
     """No other error; an end is told once, and bytes that were held are given back."""
     director = FakeDirector(tracks_response=tracks_response, rewritten_model=rewritten_model)
-    stream = Stream(director, limits=Limits(max_body_bytes=5000, max_header_bytes=2000))
+    stream = Stream(director, limits=PickerLimits(max_body_bytes=5000, max_header_bytes=2000))
     for message in messages:
         if stream.exchange.is_done:
             break
@@ -130,7 +130,7 @@ async def test_a_whole_request_always_gets_its_answer(
 ):
     """Sent on in full, or refused: a gateway that waits for ever would be a client that does."""
     opening.request_headers.end_of_stream = False
-    stream = Stream(limits=Limits(max_body_bytes=5000))
+    stream = Stream(limits=PickerLimits(max_body_bytes=5000))
     ends = [False] * (len(pieces) - 1) + [not has_trailers]
     messages = [request_body(piece, end=end) for piece, end in zip(pieces, ends, strict=True)]
     if has_trailers:

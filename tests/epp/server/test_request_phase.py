@@ -25,7 +25,7 @@ from tests.epp.server.messages import (
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.request.parsers.payload import frame
 from weft.epp.request.values import Drop, Refused
-from weft.epp.server.limits import Limits
+from weft.epp.server.limits import PickerLimits
 from weft.epp.server.stream import ProtocolError
 from weft.pb.vllm_engine_pb2 import GenerateRequest, TokenizedInput
 
@@ -107,7 +107,7 @@ async def test_other_calls_of_the_service_are_passed_through():
 
 async def test_an_unclaimed_path_is_scheduled_without_its_body():
     """The fallback routes by load; the body, however long, is not held."""
-    stream = Stream(limits=Limits(max_body_bytes=10))
+    stream = Stream(limits=PickerLimits(max_body_bytes=10))
     await stream.send(request_headers("/tokenize"), request_body(b"x" * 1000))
     assert stream.body == b"x" * 1000
     assert [request.parser for request in stream.director.requests] == ["passthrough-parser"]
@@ -329,7 +329,7 @@ async def test_a_compressed_body_that_cannot_be_read_is_refused(
     encoding: str, body: bytes, status: int
 ):
     """Another encoding, garbage, an early end, and more than a body may be."""
-    stream = Stream(limits=Limits(max_body_bytes=100_000))
+    stream = Stream(limits=PickerLimits(max_body_bytes=100_000))
     await stream.send(request_headers(content_encoding=encoding), request_body(body))
     assert stream.refusal.status.code == status
     assert stream.held.num_bytes == 0
@@ -366,7 +366,7 @@ async def test_a_rewritten_adapter_is_written_into_the_metadata():
 @pytest.mark.parametrize("announced", ["1000", ""])
 async def test_a_body_that_is_too_large_is_refused(announced: str):
     """At once when the client says how large it is, else when it has become so; nothing is kept."""
-    stream = Stream(limits=Limits(max_body_bytes=100))
+    stream = Stream(limits=PickerLimits(max_body_bytes=100))
     await stream.send(request_headers(content_length=announced))
     if not announced:
         await stream.send(request_body(b"x" * 60, end=False), request_body(b"x" * 60, end=False))
@@ -388,7 +388,7 @@ async def test_a_body_is_held_until_the_gateway_has_taken_it():
 async def test_a_body_that_is_too_much_with_another_model_counts_nowhere():
     """The endpoint that was picked for it never sees it."""
     director = FakeDirector(rewritten_model="other", tracks_response=True)
-    stream = Stream(director, limits=Limits(max_held_bytes=10_000))
+    stream = Stream(director, limits=PickerLimits(max_held_bytes=10_000))
     packed = gzip.compress(b'{"model":"m","prompt":"' + b"a" * 50_000 + b'"}')
     await stream.send(
         request_headers("/v1/completions", content_encoding="gzip"), request_body(packed)
@@ -400,7 +400,7 @@ async def test_a_body_that_is_too_much_with_another_model_counts_nowhere():
 
 async def test_all_requests_together_are_bounded():
     """Many slow uploads must not fill the memory."""
-    stream = Stream(limits=Limits(max_held_bytes=100))
+    stream = Stream(limits=PickerLimits(max_held_bytes=100))
     await stream.send(request_headers(), request_body(b"x" * 101, end=False))
     assert stream.refusal.status.code == 503
     assert stream.held.num_bytes == 0
@@ -408,7 +408,7 @@ async def test_all_requests_together_are_bounded():
 
 async def test_large_headers_are_refused():
     """431, as any HTTP server would."""
-    stream = Stream(limits=Limits(max_header_bytes=500))
+    stream = Stream(limits=PickerLimits(max_header_bytes=500))
     await stream.send(request_headers(x_long="y" * 500))
     assert stream.refusal.status.code == 431
 
@@ -480,7 +480,7 @@ async def test_a_director_that_hangs_is_given_up():
     """Envoy would wait for ever."""
     director = FakeDirector()
     director.delay_s = 30
-    stream = Stream(director, limits=Limits(max_pick_s=0.01))
+    stream = Stream(director, limits=PickerLimits(max_pick_s=0.01))
     await stream.send(request_headers(), request_body())
     assert stream.refusal.status.code == 503
     assert b"within 0.01 s" in stream.refusal.body

@@ -24,7 +24,7 @@ from weft.core.errors import ConfigError
 from weft.epp.decision.tickets import Ending
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.values import Refused
-from weft.epp.server.limits import Limits
+from weft.epp.server.limits import PickerLimits
 from weft.epp.server.server import PickerServer, Ports, ServerOptions
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
@@ -41,13 +41,13 @@ def director() -> FakeDirector:
 
 
 @pytest.fixture
-def limits() -> Limits:
+def limits() -> PickerLimits:
     """A test overrides these."""
-    return Limits()
+    return PickerLimits()
 
 
 @pytest.fixture
-async def server(director: FakeDirector, limits: Limits) -> AsyncIterator[PickerServer]:
+async def server(director: FakeDirector, limits: PickerLimits) -> AsyncIterator[PickerServer]:
     """A server that was not started."""
     options = ServerOptions(grpc_port=0, grpc_health_port=0, limits=limits)
     server = PickerServer(director, ALL_PARSERS, options)
@@ -179,7 +179,7 @@ async def test_a_failure_inside_is_a_500(director: FakeDirector, channel: grpc.a
     assert await call.code() is grpc.StatusCode.OK
 
 
-@pytest.mark.parametrize("limits", [Limits(max_streams=2)])
+@pytest.mark.parametrize("limits", [PickerLimits(max_streams=2)])
 async def test_requests_beyond_the_limit_get_503(server: PickerServer, channel: grpc.aio.Channel):
     """Said properly, and only to those beyond it."""
     held = [await opened(channel, request_headers()) for _ in range(2)]

@@ -23,7 +23,7 @@ class PrefixMatch:
 
 @dataclass(slots=True)
 class ProfileRun:
-    """What one profile did, kept as it came: explained only if somebody asks."""
+    """What one profile did, as it came: explained only on request."""
 
     profile: str
     candidates: Sequence[Endpoint]
@@ -39,7 +39,7 @@ class Cycle:
     """State of one request's scheduling. Producers fill it; everything after them reads it."""
 
     request: InferenceRequest
-    model: str  # after rewriting: what the server is asked for
+    model: str  # after rewriting: what the server is sent
     candidates: Sequence[Endpoint]
     now: float
     ticket_id: int = 0

@@ -155,7 +155,7 @@ class Director:
         ticket.num_body_bytes = num_bytes
 
     def on_usage(self, ticket: Ticket, usage: Usage) -> None:
-        """The response told its token counts; a later report replaces an earlier one."""
+        """The response's token counts; a later report replaces an earlier one."""
         ticket.usage = usage
 
     def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:

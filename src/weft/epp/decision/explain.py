@@ -1,4 +1,4 @@
-"""Every decision can be asked for: who stood for election, who fell where, who got which score."""
+"""Every decision can be looked up: who stood for election, who fell where, who got which score."""
 
 import time
 from collections import OrderedDict
@@ -69,8 +69,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """A decision as it came; turned into a record only when somebody asks.
+class _Entry:
+    """A decision as it came; turned into a record only on request.
 
     Never the cycle or the request themselves: a thousand long prompts would fill the memory.
     """
@@ -90,7 +90,7 @@ class _Kept:
     unreachable: Sequence[Endpoint]
 
 
-# What a client wrote of a request is kept so far: a thousand long names would fill the memory.
+# What a client wrote of a request is retained so far: a thousand long names would fill the memory.
 _MAX_CHARS: Final = 256
 
 
@@ -99,10 +99,10 @@ class DecisionRing:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def keep(
         self,
@@ -116,7 +116,7 @@ class DecisionRing:
         if not self._capacity:
             return
         request_id = cycle.request.request_id
-        self._kept[request_id] = _Kept(
+        self._entries[request_id] = _Entry(
             request_id=request_id,
             at=time.time(),
             duration_s=duration_s,
@@ -131,49 +131,49 @@ class DecisionRing:
             stale=stale,
             unreachable=cycle.unreachable,
         )
-        self._kept.move_to_end(request_id)
-        if len(self._kept) > self._capacity:
-            self._kept.popitem(last=False)
+        self._entries.move_to_end(request_id)
+        if len(self._entries) > self._capacity:
+            self._entries.popitem(last=False)
 
     def get(self, request_id: str) -> DecisionRecord | None:
-        """One decision; None if it was never made or is gone."""
-        kept = self._kept.get(request_id)
-        return None if kept is None else _to_record(kept)
+        """One decision; None if it was never made or has been dropped."""
+        entry = self._entries.get(request_id)
+        return None if entry is None else _to_record(entry)
 
     def recent(self, limit: int = 100) -> list[DecisionRecord]:
         """The last decisions, newest first."""
-        newest = list(reversed(self._kept.values()))[:limit]
-        return [_to_record(kept) for kept in newest]
+        newest = list(reversed(self._entries.values()))[:limit]
+        return [_to_record(entry) for entry in newest]
 
 
-def _to_record(kept: _Kept) -> DecisionRecord:
-    schedule = kept.outcome if isinstance(kept.outcome, Schedule) else None
-    refused = kept.outcome if isinstance(kept.outcome, Refused) else None
+def _to_record(entry: _Entry) -> DecisionRecord:
+    schedule = entry.outcome if isinstance(entry.outcome, Schedule) else None
+    refused = entry.outcome if isinstance(entry.outcome, Refused) else None
     return DecisionRecord(
-        request_id=kept.request_id,
-        time=kept.at,
-        duration_ms=kept.duration_s * 1000,
-        path=kept.path,
-        model=kept.model,
-        target_model=kept.target_model,
-        priority=kept.priority,
+        request_id=entry.request_id,
+        time=entry.at,
+        duration_ms=entry.duration_s * 1000,
+        path=entry.path,
+        model=entry.model,
+        target_model=entry.target_model,
+        priority=entry.priority,
         status=refused.status if refused else 200,
         message=refused.message if refused else "",
         endpoints=_named(schedule.picks[schedule.primary]) if schedule else [],
-        stale=_named(kept.stale),
-        profiles=[_to_profile(run) for run in kept.runs],
+        stale=_named(entry.stale),
+        profiles=[_to_profile(run) for run in entry.runs],
         set_headers=dict(schedule.set_headers) if schedule else {},
-        num_prompt_tokens=kept.num_prompt_tokens,
-        cached_tokens=_cached(kept),
-        unreachable=_named(kept.unreachable),
+        num_prompt_tokens=entry.num_prompt_tokens,
+        cached_tokens=_cached(entry),
+        unreachable=_named(entry.unreachable),
     )
 
 
-def _cached(kept: _Kept) -> dict[str, dict[str, int]]:
-    total = kept.num_prompt_tokens
+def _cached(entry: _Entry) -> dict[str, dict[str, int]]:
+    total = entry.num_prompt_tokens
     return {
         name: {each.host_port: match.num_tokens(each, total) for each in match.held}
-        for name, match in kept.prefixes.items()
+        for name, match in entry.prefixes.items()
     }
 
 

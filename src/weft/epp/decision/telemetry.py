@@ -47,7 +47,7 @@ class _ResponseSeries:
 
 
 class RequestMetrics:
-    """Observes requests; labels are capped here. `follows` says whether all ends will be told."""
+    """Observes requests; labels are capped here. `follows` says whether all ends will be reported."""
 
     def __init__(self, metrics: PickerMetrics, *, follows: bool) -> None:
         self._metrics = metrics

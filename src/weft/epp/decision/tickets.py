@@ -1,4 +1,4 @@
-"""What became of a request: the decision, and the ticket that is kept until its response is over."""
+"""What became of a request: the decision, and the ticket that lives until its response is over."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Ticket:
 class Decision:
     """Where a request goes. Addresses are "host:port", IPv6 in brackets."""
 
-    endpoints: tuple[str, ...]  # the destination first; more only when a picker was told to
+    endpoints: tuple[str, ...]  # the destination first; more only when a picker is configured to
     set_headers: Mapping[str, str] = field(default_factory=dict)  # for the model server
     response_headers: Mapping[str, str] = field(default_factory=dict)  # for the client
     metadata: Mapping[str, Any] = field(

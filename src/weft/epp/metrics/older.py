@@ -1,4 +1,4 @@
-"""The picker's series once more, under the names and labels that older dashboards ask for."""
+"""The picker's series once more, under the names and labels that older dashboards use."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Prometheus series of the picker, under the names that the reference's dashboards ask for."""
+"""Prometheus series of the picker, under the names that the reference's dashboards use."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -56,13 +56,13 @@ class NameCap:
     def __init__(self, limit: int = MAX_LABEL_VALUES) -> None:
         self._limit = limit
         self._seen: set[str] = set()
-        self.kept: frozenset[str] = frozenset()  # always let through: a person wrote them
+        self.allowed: frozenset[str] = frozenset()  # always let through: a person wrote them
 
     def __call__(self, value: str) -> str:
         """`value`, or "other" once there are too many, or if it is too long."""
         if len(value) > MAX_LABEL_CHARS:
             return OTHER
-        if value in self._seen or value in self.kept:
+        if value in self._seen or value in self.allowed:
             return value
         if len(self._seen) >= self._limit:
             return OTHER
@@ -179,7 +179,7 @@ class PickerMetrics:
         labels = REQUEST_LABELS
         self.input_tokens = self.histogram(
             "request_input_tokens",
-            "Prompt tokens, as the server told or else as estimated.",
+            "Prompt tokens, as the server reported or else as estimated.",
             labels,
             _INPUT_TOKENS,
         )

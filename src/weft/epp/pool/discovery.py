@@ -85,7 +85,7 @@ async def every(interval_s: float, act: Callable[[], Awaitable[None]]) -> None:
 
 
 def mark(paths: Iterable[Path]) -> Marks:
-    """What tells one state of the files from another."""
+    """What differs between one state of the files and another."""
     marks = []
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""`Endpoint`: one routable engine, its labels, its load as last told, and what was sent to it since."""
+"""`Endpoint`: one routable engine, its labels, its load as last reported, and what was sent to it since."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -37,12 +37,12 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a server told about itself at one moment."""
+    """What a server reported about itself at one moment."""
 
     num_waiting: int = 0
     num_running: int = 0
     kv_usage: float = 0.0  # 0..1
-    block_size: int = 0  # tokens; 0 where it did not tell
+    block_size: int = 0  # tokens; 0 where it is unknown
     num_blocks: int = 0
     adapters: Adapters = Adapters()
     attributes: Mapping[str, float] = field(default_factory=dict)  # custom metrics by key
@@ -138,16 +138,16 @@ class Endpoint:
 
     @property
     def expected_waiting(self) -> int:
-        """Requests waiting there, to compare endpoints by: as told, and the picks since.
+        """Requests waiting there, to compare endpoints by: as reported, and the picks since.
 
         A burst between two polls must not pile up at one endpoint. Whether an endpoint is full is
-        another question: an idle one takes what was just sent to it at once, so `load` alone tells.
+        another question: an idle one takes what was just sent to it at once, so `load` alone decides.
         """
         return self.load.num_waiting + len(self.unseen)
 
     @property
     def expected_running(self) -> int:
-        """Requests running there, to compare endpoints by: as told, and the picks since."""
+        """Requests running there, to compare endpoints by: as reported, and the picks since."""
         return self.load.num_running + len(self.unseen)
 
     @property
@@ -164,23 +164,23 @@ class Endpoint:
         """Where a request goes."""
         return self.grpc_host_port if is_grpc else self.host_port
 
-    def observe(self, load: Load, *, asked_at: float) -> None:
-        """Take over what the server told when asked at `asked_at`."""
+    def observe(self, load: Load, *, polled_at: float) -> None:
+        """Take over what the server reported when polled at `polled_at`."""
         self.load = load
-        self.loaded_at = asked_at
+        self.loaded_at = polled_at
         self.num_poll_failures = 0
         self.is_refusing = False
-        self.forget_unseen(asked_at - TRAVEL_S)
+        self.forget_unseen(polled_at - TRAVEL_S)
 
-    def observe_part(self, load: Load, *, asked_at: float) -> None:
-        """Take over the counts of a load that tells no more than counts."""
+    def observe_part(self, load: Load, *, polled_at: float) -> None:
+        """Take over the counts of a load that has no more than counts."""
         counts = replace(
             self.load,
             num_waiting=load.num_waiting,
             num_running=load.num_running,
             kv_usage=load.kv_usage,
         )
-        self.observe(counts, asked_at=asked_at)
+        self.observe(counts, polled_at=polled_at)
 
     def forget_unseen(self, before: float) -> None:
         """Drop the picks made before a moment: the server's counters have them, or they are over."""

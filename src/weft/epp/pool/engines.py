@@ -12,8 +12,8 @@ import msgspec
 from weft.epp.config.parameters import Parameters, Part
 from weft.epp.pool.endpoint import Adapters, Load
 from weft.epp.pool.exposition import (
-    Found,
     Sample,
+    SamplesBySeries,
     SeriesReader,
     SeriesSpec,
     parse_series_spec,
@@ -24,7 +24,7 @@ from weft.epp.pool.turns import Turns
 
 
 class CustomMetric(Part, frozen=True, kw_only=True):
-    """A series kept under a key of its own."""
+    """A series stored under a key of its own."""
 
     attribute_key: Annotated[str, msgspec.Meta(min_length=1)]
     metric_spec: str
@@ -180,7 +180,7 @@ class LoadReader:
 
     async def read_page(self, page: bytes) -> Load | None:
         """The load on a page, which may be long; None if that has none of the expected series, or too much."""
-        found: Found = {}
+        found: SamplesBySeries = {}
         turns = Turns()
         for text in pieces(page):
             self._reader.read(text, found)
@@ -193,7 +193,7 @@ class LoadReader:
         """The load in a text; None if it has none of the expected series."""
         return self._load(self._reader.read(text))
 
-    def _load(self, found: Found) -> Load | None:
+    def _load(self, found: SamplesBySeries) -> Load | None:
         if not found:
             return None
         series = self._series

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-_LABEL = re.compile(
-    r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|$)', re.ASCII
-)
+_LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
 _PIECE_BYTES = 64 * 2**10
@@ -47,7 +45,7 @@ class Sample:
     value: float
 
 
-Found = dict[str, list[Sample]]  # by the name of the series
+SamplesBySeries = dict[str, list[Sample]]  # by the name of the series
 
 
 def pieces(page: bytes) -> Iterator[str]:
@@ -70,7 +68,7 @@ class SeriesReader:
             re.MULTILINE,
         )
 
-    def read(self, text: str, found: Found | None = None) -> Found:
+    def read(self, text: str, found: SamplesBySeries | None = None) -> SamplesBySeries:
         """Samples, added to those `found` before; a line with a broken number is as good as absent."""
         found = {} if found is None else found
         for match in self._line.finditer(text):

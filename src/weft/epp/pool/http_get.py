@@ -18,11 +18,11 @@ _PIECE_BYTES = 64 << 10
 
 
 class GetFailed(Exception):
-    """The server answered, but not with what was asked for."""
+    """The server answered, but not with the page."""
 
 
 class KeepAliveGet:
-    """One connection, opened when needed and kept."""
+    """One connection, opened when needed and reused."""
 
     def __init__(
         self, host: str, port: int, path: str, *, tls: ssl.SSLContext | None = None
@@ -48,7 +48,7 @@ class KeepAliveGet:
             # What is left of a half-read answer must not be taken for the next one.
             self.close()
             raise
-        # A kept connection may have been closed by the server meanwhile: once more, on a new one.
+        # A reused connection may have been closed by the server meanwhile: once more, on a new one.
         try:
             return await self._exchange()
         except BaseException:

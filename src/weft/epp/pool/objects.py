@@ -1,4 +1,4 @@
-"""Objectives and model rewrites: what the manifests say, and the two questions asked of them."""
+"""Objectives and model rewrites: what the manifests say, and the two questions they answer."""
 
 import random
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ class Objects:
 
     @property
     def model_names(self) -> frozenset[str]:
-        """Every model that is asked for or led to by name."""
+        """Every model that is requested or led to by name."""
         rules = [*self._exact.values(), *([self._generic] if self._generic else [])]
         targets = {target.model for _, targets in rules for target in targets}
         return frozenset(targets.union(self._exact))

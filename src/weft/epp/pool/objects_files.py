@@ -199,7 +199,7 @@ def _unlisted(documents: Iterable[Any]) -> list[Any]:
 
 def _to_rule(rule: Rule) -> RewriteRule:
     models = tuple(match.model.value for match in rule.matches if match.model is not None)
-    # A match that asks for nothing matches everything, whatever stands beside it.
+    # A match without conditions matches everything, whatever stands beside it.
     is_generic = len(models) < len(rule.matches)
     targets = tuple(Target(target.model_rewrite, target.weight) for target in rule.targets)
     return RewriteRule(() if is_generic else models, targets)

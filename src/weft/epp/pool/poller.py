@@ -61,9 +61,9 @@ class Unreadable(Exception):
 
 
 class LoadSource(Protocol):
-    """Asks one endpoint."""
+    """Polls one endpoint."""
 
-    port: int  # where it asks
+    port: int  # where it polls
 
     async def load(self) -> Load:
         """Its load now; raises `OSError`, `GetFailed` or `Unreadable`."""
@@ -135,7 +135,7 @@ class Poller:
         try:
             while True:
                 await self.poll(endpoint, source, loop.time)
-                # Spread, so that the endpoints are not all asked in the same millisecond.
+                # Spread, so that the endpoints are not all polled in the same millisecond.
                 await asyncio.sleep(self._interval_s * random.uniform(0.9, 1.1))
         finally:
             await source.close()
@@ -143,8 +143,8 @@ class Poller:
     async def poll(
         self, endpoint: Endpoint, source: LoadSource, clock: Callable[[], float]
     ) -> None:
-        """Ask once; whatever goes wrong is counted, and the last known load stays."""
-        asked_at = clock()
+        """Poll once; whatever goes wrong is counted, and the last known load stays."""
+        polled_at = clock()
         try:
             async with asyncio.timeout(POLL_TIMEOUT_S):
                 load = await source.load()
@@ -161,7 +161,7 @@ class Poller:
         else:
             if endpoint.num_poll_failures:
                 _log.info("load of %s is known again", endpoint.host_port)
-            endpoint.observe(load, asked_at=asked_at)
+            endpoint.observe(load, polled_at=polled_at)
 
     def _failed(self, endpoint: Endpoint, error: Exception) -> None:
         self._metrics.poll_errors.labels(SOURCE_TYPE).inc()

@@ -58,7 +58,7 @@ class ApproximateIndex:
         return len(self._recent.get(endpoint, ()))
 
     def check(self) -> None:
-        """Both directions tell the same; for tests."""
+        """Both directions agree; for tests."""
         listed: dict[int, int] = {}
         for endpoint, recent in self._recent.items():
             for block in recent:

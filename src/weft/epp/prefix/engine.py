@@ -160,24 +160,27 @@ def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
 
 
 def _extras(block: common_pb2.KvBlock) -> list[tuple[str | int, ...]]:
-    kept: list[str | int] = []
+    extra: list[str | int] = []
     for key in block.extra_keys:
         match key.WhichOneof("key"):
             case "text":
-                kept.append(key.text)
+                extra.append(key.text)
             case "number":
-                kept.append(key.number)
+                extra.append(key.number)
             case "blob":
-                kept.append(key.blob.hex())
+                extra.append(key.blob.hex())
             case "multimodal":
-                kept += [key.multimodal.identifier, key.multimodal.offset]
+                extra += [key.multimodal.identifier, key.multimodal.offset]
             case _:
                 pass
-    return [tuple(kept)] if kept else []
+    return [tuple(extra)] if extra else []
 
 
 def _removed(removed: common_pb2.KvBlocksRemoved) -> Iterator[Event]:
-    hashes, group = removed.block_hashes, removed.group_idx if removed.HasField("group_idx") else None
+    hashes, group = (
+        removed.block_hashes,
+        removed.group_idx if removed.HasField("group_idx") else None,
+    )
     for start in range(0, len(hashes), MAX_BLOCKS):
         some = [block_hash(each) for each in hashes[start : start + MAX_BLOCKS]]
         yield Removed(hashes=some, tier=_tier(removed), group=group)

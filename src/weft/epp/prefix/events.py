@@ -237,11 +237,11 @@ def _items(raw: msgspec.Raw, most: int) -> Sequence[msgspec.Raw]:
 
 def _extra(keys: Any, lora_name: object) -> Extra | None:
     """What besides tokens makes a block its own; the adapter is in the chain's root already."""
-    kept: list[str | int] = []
+    extra: list[str | int] = []
     for key in keys or ():
         if isinstance(key, str | int):
             if key != lora_name:
-                kept.append(key)
+                extra.append(key)
         else:  # (media hash, offset)
-            kept += [str(part) if isinstance(part, bytes) else part for part in key]
-    return kept or None
+            extra += [str(part) if isinstance(part, bytes) else part for part in key]
+    return extra or None

@@ -21,7 +21,7 @@ class Step(Enum):
 
 class EventFeed:
     """Applies batches in order. Whenever batches are missing for good, the endpoint is cleared:
-    holding too little costs a cache miss, holding what is gone misleads every decision after it.
+    holding too little costs a cache miss, holding what was dropped misleads every decision after it.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EventFeed:
         except Malformed:
             self.note("malformed")
             events = []
-        if len(payload) > MAX_BATCH_BYTES:  # blocks that are gone may be in it
+        if len(payload) > MAX_BATCH_BYTES:  # blocks that were dropped may be in it
             await clear_in_turns(self._index, self._endpoint)
         await self.apply(sequence, events)
 

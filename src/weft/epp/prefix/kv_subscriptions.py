@@ -116,9 +116,9 @@ class KvSubscriptions:
         if run == self._follow_zmq and not self._publishes(endpoint):
             return
         name = f"kv-events {endpoint.host_port}"
-        self._tasks[endpoint] = asyncio.create_task(self._keep(run, endpoint), name=name)
+        self._tasks[endpoint] = asyncio.create_task(self._follow(run, endpoint), name=name)
 
-    async def _keep(self, run: Callable[[Endpoint], Awaitable[None]], endpoint: Endpoint) -> None:
+    async def _follow(self, run: Callable[[Endpoint], Awaitable[None]], endpoint: Endpoint) -> None:
         """Follow, and begin anew whatever goes wrong: one odd engine must not be lost for good."""
         while True:
             try:
@@ -168,7 +168,7 @@ class KvSubscriptions:
 
     async def _follow_grpc(self, endpoint: Endpoint) -> None:
         connection = self._connect(endpoint)
-        retry_s, told = _MIN_RETRY_S, ""
+        retry_s, last_error = _MIN_RETRY_S, ""
         try:
             while True:
                 started = monotonic()
@@ -182,8 +182,8 @@ class KvSubscriptions:
                 self._metrics.kv_events.labels("disconnected").inc()
                 if monotonic() - started > _MAX_RETRY_S:
                     retry_s = _MIN_RETRY_S
-                if str(error) != told:  # an engine that is away for an hour is news once
-                    told = str(error)
+                if str(error) != last_error:  # an engine that is away for an hour is logged once
+                    last_error = str(error)
                     _log.warning("prefix-cache events of %s: %s", endpoint.host_port, error)
                 await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
@@ -196,7 +196,7 @@ class KvSubscriptions:
         async with aclosing(connection.batches()) as batches:
             async for batch in batches:
                 if batch.load is not None:
-                    endpoint.observe_part(batch.load, asked_at=asyncio.get_running_loop().time())
+                    endpoint.observe_part(batch.load, polled_at=asyncio.get_running_loop().time())
                 if batch.is_load_only:
                     continue
                 step = feed.step(batch.sequence)

@@ -1,4 +1,4 @@
-"""The precise prefix index: which endpoint holds which blocks, as their engines told."""
+"""The precise prefix index: which endpoint holds which blocks, as their engines reported."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,14 +38,14 @@ class PreciseIndex:
     ) -> None:
         self.keys = keys
         self.block_size = block_size
-        self.num_orphans = 0  # blocks whose parent was never told
+        self.num_orphans = 0  # blocks whose parent is unknown
         self.num_evictions = 0
         self.num_stored = 0  # keys of endpoints, over all time; each tier counts
         self.num_dropped = 0
-        self.num_kept = 0  # of keys that were removed, but stand for other blocks too
+        self.num_retained = 0  # of keys that were removed, but stand for other blocks too
         self.num_removed = 0
         self.adapters: set[str] = set()  # named by events
-        self.base_models: dict[Endpoint, str] = {}  # as events or servers told
+        self.base_models: dict[Endpoint, str] = {}  # as events or servers reported
         self._max_keys = max_keys
         tiers = sorted({**weights, SPECULATIVE: 1.0}.items(), key=lambda item: -item[1])
         self._weights = tuple(tiers)
@@ -127,14 +127,14 @@ class PreciseIndex:
         return len(holding.counts) if holding else 0
 
     def check(self) -> None:
-        """Both directions tell the same; for tests."""
+        """Both directions agree; for tests."""
         listed: dict[tuple[str, int], int] = {}
         for endpoint, holding in self._holdings.items():
             for (tier, key), count in holding.counts.items():
                 assert count > 0
                 listed[tier, key] = listed.get((tier, key), 0) | 1 << endpoint.slot
-        told = {(t, key): bits for t, map_ in self._holders.items() for key, bits in map_.items()}
-        assert listed == told
+        held = {(t, key): bits for t, map_ in self._holders.items() for key, bits in map_.items()}
+        assert listed == held
 
     # -- events -------------------------------------------------------------------------------
 
@@ -182,19 +182,19 @@ class PreciseIndex:
             block = holding.blocks.get(name)
             if block is None:
                 continue
-            gone = {
+            dropped = {
                 place
                 for place in block.places
                 if place[0] == event.tier and event.group in {None, place[1]}
             }
-            for tier, _ in gone:
+            for tier, _ in dropped:
                 for key in block.keys:
                     self._count(endpoint, holding, tier, key, -1)
                     if (tier, key) in holding.counts:
-                        self.num_kept += 1
+                        self.num_retained += 1
                     else:
                         self.num_removed += 1
-            block.places -= gone
+            block.places -= dropped
             if not block.places:
                 del holding.blocks[name]
 

@@ -73,15 +73,15 @@ class ZmqSubscriber:
         await feed.apply_payload(sequence, payload)
 
     async def _replay(self, start: int, until: int | None, port: int) -> bool:
-        """Ask for batches from `start`; whether they came, at least up to before `until`."""
+        """Request batches from `start`; whether they came, at least up to before `until`."""
         async with self._replays:
-            has_ended = await self._ask(start, port)
+            has_ended = await self._request_replay(start, port)
         if has_ended:
             self._feed.replayed()
         last = self._feed.last
         return has_ended and (until is None or (last is not None and last + 1 >= until))
 
-    async def _ask(self, start: int, port: int) -> bool:
+    async def _request_replay(self, start: int, port: int) -> bool:
         """Whether the replay came to its end."""
         # A DEALER, since a REQ socket would take only the first of the batches.
         socket = self._context.socket(zmq.DEALER)

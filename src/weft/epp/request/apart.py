@@ -34,7 +34,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     is_grpc: bool
     num_bytes: int
     max_body_bytes: int
-    model: str | None = None  # the body is wanted with this model in it; else what it asks
+    model: str | None = (
+        None  # the body is wanted with this model in it; else the request that it is
+    )
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
@@ -62,21 +64,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_schedulable: bool = True
 
     def to_request(self, call: Call, parser: str) -> InferenceRequest:
-        """With what the picker kept: headers and the like."""
-        return replace(
-            call.to_request(parser),
-            model=self.model,
-            needs_model=self.needs_model,
-            prompts=tuple(map(_unpacked, self.prompts)),
-            cache_salt=self.cache_salt,
-            is_streaming=self.is_streaming,
-            max_tokens=self.max_tokens,
-            num_media=self.num_media,
-            has_adapter=self.has_adapter,
-            is_schedulable=self.is_schedulable,
-        )
+        """With what did not travel: headers and the like."""
+        same = {name: getattr(self, name) for name in _SAME}
+        prompts = tuple(map(_unpacked, self.prompts))
+        return replace(call.to_request(parser), prompts=prompts, **same)
 
 
+# What a result and a request call alike.
+_SAME: Final = (
+    "model", "needs_model", "cache_salt", "is_streaming", "max_tokens", "num_media", "has_adapter",
+    "is_schedulable",
+)  # fmt: skip
 _TEXT: Final = ("utf-8", "surrogatepass")  # JSON may spell lone surrogates
 _jobs = msgspec.msgpack.Decoder(Job)
 encode = msgspec.msgpack.Encoder().encode
@@ -117,17 +115,8 @@ def _do(job: Job, body: bytes) -> tuple[Result, bytes]:
 
 
 def _to_result(request: InferenceRequest) -> Result:
-    return Result(
-        model=request.model,
-        needs_model=request.needs_model,
-        prompts=list(map(_packed, request.prompts)),
-        cache_salt=request.cache_salt,
-        is_streaming=request.is_streaming,
-        max_tokens=request.max_tokens,
-        num_media=request.num_media,
-        has_adapter=request.has_adapter,
-        is_schedulable=request.is_schedulable,
-    )
+    same = {name: getattr(request, name) for name in _SAME}
+    return Result(prompts=list(map(_packed, request.prompts)), **same)
 
 
 def _packed(prompt: Prompt) -> Packed:

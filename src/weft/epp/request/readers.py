@@ -11,7 +11,7 @@ from weft.epp.request.parsers.payload import HEAD_BYTES, unpack
 from weft.epp.request.parsers.vertexai import field_bytes
 from weft.epp.request.usage import merge, usage_of
 from weft.epp.request.values import Refused, Usage
-from weft.epp.request.vllm import Told, read_embedded, read_generated
+from weft.epp.request.vllm import TokenCounts, read_embedded, read_generated
 
 MAX_HELD_BYTES: Final = 4 * 2**20
 
@@ -27,7 +27,7 @@ class Reader(Protocol):
         """The next bytes."""
 
     def usage(self) -> Usage | None:
-        """What the response told; ask when it has ended."""
+        """What the response reported; complete when it has ended."""
 
 
 class JsonReader:
@@ -72,10 +72,10 @@ class EventReader:
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         first, *others = data.split(b"\n")
-        self._keep(first)
+        self._buffer(first)
         for line in others:
             self._take(self._whole_line())
-            self._keep(line)
+            self._buffer(line)
         self._bound()
 
     def usage(self) -> Usage | None:
@@ -85,7 +85,7 @@ class EventReader:
         self._end_event()
         return self._usage
 
-    def _keep(self, piece: bytes) -> None:
+    def _buffer(self, piece: bytes) -> None:
         if piece:
             self._tail.append(piece)
             self._num_tail += len(piece)
@@ -204,17 +204,17 @@ class VllmReader:
         )
 
     def _read(self, message: bytes) -> None:
-        told: Told | None = self._decode(message)
-        if told is None:
+        counts: TokenCounts | None = self._decode(message)
+        if counts is None:
             return
         self._saw_any = True
-        self._prompt = max(self._prompt, told.num_prompt_tokens)
-        self._cached = max(self._cached, told.num_cached_tokens)
-        if told.is_complete:
-            self._completed += told.num_completion_tokens
+        self._prompt = max(self._prompt, counts.num_prompt_tokens)
+        self._cached = max(self._cached, counts.num_cached_tokens)
+        if counts.is_complete:
+            self._completed += counts.num_completion_tokens
         else:
-            self._num_ids += told.num_new_tokens
-            self._most_counted = max(self._most_counted, told.num_completion_tokens)
+            self._num_ids += counts.num_new_tokens
+            self._most_counted = max(self._most_counted, counts.num_completion_tokens)
 
 
 class VertexReader:
@@ -250,7 +250,7 @@ class VertexReader:
 
 
 class NoReader:
-    """A body that tells nothing: one only sees that it comes."""
+    """A body without usage: one only sees that it comes."""
 
     def __init__(self) -> None:
         self.has_output = False
@@ -265,7 +265,7 @@ class NoReader:
 
 
 def open_reader(dialect: Dialect, path: str, content_type: str, encoding: str) -> Reader:
-    """The reader for a response, by who asked and what comes. `encoding` is gRPC's."""
+    """The reader for a response, by the request's dialect and the content type. `encoding` is gRPC's."""
     if dialect is Dialect.VLLM_GRPC:
         return VllmReader(path, encoding)
     if dialect is Dialect.VERTEX:

@@ -1,4 +1,4 @@
-"""From a body to a request: unpacked, parsed, and no more of its prompts kept than is ever compared."""
+"""From a body to a request: unpacked, parsed, and its prompts cut to what is ever compared."""
 
 from dataclasses import replace
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 from weft.epp.request.parsers.json_body import short_text
 from weft.epp.request.parsers.parser import Call, Parser, malformed, unscheduled
 from weft.epp.request.parsers.payload import ENCODINGS, can_inflate, inflate
-from weft.epp.request.values import MAX_KEPT_TOKENS, InferenceRequest, Prompt, Refused
+from weft.epp.request.values import MAX_COMPARED_TOKENS, InferenceRequest, Prompt, Refused
 
-_MAX_KEPT_BYTES: Final = 4 * MAX_KEPT_TOKENS
+_MAX_COMPARED_BYTES: Final = 4 * MAX_COMPARED_TOKENS
 _MAX_MODEL_CHARS: Final = 1024
 
 
 def read(parser: Parser, call: Call) -> InferenceRequest:
-    """What is asked; `Refused` if that cannot be read.
+    """The request; `Refused` if that cannot be read.
 
     A body that says it is no JSON, and is none, may be the server's business.
     """
@@ -26,7 +26,7 @@ def read(parser: Parser, call: Call) -> InferenceRequest:
     if len(request.model) > _MAX_MODEL_CHARS:
         raise malformed(f"model must have at most {_MAX_MODEL_CHARS} characters")
     return replace(
-        request, prompts=_kept(request.prompts), cache_salt=short_text(request.cache_salt)
+        request, prompts=_compared(request.prompts), cache_salt=short_text(request.cache_salt)
     )
 
 
@@ -46,18 +46,18 @@ def _plain(call: Call) -> Call:
     return replace(call, body=inflate(call.body, encoding, call.max_body_bytes))
 
 
-def _kept(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+def _compared(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
     """As many prompts as are compared, the last of them cut, with what was left out counted."""
-    room = _MAX_KEPT_BYTES
-    kept: list[Prompt] = []
+    room = _MAX_COMPARED_BYTES
+    compared: list[Prompt] = []
     for i, prompt in enumerate(prompts):
         room -= _num_bytes(prompt)
         if room < 0:
             left_out = sum(map(_num_bytes, prompts[i:])) // 4
             prompt = _cut(prompt, room + _num_bytes(prompt))
             left_out -= _num_bytes(prompt) // 4
-            return (*kept, replace(prompt, num_left_out=prompt.num_left_out + left_out))
-        kept.append(prompt)
+            return (*compared, replace(prompt, num_left_out=prompt.num_left_out + left_out))
+        compared.append(prompt)
     return prompts
 
 

@@ -1,4 +1,4 @@
-"""The model's name on its way back: the client asked for one and is told that one.
+"""The model's name on its way back: the client named one and sees that one.
 
 Bytes go in and out as they come. A name that is cut in two waits for its second half; nothing else
 is held back.
@@ -16,14 +16,14 @@ _SPACES: Final = b" \t\r\n"
 
 
 class Rename:
-    """Replaces `"model": "served"` by the asked name, wherever it stands in a body."""
+    """Replaces `"model": "served"` by the requested name, wherever it stands in a body."""
 
-    def __init__(self, served: str, asked: str) -> None:
+    def __init__(self, served: str, requested: str) -> None:
         self._name = msgspec.json.encode(served)
         space = b"[%s]{0,%d}" % (_SPACES, _MAX_SPACE)
         colon = b"(" + space + b":" + space + b")"
         self._pattern = re.compile(_KEY + colon + re.escape(self._name))
-        self._replacement = msgspec.json.encode(asked)
+        self._replacement = msgspec.json.encode(requested)
         self._longest = len(_KEY) + 2 * _MAX_SPACE + 1 + len(self._name)
         self._held = b""
 

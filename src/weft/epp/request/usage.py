@@ -76,7 +76,7 @@ _bodies = msgspec.json.Decoder(list[Body], strict=False)
 
 
 def usage_of(json_text: bytes) -> Usage | None:
-    """The usage that a body or an event tells, if it does."""
+    """The usage that a body or an event reports, if it does."""
     if not any(mark in json_text for mark in _MARKS):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The values between the wire and the picker: what was asked, why it was refused, what the response told."""
+"""The values between the wire and the picker: what was requested, why it was refused, what the response reported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-# Of all prompts of a request together. Prefixes are compared by what is kept; the rest is counted.
-MAX_KEPT_TOKENS: Final = 2**20
+# Of all prompts of a request together. Prefixes are compared by these; the rest is counted.
+MAX_COMPARED_TOKENS: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts the response told; None where it did not."""
+    """Token counts the response reported; None where it did not."""
 
     num_prompt_tokens: int | None = None
     num_completion_tokens: int | None = None

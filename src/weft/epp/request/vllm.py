@@ -5,31 +5,32 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from weft.epp.request.values import MAX_KEPT_TOKENS
+from weft.epp.request.values import MAX_COMPARED_TOKENS
 from weft.pb.vllm_engine_pb2 import (
     EmbedRequest,
     EmbedResponse,
     GenerateRequest,
     GenerateResponse,
 )
+from weft.wire.message_bounds import crowded_field
 
 SERVICE: Final = "vllm.grpc.engine.VllmEngine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A prompt and what was wanted of it."""
+class ParsedPrompt:
+    """A prompt and the parameters that matter here."""
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
-    num_left_out: int = 0  # ids beyond those that are kept
+    num_left_out: int = 0  # ids beyond those that are compared
     is_streaming: bool = False
     max_tokens: int | None = None
     media: tuple[str, ...] = ()  # hashes of what stands at placeholders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class TokenCounts:
     """One response's token counts. Zero is what the wire has for "not said"."""
 
     num_prompt_tokens: int
@@ -39,7 +40,13 @@ class Told:
     is_complete: bool
 
 
-def read_generate(message: bytes) -> Asked | None:
+def crowded(message: bytes, *, is_generate: bool) -> str | None:
+    """The field of a request in which there are more parts than are read."""
+    kind = GenerateRequest if is_generate else EmbedRequest
+    return crowded_field(message, kind.DESCRIPTOR)
+
+
+def read_generate(message: bytes) -> ParsedPrompt | None:
     """A GenerateRequest; None if it is not one or has no prompt."""
     try:
         request = GenerateRequest.FromString(message)
@@ -51,22 +58,22 @@ def read_generate(message: bytes) -> Asked | None:
     match request.WhichOneof("input"):
         case "tokenized":
             ids = request.tokenized.input_ids
-            return Asked(
-                token_ids=tuple(ids[:MAX_KEPT_TOKENS]),
-                num_left_out=max(0, len(ids) - MAX_KEPT_TOKENS),
+            return ParsedPrompt(
+                token_ids=tuple(ids[:MAX_COMPARED_TOKENS]),
+                num_left_out=max(0, len(ids) - MAX_COMPARED_TOKENS),
                 is_streaming=request.stream,
                 max_tokens=max_tokens,
                 media=media,
             )
         case "text":
-            return Asked(
+            return ParsedPrompt(
                 text=request.text, is_streaming=request.stream, max_tokens=max_tokens, media=media
             )
         case _:
             return None
 
 
-def read_embed(message: bytes) -> Asked | None:
+def read_embed(message: bytes) -> ParsedPrompt | None:
     """An EmbedRequest; None if it is not one or is not tokenised."""
     try:
         request = EmbedRequest.FromString(message)
@@ -75,12 +82,13 @@ def read_embed(message: bytes) -> Asked | None:
     if not request.HasField("tokenized"):
         return None
     ids = request.tokenized.input_ids
-    return Asked(
-        token_ids=tuple(ids[:MAX_KEPT_TOKENS]), num_left_out=max(0, len(ids) - MAX_KEPT_TOKENS)
+    return ParsedPrompt(
+        token_ids=tuple(ids[:MAX_COMPARED_TOKENS]),
+        num_left_out=max(0, len(ids) - MAX_COMPARED_TOKENS),
     )
 
 
-def read_generated(message: bytes) -> Told | None:
+def read_generated(message: bytes) -> TokenCounts | None:
     """A GenerateResponse; None if it is not one."""
     try:
         response = GenerateResponse.FromString(message)
@@ -88,7 +96,7 @@ def read_generated(message: bytes) -> Told | None:
         return None
     if response.WhichOneof("response") == "chunk":
         chunk = response.chunk
-        return Told(
+        return TokenCounts(
             num_prompt_tokens=chunk.prompt_tokens,
             num_cached_tokens=chunk.cached_tokens,
             num_completion_tokens=chunk.completion_tokens,
@@ -96,7 +104,7 @@ def read_generated(message: bytes) -> Told | None:
             is_complete=False,
         )
     complete = response.complete
-    return Told(
+    return TokenCounts(
         num_prompt_tokens=complete.prompt_tokens,
         num_cached_tokens=complete.cached_tokens,
         num_completion_tokens=complete.completion_tokens,
@@ -105,13 +113,13 @@ def read_generated(message: bytes) -> Told | None:
     )
 
 
-def read_embedded(message: bytes) -> Told | None:
+def read_embedded(message: bytes) -> TokenCounts | None:
     """An EmbedResponse; None if it is not one."""
     try:
         response = EmbedResponse.FromString(message)
     except DecodeError:
         return None
-    return Told(
+    return TokenCounts(
         num_prompt_tokens=response.prompt_tokens,
         num_cached_tokens=0,
         num_completion_tokens=0,

@@ -35,7 +35,7 @@ Render = Callable[[Mapping[str, str]], Page | Awaitable[Page]]
 class AdminServer:
     """Pages by path; each gets the query, one value a name.
 
-    With a token, pages want it as a bearer's, and all want to be asked by a name in `hosts`, but for
+    With a token, pages want it as a bearer's, and all want a name in `hosts`, but for
     those in `public`: supervisors have no token, and names of their own.
     """
 
@@ -80,7 +80,7 @@ class AdminServer:
                 writer.write(_encode(page))
                 await writer.drain()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-            pass  # nobody is there to be told
+            pass  # nobody is connected any more
         finally:
             self._num_open -= 1
             writer.close()

@@ -31,14 +31,14 @@ class BodyReader:
         self._lock = asyncio.Lock()
 
     async def read(self, parser: Parser, call: Call, body: Sequence[bytes]) -> InferenceRequest:
-        """What is asked by `call`, whose body came in pieces; `Refused` if that cannot be read."""
+        """The request of `call`, whose body came in pieces; `Refused` if that cannot be read."""
         if (here := _here(call, body)) is not None:
             try:
                 return read(parser, here)
             except Refused as refused:
                 if refused.status != 413:  # it unpacks to more than is read here
                     raise
-        result, _ = await self._ask(parser, call, body, None)
+        result, _ = await self._submit(parser, call, body, None)
         num_bytes = sum(map(len, body))
         return replace(result.to_request(call, parser.type), num_body_bytes=num_bytes)
 
@@ -52,7 +52,7 @@ class BodyReader:
             except Refused as refused:
                 if refused.status != 413:
                     raise
-        _, made = await self._ask(parser, call, body, model)
+        _, made = await self._submit(parser, call, body, model)
         return made
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class BodyReader:
                 process.kill()
             await process.wait()
 
-    async def _ask(
+    async def _submit(
         self, parser: Parser, call: Call, body: Sequence[bytes], model: str | None
     ) -> tuple[Result, Sequence[bytes]]:
         job = Job(

@@ -34,11 +34,11 @@ def _profile(profile: ProfileRecord) -> Mapping[str, Any]:
 
 
 def lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """A decision as `/debug/decisions` tells it, for a person to read."""
+    """A decision as `/debug/decisions` has it, for a person to read."""
     status, message = record["status"], record["message"]
     outcome = ", ".join(record["endpoints"]) if status == 200 else f"refused, {status}: {message}"
     yield f"request {record['request_id']}: {outcome}"
-    yield f"  asked    {record['path']} {record['model']}".rstrip()
+    yield f"  path     {record['path']} {record['model']}".rstrip()
     if record["target_model"] != record["model"]:
         yield f"  served   as {record['target_model']}"
     yield f"  took     {record['duration_ms']:.2f} ms"

@@ -1,4 +1,4 @@
-"""`grpc.health.v1`: what a gateway and a supervisor ask before they send work."""
+"""`grpc.health.v1`: what a gateway and a supervisor check before they send work."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -8,7 +8,7 @@ from weft.epp.request.values import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PickerLimits:
     """`max_held_bytes` and `max_streams` are for all requests together; the rest is for one.
 
     `max_pick_s` is a last resort, for a director that hangs: Envoy's own timeout does not apply to
@@ -35,11 +35,11 @@ class Held:
         self.num_bytes = 0
 
     def take(self, num_bytes: int) -> None:
-        """Account for a piece before it is kept; `Refused` when there is no room."""
+        """Account for a piece before it is retained; `Refused` when there is no room."""
         if self.num_bytes + num_bytes > self._max_bytes:
             raise Refused(503, "the picker holds as many request bytes as it may; try again")
         self.num_bytes += num_bytes
 
     def give(self, num_bytes: int) -> None:
-        """They are gone."""
+        """They are released."""
         self.num_bytes -= num_bytes

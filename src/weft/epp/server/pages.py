@@ -16,7 +16,7 @@ PUBLIC: Final = ("/healthz", "/livez", "/readyz")
 def pages(
     server: PickerServer,
     metrics_text: Callable[[], Awaitable[bytes]],
-    kept: DecisionRing,
+    ring: DecisionRing,
     state_of: Callable[[int], Mapping[str, object]],
 ) -> Mapping[str, Render]:
     """The pages by path. `state_of` gives what there is besides open requests, so many rows of each kind."""
@@ -27,8 +27,8 @@ def pages(
     def decisions(query: Mapping[str, str]) -> Page:
         request_id = query.get("request_id")
         if request_id is None:
-            return _json(kept.recent(_limit(query)))
-        record = kept.get(request_id)
+            return _json(ring.recent(_limit(query)))
+        record = ring.get(request_id)
         if record is None:
             return _json({"error": f"no decision of request {request_id} is kept"}, 404)
         return _json(record)

@@ -1,4 +1,4 @@
-"""The response phase of one request: passes everything on, and tells the director what it saw."""
+"""The response phase of one request: passes everything on, and reports to the director what it saw."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from weft.epp.server.headers import WENT_INTO_RESPONSE
 
 
 class Listener(Protocol):
-    """Who is told; a part of the director."""
+    """Who receives the reports; a part of the director."""
 
     def on_response_headers(self, ticket: Ticket, status: int) -> Mapping[str, str]:
         """Headers to add for the client."""
@@ -30,7 +30,7 @@ class Listener(Protocol):
         """What the body came to; once, before the end."""
 
     def on_usage(self, ticket: Ticket, usage: Usage) -> None:
-        """What the response told of its tokens; once, before the end, if at all."""
+        """The response's token counts; once, before the end, if at all."""
 
     def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:
         """Exactly once for a followed response; the result goes into dynamic metadata."""
@@ -112,7 +112,7 @@ class ResponsePhase:
         yield ext_proc.response_trailers(self._end())
 
     def abandon(self) -> None:
-        """The client or the gateway is gone."""
+        """The client or the gateway has disconnected."""
         if not self.is_finished:
             self._ending = Ending.DISCONNECTED
             self._end()
@@ -127,11 +127,13 @@ class ResponsePhase:
             headers.get("content-type", ""),
             headers.get("grpc-encoding", "identity"),
         )
-        served, asked = followed.decision.rewritten_model, followed.model
+        served, requested = followed.decision.rewritten_model, followed.model
         is_plain = headers.get("content-encoding", "identity") == "identity"
-        is_renamed = served is not None and asked and served != asked  # who named none is told it
+        is_renamed = (
+            served is not None and requested and served != requested
+        )  # who named none sees the served name
         if served is not None and is_renamed and is_plain and not followed.is_grpc:
-            self._rename = Rename(served, asked)
+            self._rename = Rename(served, requested)
 
     def _note_grpc_status(self, headers: Mapping[str, str]) -> None:
         if headers.get("grpc-status", "0") != "0":

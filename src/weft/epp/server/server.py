@@ -19,7 +19,7 @@ from weft.epp.server import ext_proc
 from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.health import PickerHealth
-from weft.epp.server.limits import Held, Limits
+from weft.epp.server.limits import Held, PickerLimits
 from weft.epp.server.stream import Chooser, Exchange, Explain, ProtocolError, Services
 from weft.epp.server.stream_metrics import WireMetrics
 from weft.wire.ports import ChannelArgs, bind, server_args
@@ -86,7 +86,7 @@ class ServerOptions:
             negatable=False,
         ),
     ] = False
-    limits: Limits = field(default_factory=Limits)
+    limits: PickerLimits = field(default_factory=PickerLimits)
 
     def credentials(self) -> grpc.ServerCredentials | None:
         """For TLS; None without a directory. `ConfigError` names the flag."""

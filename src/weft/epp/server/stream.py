@@ -22,7 +22,7 @@ from weft.epp.server import ext_proc
 from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
-from weft.epp.server.limits import Held, Limits
+from weft.epp.server.limits import Held, PickerLimits
 from weft.epp.server.response_phase import Followed, Listener, ResponsePhase, has_reason_to_follow
 from weft.epp.server.stream_metrics import WireMetrics
 
@@ -51,11 +51,11 @@ class Services:
 
     director: Chooser
     parsers: ParserTable
-    limits: Limits
+    limits: PickerLimits
     held: Held
     metrics: WireMetrics
     reader: BodyReader
-    explain: Explain | None = None  # a kept decision in a few words, for the client to see
+    explain: Explain | None = None  # a recent decision in a few words, for the client to see
 
 
 class ProtocolError(Exception):
@@ -66,7 +66,7 @@ class Phase(Enum):
     """What may come next."""
 
     START = auto()  # the request's headers
-    GATHER = auto()  # its body, which is kept until the end
+    GATHER = auto()  # its body, which is buffered until the end
     PASS = auto()  # its body, which goes on as it comes
     RESPONSE = auto()  # the request is answered; the response is followed
     DONE = auto()
@@ -133,7 +133,7 @@ class Exchange:
         return self.refuse(Refused(503, "the picker is shutting down", Drop.SHUTTING_DOWN))
 
     def close(self) -> None:
-        """The stream is over; if that came early, whoever follows the response is told."""
+        """The stream is over; if that came early, whoever follows the response is notified."""
         self._release()
         self._phase = Phase.DONE
         if self._response is not None:
@@ -199,7 +199,7 @@ class Exchange:
             if piece.end_of_stream:
                 self._end_request()
             return ext_proc.request_body((piece.body,), is_last=piece.end_of_stream)
-        self._keep(piece.body)
+        self._buffer(piece.body)
         if not piece.end_of_stream:
             return iter(())
         return await self._schedule(is_last=True)
@@ -212,7 +212,7 @@ class Exchange:
             raise ProtocolError("request trailers came out of turn")
         return await self._schedule(is_last=False)
 
-    def _keep(self, data: bytes) -> None:
+    def _buffer(self, data: bytes) -> None:
         if self._phase is not Phase.GATHER:
             raise ProtocolError("a piece of the request's body came out of turn")
         self._check_body_size(self._num_bytes + len(data))
@@ -257,7 +257,9 @@ class Exchange:
             num_bytes = sum(map(len, renamed))
             self._services.held.take(num_bytes)
         except Refused:
-            if decision.ticket is not None and decision.tracks_response:  # it was counted where it does not go
+            if (
+                decision.ticket is not None and decision.tracks_response
+            ):  # it was counted where it does not go
                 self._services.director.on_end(decision.ticket, Ending.ERROR)
             raise
         self._num_bytes = num_bytes
@@ -367,15 +369,15 @@ class Exchange:
         self._chunks.clear()
 
 
-def _explained(decision: Decision, told: Mapping[str, Any] | None) -> Decision:
+def _explained(decision: Decision, summary: Mapping[str, Any] | None) -> Decision:
     """The decision with its own reasons, in a header for the client and in metadata."""
-    if told is None:
+    if summary is None:
         return decision
-    text = msgspec.json.encode(told).decode()[:_MAX_EXPLANATION]
+    text = msgspec.json.encode(summary).decode()[:_MAX_EXPLANATION]
     return replace(
         decision,
         response_headers={**decision.response_headers, DECISION: text},
-        metadata={**decision.metadata, DECISION: told},
+        metadata={**decision.metadata, DECISION: summary},
     )
 
 
@@ -387,4 +389,3 @@ def _announced(headers: Mapping[str, str]) -> int:
     """The length a client announces; 0 if it does not, or says nonsense."""
     text = headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-

@@ -20,7 +20,7 @@ _NO_LABELS: Final = ("", "", "", "")
 
 
 class WireMetrics:
-    """Series of one server. Those of streams are only there if they were asked for."""
+    """Series of one server. Those of streams are only there if they are switched on."""
 
     def __init__(self, metrics: PickerMetrics, *, measures_streams: bool = False) -> None:
         self._metrics = metrics

@@ -31,7 +31,7 @@ class UtilizationParameters(Parameters, frozen=True, kw_only=True):
 class UtilizationDetector:
     """Mean over the endpoints of the worse of queue and KV use, each against its threshold.
 
-    Endpoints that tell nothing are left out, and a pool that tells nothing counts as free: a
+    Endpoints that report nothing are left out, and a pool that reports nothing counts as free: a
     picker whose polls fail must not shed the load of servers that are well.
     """
 
@@ -52,12 +52,12 @@ class UtilizationDetector:
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those that are known to have room; all if none is."""
         limit = 1.0 + self._parameters.headroom
-        kept = [
+        passing = [
             each
             for each in candidates
             if not each.is_stale(cycle.now, self._max_age_s) and self._ratio(each) <= limit
         ]
-        return kept or candidates
+        return passing or candidates
 
     def _ratio(self, endpoint: Endpoint) -> float:
         return max(

@@ -67,8 +67,10 @@ class AttributeFilter:
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those that compare; all if that leaves none and falling back is on."""
-        kept = [each for each in candidates if self._accepts(each.load.attributes.get(self._key))]
-        return candidates if not kept and self._falls_back else kept
+        passing = [
+            each for each in candidates if self._accepts(each.load.attributes.get(self._key))
+        ]
+        return candidates if not passing and self._falls_back else passing
 
     def _accepts(self, value: float | None) -> bool:
         return self._passes_missing if value is None else self._compare(value, self._value)

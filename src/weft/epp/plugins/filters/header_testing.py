@@ -22,13 +22,13 @@ class HeaderTestingFilter:
         value = cycle.request.headers.get(HEADER, "")
         if not value:
             return candidates
-        kept: dict[Endpoint, None] = {}
+        passing: dict[Endpoint, None] = {}
         for entry in value.split(","):
             host, port = split_host_port(entry.strip())
             for each in candidates:
                 if each.host == host and port in {None, each.spec.port}:
-                    kept[each] = None
-        return list(kept)
+                    passing[each] = None
+        return list(passing)
 
 
 ROWS: Final = (plugin_type("header-based-testing-filter", Kind.FILTER, HeaderTestingFilter),)

@@ -65,8 +65,8 @@ class PrefixAffinityFilter:
         allowed_ms = self._parameters.max_ttft_penalty_ms
         if not allowed_ms:
             return False
-        kept = set(sticky)
-        others = [each for each in candidates if each not in kept]
+        passing = set(sticky)
+        others = [each for each in candidates if each not in passing]
         return min(map(self._ttft_ms, sticky)) - min(map(self._ttft_ms, others)) > allowed_ms
 
     def _ttft_ms(self, endpoint: Endpoint) -> float:

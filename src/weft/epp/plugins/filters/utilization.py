@@ -34,7 +34,7 @@ class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("needs at least one condition")
 
     def references(self) -> Iterable[Reference]:
-        """What counts active requests, if that is asked for."""
+        """What counts active requests, if that is configured."""
         if any(condition.metric == "active-requests" for condition in self.conditions):
             yield inflight_reference(INFLIGHT)
 
@@ -55,8 +55,10 @@ class UtilizationFilter:
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those below the caps; all if that leaves none and falling back is on."""
-        kept = [each for each in candidates if all(read(each) <= cap for read, cap in self._caps)]
-        return candidates if not kept and self._falls_back else kept
+        passing = [
+            each for each in candidates if all(read(each) <= cap for read, cap in self._caps)
+        ]
+        return candidates if not passing and self._falls_back else passing
 
 
 ROWS: Final = (

@@ -102,7 +102,7 @@ class DisaggHandler:
         self._model_names = around.metrics.model_names
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """The picks of every stage that ran, and the headers that tell the decoder of them."""
+        """The picks of every stage that ran, and the headers that name them to the decoder."""
         decode = self._profiles["decode"]
         picks = {decode: profiles[decode].run(cycle, cycle.candidates).picked}
         headers: dict[str, str] = {}

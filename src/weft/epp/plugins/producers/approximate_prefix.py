@@ -10,9 +10,9 @@ from weft.epp.decision.plugin import APPROXIMATE, TOKENS, Surroundings, plugin_t
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.approximate import ApproximateIndex, held_by
 from weft.epp.prefix.keys import chain_hashes
-from weft.epp.request.values import MAX_KEPT_TOKENS
+from weft.epp.request.values import MAX_COMPARED_TOKENS
 
-MIN_BLOCK_SIZE = 64  # smaller blocks cost memory and time and tell little more
+MIN_BLOCK_SIZE = 64  # smaller blocks cost memory and time and add little
 PREFILL_PROFILE = "prefill"
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -20,12 +20,12 @@ _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class ApproximateParameters(Parameters, frozen=True, kw_only=True):
-    """Bounds of the index; `auto_tune` prefers what the servers tell of their caches."""
+    """Bounds of the index; `auto_tune` prefers what the servers report of their caches."""
 
     auto_tune: bool = True
     block_size_tokens: _AtLeastOne = 16
     block_size: _Count = 0  # deprecated: in characters
-    max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_KEPT_TOKENS)] = 131072
+    max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMPARED_TOKENS)] = 131072
     max_prefix_blocks_to_match: _Count = 2048  # only if the former is 0
     lru_capacity_per_server: _AtLeastOne = 31250
 

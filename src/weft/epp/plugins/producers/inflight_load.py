@@ -21,7 +21,7 @@ class InflightParameters(Parameters, frozen=True, kw_only=True):
     prefix_match_info_producer_name: str | None = None
 
     def references(self) -> Iterable[Reference]:
-        """Tokens, and the prefixes if they were asked for."""
+        """Tokens, and the prefixes if they are wanted."""
         yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
         if name := self.prefix_match_info_producer_name:
             yield Reference("prefixMatchInfoProducerName", name, Kind.PRODUCER, APPROXIMATE)

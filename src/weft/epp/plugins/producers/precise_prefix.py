@@ -1,4 +1,4 @@
-"""`precise-prefix-cache-producer`: what endpoints hold, as their engines tell; needs real tokens."""
+"""`precise-prefix-cache-producer`: what endpoints hold, as their engines report; needs real tokens."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ class InMemoryConfig(Part, frozen=True, kw_only=True):
 
 
 class BlockIndexConfig(Part, frozen=True, kw_only=True):
-    """Where keys are kept."""
+    """Where keys are stored."""
 
     in_memory_config: InMemoryConfig = InMemoryConfig()
     redis_config: dict[str, object] | None = None
@@ -113,7 +113,7 @@ class PrecisePrefixProducer:
             if indexer.kv_block_index_config.enable_metrics
             else None
         )
-        self._told = (0, 0, 0, 0)  # what the series have of the index's counts
+        self._reported = (0, 0, 0, 0)  # what the series have of the index's counts
         self._size = around.metrics.prefix_size.labels(self._name, TYPE)
         around.metrics.before_text(self._publish)
         self._hit_ratio = around.metrics.prefix_hit_ratio.labels(self._name, TYPE)
@@ -183,10 +183,15 @@ class PrecisePrefixProducer:
         self._size.set(len(self.index))
         if self._series is None:
             return
-        index, series, told = self.index, self._series, self._told
-        self._told = (index.num_stored, index.num_dropped, index.num_kept, index.num_removed)
+        index, series, reported = self.index, self._series, self._reported
+        self._reported = (
+            index.num_stored,
+            index.num_dropped,
+            index.num_retained,
+            index.num_removed,
+        )
         counters = (series.admissions, series.evictions, series.suppressed, series.forwarded)
-        for counter, now, before in zip(counters, self._told, told, strict=True):
+        for counter, now, before in zip(counters, self._reported, reported, strict=True):
             counter.inc(now - before)
 
     def _model(self, cycle: Cycle) -> str:

@@ -9,12 +9,12 @@ from weft.epp.request.parsers.json_body import (
     ABSENT,
     UNREADABLE,
     Content,
+    JsonParser,
     decode_body,
     decode_member,
     raw_text,
-    rename_model,
 )
-from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed
+from weft.epp.request.parsers.parser import Call, Dialect, malformed
 from weft.epp.request.values import InferenceRequest
 
 
@@ -41,18 +41,12 @@ _messages = msgspec.json.Decoder(list[Message])
 COUNT_TOKENS: Final = "messages/count_tokens"
 
 
-class AnthropicParser:
+class AnthropicParser(JsonParser):
     """Claims the messages paths."""
 
     type = "anthropic-parser"
     suffixes = ("messages", COUNT_TOKENS)
-    model_header = None
     dialect = Dialect.ANTHROPIC
-
-    def reads(self, path: str) -> Reads:
-        """The prompt is in the body."""
-        del path
-        return Reads.BODY
 
     def parse(self, call: Call) -> InferenceRequest:
         """Tools, the system's text, then each message."""
@@ -72,10 +66,6 @@ class AnthropicParser:
             is_streaming=bool(body.stream),
             max_tokens=body.max_tokens,
         )
-
-    def rename(self, call: Call, model: str) -> bytes:
-        """The model is a member of the top object."""
-        return rename_model(call.body, model)
 
 
 def _content(body: Body, messages: list[Message]) -> Content:

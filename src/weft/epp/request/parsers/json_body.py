@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from weft.core.json_pieces import SLICE_BYTES, JsonPieces
-from weft.epp.request.parsers.parser import MAX_TOKEN_ID, malformed
-from weft.epp.request.values import MAX_KEPT_TOKENS, Prompt, Refused
+from weft.epp.request.parsers.parser import MAX_TOKEN_ID, Call, Reads, malformed
+from weft.epp.request.values import MAX_COMPARED_TOKENS, Prompt, Refused
 
 T = TypeVar("T")
 
@@ -89,7 +89,24 @@ def _check_parts(view: memoryview, marks: bytes, name: str) -> None:
         _, bare = pieces.feed(bytes(view[start : start + SLICE_BYTES]))
         num_parts += sum(map(bare.count, marks))
         if num_parts > MAX_PARTS:
-            raise Refused(413, f"{name} has more than {MAX_PARTS} parts, which are too many to read")
+            raise Refused(
+                413, f"{name} has more than {MAX_PARTS} parts, which are too many to read"
+            )
+
+
+class JsonParser:
+    """What parsers of JSON bodies have in common."""
+
+    model_header = None
+
+    def reads(self, path: str) -> Reads:
+        """The prompt is in the body."""
+        del path
+        return Reads.BODY
+
+    def rename(self, call: Call, model: str) -> bytes:
+        """The model is a member of the top object."""
+        return rename_model(call.body, model)
 
 
 def to_prompts(raw: msgspec.Raw, name: str) -> tuple[Prompt, ...]:
@@ -201,7 +218,7 @@ class Content:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._room = 4 * MAX_KEPT_TOKENS
+        self._room = 4 * MAX_COMPARED_TOKENS
         self._num_left_out = 0  # tokens
         self.num_media = 0
 

@@ -9,14 +9,14 @@ from weft.epp.request.parsers.json_body import (
     ABSENT,
     UNREADABLE,
     Content,
+    JsonParser,
     decode_body,
     decode_member,
     is_given,
     raw_text,
-    rename_model,
     to_prompts,
 )
-from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed
+from weft.epp.request.parsers.parser import Call, Dialect, malformed
 from weft.epp.request.values import InferenceRequest, Prompt
 
 CHAT: Final = "chat/completions"
@@ -69,7 +69,7 @@ _body = msgspec.json.Decoder(Body)
 _messages = msgspec.json.Decoder(list[Message])
 
 
-class OpenAiParser:
+class OpenAiParser(JsonParser):
     """Claims OpenAI's paths wherever they are mounted."""
 
     type = "openai-parser"
@@ -83,13 +83,7 @@ class OpenAiParser:
         f"{CHAT}/render",
         f"{COMPLETIONS}/render",
     )
-    model_header = None
     dialect = Dialect.OPENAI
-
-    def reads(self, path: str) -> Reads:
-        """The prompt is in the body."""
-        del path
-        return Reads.BODY
 
     def parse(self, call: Call) -> InferenceRequest:
         """The request behind one of the paths; it alone says which members there must be."""
@@ -99,10 +93,6 @@ class OpenAiParser:
         if path != call.path:  # what is rendered is not computed, and no cache will hold it
             request = replace(request, prompts=(), num_media=0)
         return request
-
-    def rename(self, call: Call, model: str) -> bytes:
-        """The model is a member of the top object."""
-        return rename_model(call.body, model)
 
 
 def to_request(

@@ -11,7 +11,7 @@ MAX_TOKEN_ID = 2**32 - 1  # ids are hashed as 32 bits
 
 
 class Dialect(Enum):
-    """How usage is told in the responses to a parser's requests."""
+    """How usage is reported in the responses to a parser's requests."""
 
     NONE = "none"
     OPENAI = "openai"
@@ -76,7 +76,7 @@ class Parser(Protocol):
 
     @property
     def dialect(self) -> Dialect:
-        """How responses tell usage."""
+        """How responses report usage."""
 
     @property
     def model_header(self) -> str | None:
@@ -86,7 +86,7 @@ class Parser(Protocol):
         """What it needs to see of a request to this path, which it claims."""
 
     def parse(self, call: Call) -> InferenceRequest:
-        """What is asked. Raises `Refused` with status 400 when that cannot be read."""
+        """The request. Raises `Refused` with status 400 when that cannot be read."""
 
     def rename(self, call: Call, model: str) -> bytes:
         """The body of a parsed call with another model in it."""

@@ -6,14 +6,14 @@ import msgspec
 
 from weft.epp.request.parsers.json_body import (
     ABSENT,
+    JsonParser,
     decode_body,
     decode_member,
     is_given,
     raw_text,
-    rename_model,
     to_prompts,
 )
-from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed
+from weft.epp.request.parsers.parser import Call, Dialect, malformed
 from weft.epp.request.values import InferenceRequest
 
 
@@ -68,18 +68,12 @@ _sampling: "msgspec.json.Decoder[SglangSampling | list[SglangSampling]]" = msgsp
 _keys: "msgspec.json.Decoder[str | list[str]]" = msgspec.json.Decoder(str | list[str])
 
 
-class VllmHttpParser:
+class VllmHttpParser(JsonParser):
     """Claims vLLM's path for token ids."""
 
     type = "vllmhttp-parser"
     suffixes = ("inference/v1/generate",)
-    model_header = None
     dialect = Dialect.OPENAI
-
-    def reads(self, path: str) -> Reads:
-        """The prompt is in the body."""
-        del path
-        return Reads.BODY
 
     def parse(self, call: Call) -> InferenceRequest:
         """The ids are hashed as they are."""
@@ -102,23 +96,13 @@ class VllmHttpParser:
             max_tokens=sampling.max_tokens if sampling else None,
         )
 
-    def rename(self, call: Call, model: str) -> bytes:
-        """The model is a member of the top object."""
-        return rename_model(call.body, model)
 
-
-class SglangHttpParser:
+class SglangHttpParser(JsonParser):
     """Claims SGLang's own path, exactly."""
 
     type = "sglanghttp-parser"
     suffixes = ("/generate",)
-    model_header = None
     dialect = Dialect.SGLANG
-
-    def reads(self, path: str) -> Reads:
-        """The prompt is in the body."""
-        del path
-        return Reads.BODY
 
     def parse(self, call: Call) -> InferenceRequest:
         """One prompt or several; the wire names no model."""
@@ -132,7 +116,8 @@ class SglangHttpParser:
         sampling = decode_member(_sampling, body.sampling_params, "sampling_params")
         if isinstance(sampling, list):
             sampling = sampling[0] if sampling else None
-        salt = "".join(decode_member(_keys, body.extra_key, "extra_key") or ())
+        keys = decode_member(_keys, body.extra_key, "extra_key")
+        salt = "".join(keys or ())
         media = [
             raw_text(raw)
             for raw in (body.image_data, body.video_data, body.audio_data)

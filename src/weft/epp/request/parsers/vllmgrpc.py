@@ -7,9 +7,8 @@ from weft.core.lora import LORA_METADATA
 from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed, unscheduled
 from weft.epp.request.parsers.payload import first_message
 from weft.epp.request.values import InferenceRequest, Prompt, Refused
-from weft.epp.request.vllm import SERVICE, read_embed, read_generate
-from weft.pb.vllm_engine_pb2 import EmbedRequest, GenerateRequest
-from weft.wire.message_bounds import MAX_PARTS, crowded_field
+from weft.epp.request.vllm import SERVICE, crowded, read_embed, read_generate
+from weft.wire.message_bounds import MAX_PARTS
 
 GENERATE: Final = f"{SERVICE}/Generate"
 EMBED: Final = f"{SERVICE}/Embed"
@@ -35,13 +34,14 @@ class VllmGrpcParser:
             return unscheduled(call, self.type)
         message = first_message(call)
         is_generate = call.path.endswith(GENERATE)
-        kind = GenerateRequest if is_generate else EmbedRequest
-        if (field := crowded_field(message, kind.DESCRIPTOR)) is not None:
-            raise Refused(413, f"{field} has more parts than {MAX_PARTS}, which are too many to read")
-        asked = read_generate(message) if is_generate else read_embed(message)
-        if asked is None and len(message) > _MAX_SURE_BYTES:  # there may be no memory for it
+        if (field := crowded(message, is_generate=is_generate)) is not None:
+            raise Refused(
+                413, f"{field} has more parts than {MAX_PARTS}, which are too many to read"
+            )
+        parsed = read_generate(message) if is_generate else read_embed(message)
+        if parsed is None and len(message) > _MAX_SURE_BYTES:  # there may be no memory for it
             raise Refused(413, "invalid gRPC payload: the message is too large to be read")
-        if asked is None:
+        if parsed is None:
             what = "a GenerateRequest with tokenized or text"
             raise malformed(
                 f"invalid gRPC payload: expected {what if is_generate else 'an EmbedRequest with tokenized'}"
@@ -51,12 +51,12 @@ class VllmGrpcParser:
             call.to_request(self.type),
             model=adapter,
             has_adapter=bool(adapter),
-            prompts=(Prompt(asked.text, asked.token_ids, num_left_out=asked.num_left_out),),
+            prompts=(Prompt(parsed.text, parsed.token_ids, num_left_out=parsed.num_left_out),),
             # Placeholders look alike whatever stands there, so what does is part of the identity.
-            cache_salt="".join(asked.media),
-            num_media=len(asked.media),
-            is_streaming=asked.is_streaming,
-            max_tokens=asked.max_tokens,
+            cache_salt="".join(parsed.media),
+            num_media=len(parsed.media),
+            is_streaming=parsed.is_streaming,
+            max_tokens=parsed.max_tokens,
         )
 
     def rename(self, call: Call, model: str) -> bytes:
