@@ -85,6 +85,8 @@ def test_what_vllm_does_by_itself_is_never_refused(flag: VllmFlag):
         ("quantization", "awq"),
         ("max-model-len", "auto"),
         ("load-format", "safetensors"),
+        ("headless", False),
+        ("kv-transfer-config", None),
     ],
 )
 def test_values_that_change_nothing_are_taken_without_a_word(name: str, value: object):
