@@ -68,5 +68,5 @@ def _values(flag: VllmFlag) -> str:
         return ", ".join(f"`{a}` is `{b}`" if b else f"`{a}` is left out" for a, b in pairs)
     if "*" in flag.detail:
         return "any"
-    values = dict.fromkeys((flag.default, *flag.detail))
-    return ", ".join(f"`{value}`" for value in values if value)
+    values = {value.lower(): value for value in (flag.default, *flag.detail) if value}
+    return ", ".join(f"`{value}`" for value in values.values())

@@ -119,6 +119,7 @@ def test_a_key_is_asked_for_and_taken():
         without = weft("complete", "hello", "--address", server.address)
         with_key = weft("complete", "hello", "--address", server.address, WEFT_API_KEY="secret")
     assert (without.returncode, without.stdout) == (1, "")
+    assert without.stderr == "error: the server needs a key: --api-key KEY or WEFT_API_KEY\n"
     assert with_key.stdout == "hello\n"
 
 

@@ -179,6 +179,12 @@ def test_a_missing_file_is_refused(capsys):
         (["serve", "--api-key", " "], "--api-key must not be empty"),
         (["serve", "/no/such/directory", "--port", "0", "--grpc-port", "0"], "/no/such/directory"),
         (["sreve"], "sreve"),
+        (["complete", "a", "b"], 'unexpected argument "b"; several words go in quotes'),
+        (
+            ["complete", "a", "--address", "http://x:1"],
+            "--address must be HOST:PORT of the server's gRPC",
+        ),
+        (["serve", "model.gguf", "--port", "0", "--grpc-port", "0"], "GGUF files are not read"),
     ],
 )
 def test_a_bad_command_line_ends_in_one_line_and_status_2(capsys, argv: list[str], words: str):

@@ -85,6 +85,8 @@ def test_what_vllm_does_by_itself_is_never_refused(flag: VllmFlag):
         ("quantization", "awq"),
         ("max-model-len", "auto"),
         ("load-format", "safetensors"),
+        ("headless", False),
+        ("kv-transfer-config", None),
     ],
 )
 def test_values_that_change_nothing_are_taken_without_a_word(name: str, value: object):
@@ -117,7 +119,6 @@ def test_what_cannot_be_followed_is_refused_with_a_remedy(name: str, value: obje
     [
         ("gpu-memory-utilization", "0.8", "memory_share", "0.8"),
         ("kv_cache_memory_bytes", 1 << 30, "kv_cache_bytes", 1 << 30),
-        ("log-level", "CRITICAL", "log_level", "error"),
         ("uvicorn-log-level", "trace", "log_level", "debug"),
     ],
 )
@@ -131,6 +132,8 @@ def test_a_twin_is_followed_and_noted(name: str, value: object, ours: str, expec
 
 def test_values_have_the_names_they_have_here():
     """half is float16, and origins may be a JSON list."""
+    assert taken("log-level", "CRITICAL") == Setting("log_level", "error")
+    assert taken("log-level", "debug") == Setting("log_level", "debug")
     assert taken("dtype", "half") == Setting("dtype", "float16")
     assert taken("allowed-origins", '["https://a.b"]') == Setting(
         "allowed_origins", ["https://a.b"]

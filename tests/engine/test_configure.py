@@ -286,3 +286,9 @@ def test_what_computes_is_decided():
     assert left_open is not None
     assert left_open.compute in {"native", "reference"}
     assert left_open.num_threads >= 1
+
+
+def test_sizes_are_suggested_as_people_write_them():
+    """In MiB, rounded up to where the pool holds what it must."""
+    with pytest.raises(ConfigError, match=r"try .*--kv-cache-bytes \d+MiB"):
+        resolved(kv_cache_bytes=1 << 20)

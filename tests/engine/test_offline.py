@@ -1,10 +1,13 @@
 """`weft.LLM`: conversations, many prompts at once, and the bar beside them."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 import weft
+from tests.busy import PATIENCE_S
 from tests.model.checkpoints import write_checkpoint
 from weft.core.errors import BadRequest, ConfigError, Unsupported
 from weft.core.types import SamplingParams
@@ -81,18 +84,18 @@ def test_the_bar_is_for_terminals(capsys):
 
 def test_arguments_of_vllm_are_followed():
     """By the table that the command line has: what changes nothing is taken, a twin followed."""
-    with weft.LLM(
-        SMALL,
-        tensor_parallel_size=1,
-        trust_remote_code=True,
-        enforce_eager=True,
-        gpu_memory_utilization=0.5,
-        max_num_seqs=2,
-        dtype="half",
-        swap_space=4,
-        disable_log_stats=True,
-        quantization=None,
-    ) as llm:
+    of_vllm = {
+        "tensor_parallel_size": 1,
+        "trust_remote_code": True,
+        "enforce_eager": True,
+        "gpu_memory_utilization": 0.5,
+        "max_num_seqs": 2,
+        "dtype": "half",
+        "swap_space": 4,
+        "disable_log_stats": True,
+        "quantization": None,
+    }
+    with weft.LLM(SMALL, **of_vllm) as llm:
         assert len(llm.generate("a", GREEDY, use_tqdm=False)) == 1
 
 
@@ -116,3 +119,18 @@ def test_defaults_of_sampling_may_be_given():
     with weft.LLM(override_generation_config={"temperature": 0.5}) as llm:
         params = llm.get_default_sampling_params()
     assert (params.temperature, params.top_k) == (0.5, 20)
+
+
+def test_a_script_need_not_close_its_engine():
+    """It ends in silence, and by itself."""
+    script = (
+        f"import weft\nllm = weft.LLM({SMALL!r})\nprint(len(llm.generate('a', use_tqdm=False)))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert (ended.stdout, ended.stderr) == ("1\n", "")

@@ -83,6 +83,8 @@ def _model(ready: Ready) -> str:
 
 def _memory(ready: Ready) -> str:
     cache = ready.config.cache_config
+    if cache.block_bytes == 0:
+        return f"weights {format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
     return (
         f"KV pool {format_bytes(cache.num_blocks * cache.block_bytes)} = {cache.num_blocks:,} "
         f"blocks of {cache.block_size} = {cache.max_total_tokens:,} tokens, weights "

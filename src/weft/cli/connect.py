@@ -11,7 +11,7 @@ import msgspec
 
 from weft.cli.options import ConnectOptions, SampleOptions
 from weft.core.client import EngineClient
-from weft.core.errors import ConfigError
+from weft.core.errors import ConfigError, Unauthenticated
 from weft.core.types import OutputKind, PromptType, SamplingParams
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Credentials
@@ -27,11 +27,19 @@ async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
     """A client of the server at `options.address`."""
     if not options.connect_timeout > 0:
         raise ConfigError(f"--connect-timeout must be above 0, not {options.connect_timeout}")
-    client = await RpcClient.connect(
-        options.address,
-        credentials=Credentials(api_key=options.api_key, tls_ca=options.grpc_tls_ca),
-        timeout_s=options.connect_timeout,
-    )
+    if "://" in options.address:
+        raise ConfigError(
+            f"--address must be HOST:PORT of the server's gRPC port (50051 by default), not {options.address}"
+        )
+    try:
+        client = await RpcClient.connect(
+            options.address,
+            credentials=Credentials(api_key=options.api_key, tls_ca=options.grpc_tls_ca),
+            timeout_s=options.connect_timeout,
+        )
+    except Unauthenticated as error:
+        which = "a key" if options.api_key is None else "another key"
+        raise Unauthenticated(f"the server needs {which}: --api-key KEY or WEFT_API_KEY") from error
     try:
         yield client
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 from cyclopts.config import Env
 
 from weft import __version__
@@ -72,6 +72,9 @@ def run(given: Sequence[str]) -> int:
 
 def _describe(error: CycloptsError) -> str:
     """The parser's sentence on one line, with the file that a bad value came from."""
+    if isinstance(error, UnusedCliTokensError):
+        extra = " ".join(error.unused_tokens or ())
+        return f'unexpected argument "{extra}"; several words go in quotes: "..."'
     text = " ".join(str(error).split())
     source = getattr(getattr(error, "token", None), "source", "")
     return f"{source}: {text}" if source.startswith("--config") and source not in text else text

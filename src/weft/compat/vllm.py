@@ -114,6 +114,8 @@ def translate(flag: VllmFlag, value: Any, shown: str) -> Setting | None:
             _check_neutral(flag, value, shown)
             return None
         case Use.REFUSED:
+            if _is_same(_text(value), flag.default):  # written out, and switched off
+                return None
             raise _refusal(flag, shown)
 
 

@@ -222,8 +222,15 @@ def _flags(demand: _Demand, max_model_len: int, num_blocks: int) -> str:
 
 def _pool_flag(demand: _Demand, num_blocks: int) -> str:
     if demand.is_sized_in_bytes:
-        return f"--kv-cache-bytes {num_blocks * demand.block_bytes}"
+        return f"--kv-cache-bytes {_size(demand, num_blocks)}"
     return f"--num-gpu-blocks-override {num_blocks}"
+
+
+def _size(demand: _Demand, num_blocks: int) -> str:
+    """That many blocks in MiB, or in bytes where there is no room to round up."""
+    num_bytes = num_blocks * demand.block_bytes
+    mebibytes = -(-num_bytes // (1 << 20))
+    return f"{mebibytes}MiB" if mebibytes << 20 <= demand.limit_bytes else str(num_bytes)
 
 
 def _max_model_len(options: EngineOptions, card: ModelCard) -> int:

@@ -1,6 +1,7 @@
 """`LLM`: an engine inside a Python program, without servers and without `async`."""
 
 import asyncio
+import atexit
 import itertools
 import logging
 import threading
@@ -78,6 +79,8 @@ class LLM:
         except BaseException:
             self._end_loop()
             raise
+        # A script that ends without `close` would tear the core down under its own threads.
+        atexit.register(self.close)
 
     def generate(
         self,
@@ -176,6 +179,7 @@ class LLM:
         """Stop the engine; idempotent."""
         if self._loop.is_closed():
             return
+        atexit.unregister(self.close)
         self._client.shutdown()
         self._wait(self._client.wait_closed())
         self._end_loop()

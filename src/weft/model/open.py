@@ -60,6 +60,10 @@ def find_model(
         raise ConfigError(f"runner is {shown(runner)}; it must be one of {', '.join(RUNNERS)}")
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {shown(dtype)}; it must be one of auto, {', '.join(DTYPES)}")
+    if name.endswith(".gguf"):
+        raise ConfigError(
+            f"{name}: GGUF files are not read; give a directory with safetensors, or a Hub id (owner/name)"
+        )
     overrides = _with_local_tokenizer(overrides)
     if name.startswith(_EMBEDDED):
         _refuse_revision(name, revision)
