@@ -14,7 +14,7 @@ from weft.core.terminal import say
 
 _PR_SET_PDEATHSIG: Final = 1
 _MAX_LINE: Final = 2**16
-_KEPT_LINES: Final = 20
+_MAX_LOG_LINES: Final = 20
 
 
 class ChildFailed(WeftError):
@@ -27,7 +27,7 @@ class Child:
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
         self.process = process
-        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._last_lines: deque[str] = deque(maxlen=_MAX_LOG_LINES)
         self._relay = asyncio.create_task(self._relay_errors(), name=f"weft-up-{name}")
         self._sink: asyncio.Task[None] | None = None
 

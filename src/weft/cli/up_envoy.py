@@ -24,7 +24,7 @@ _STRIPPED_NAMES: Final = (
     "x-kv-cache-source-host-port",
     "x-llm-d-request-dropped-reason",
 )
-_STRANGE_HOST: Final = f"this Host is not allowed: {HOST_ADVICE}"
+_UNKNOWN_HOST: Final = f"this Host is not allowed: {HOST_ADVICE}"
 _NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)"
 
 
@@ -99,7 +99,7 @@ def _strangers(pattern: str) -> dict[str, Any]:
         "string_match": {"safe_regex": {"regex": pattern}},
         "invert_match": True,
     }
-    return {"match": {"prefix": "/", "headers": [other_host]}, **_refusal(403, _STRANGE_HOST)}
+    return {"match": {"prefix": "/", "headers": [other_host]}, **_refusal(403, _UNKNOWN_HOST)}
 
 
 def _refusal(status: int, body: str) -> dict[str, Any]:

@@ -389,7 +389,7 @@ def _settings(options: PickerOptions) -> DirectorSettings:
         max_load_age_s=options.max_load_age_s,
         ticket_ttl_s=options.ticket_ttl_s,
         unseen_ttl_s=options.unseen_ttl_s,
-        num_kept_decisions=options.num_kept_decisions,
+        num_recorded_decisions=options.num_recorded_decisions,
         ignores_subset=options.disable_endpoint_subset_filter,
         tracks_responses=options.track_responses,
         emits_scores=options.emit_endpoint_scores,

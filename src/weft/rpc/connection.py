@@ -23,7 +23,7 @@ _CHANNEL_ARGS = client_args(max_message_bytes=_MAX_MESSAGE_BYTES)
 _CALL_TIMEOUT_S = 30.0
 _HEALTH_TIMEOUT_S = 5.0
 # What asking a server for its health ends with when nothing works there any more.
-_GONE = (
+_UNAVAILABLE = (
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNAVAILABLE,
@@ -144,7 +144,7 @@ class Connection:
                 metadata=self._metadata[method.name],
             )
         except grpc.aio.AioRpcError as error:
-            return error.code() not in _GONE
+            return error.code() not in _UNAVAILABLE
         return bool(answer.healthy)
 
 

@@ -356,7 +356,7 @@ def test_refusals_are_explained_too():
 
 def test_ring_keeps_the_last_decisions():
     """Bounded, newest first, by request id."""
-    made = bench(DEFAULT, pool_of(1), num_kept_decisions=2)
+    made = bench(DEFAULT, pool_of(1), num_recorded_decisions=2)
     for name in ("a", "b", "c", "b"):
         made.pick(request(1, request_id=name))
     ring = made.director.decisions

@@ -54,7 +54,7 @@ class GrammarChecker:
         if text is not None:
             return text
         # wrap_future keeps a cancelled caller from waiting; the child ends by its own clock.
-        answer = await asyncio.wrap_future(self._threads.submit(self._ask, line))
+        answer = await asyncio.wrap_future(self._threads.submit(self._request, line))
         if answer is None:
             raise BadRequest(
                 kind_of(params),
@@ -74,7 +74,7 @@ class GrammarChecker:
         for worker in idle:
             worker.stop()
 
-    def _ask(self, line: str) -> dict[str, str] | None:
+    def _request(self, line: str) -> dict[str, str] | None:
         with self._lock:
             if self._is_closed:
                 raise Unavailable("the server is shutting down")
@@ -83,10 +83,10 @@ class GrammarChecker:
             worker = Worker("weft.engine.constraints.check_worker", self._setup_line())
         answer = worker.call(line)
         with self._lock:
-            is_kept = answer is not None and not self._is_closed
-            if is_kept:
+            is_reusable = answer is not None and not self._is_closed
+            if is_reusable:
                 self._idle.append(worker)
-        if not is_kept:
+        if not is_reusable:
             worker.stop()
         return answer
 

@@ -92,7 +92,7 @@ class PickerOptions:
     ] = False
     ticket_ttl_s: float = 3600.0  # a tracked request whose end never came is forgotten after this
     unseen_ttl_s: float = 10.0  # a pick counts as load this long where the server tells nothing
-    num_kept_decisions: int = 1000
+    num_recorded_decisions: int = 1000
 
     @property
     def max_load_age_s(self) -> float:
@@ -110,5 +110,5 @@ class PickerOptions:
             key = getattr(self, name)
             if key is not None and not key.strip():
                 raise ConfigError(f"--{name.replace('_', '-')} must not be empty")
-        if not 0 <= self.num_kept_decisions <= 1_000_000:
-            raise ConfigError("num_kept_decisions must be from 0 to 1000000")
+        if not 0 <= self.num_recorded_decisions <= 1_000_000:
+            raise ConfigError("num_recorded_decisions must be from 0 to 1000000")

@@ -65,7 +65,7 @@ class DirectorSettings:
     max_load_age_s: float = 3.0
     ticket_ttl_s: float = 3600.0
     unseen_ttl_s: float = 10.0
-    num_kept_decisions: int = 1000
+    num_recorded_decisions: int = 1000
     ignores_subset: bool = False
     tracks_responses: bool = False
     emits_scores: bool = False
@@ -83,7 +83,7 @@ class Director:
         self._settings = settings
         self._clock = clock
         self.objects = Objects()
-        self.decisions = DecisionRing(settings.num_kept_decisions)
+        self.decisions = DecisionRing(settings.num_recorded_decisions)
         self._tickets = OpenTickets(settings.ticket_ttl_s)
         self._follows = settings.tracks_responses or bool(parts.followers)
         self._telemetry = RequestMetrics(parts.metrics, follows=self._follows)

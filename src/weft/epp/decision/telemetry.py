@@ -12,7 +12,7 @@ from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Refused
 
 _Labels = tuple[str, str, str, str]
-_MAX_KEPT_SERIES = MAX_REQUEST_SERIES
+_MAX_SERIES = MAX_REQUEST_SERIES
 
 
 class _Series:
@@ -60,7 +60,7 @@ class RequestMetrics:
     def _of(self, labels: _Labels) -> _Series:
         found = self._series.get(labels)
         if found is None:
-            if len(self._series) >= _MAX_KEPT_SERIES:
+            if len(self._series) >= _MAX_SERIES:
                 self._series.clear()
             found = self._series[labels] = _Series(self._metrics, labels)
         return found
@@ -68,7 +68,7 @@ class RequestMetrics:
     def _response(self, labels: _Labels) -> _ResponseSeries:
         found = self._responses.get(labels)
         if found is None:
-            if len(self._responses) >= _MAX_KEPT_SERIES:
+            if len(self._responses) >= _MAX_SERIES:
                 self._responses.clear()
             found = self._responses[labels] = _ResponseSeries(self._metrics, labels)
         return found
@@ -113,7 +113,7 @@ class RequestMetrics:
     def _attempt(self, model: str, target: Endpoint) -> Counter:
         found = self._attempts.get((model, target))
         if found is None:
-            if len(self._attempts) >= _MAX_KEPT_SERIES:
+            if len(self._attempts) >= _MAX_SERIES:
                 self._attempts.clear()
             spec = target.spec
             found = self._metrics.scheduler_attempts.labels(

@@ -22,7 +22,7 @@ class PickerHealth:
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
         self._is_draining = False
-        self._told = Health((LIVENESS, READINESS, *_OWN))
+        self._reported = Health((LIVENESS, READINESS, *_OWN))
 
     @property
     def is_ready(self) -> bool:
@@ -31,20 +31,20 @@ class PickerHealth:
 
     def handler(self) -> "GenericRpcHandler[Any, Any]":
         """The service's calls; several servers may answer them."""
-        return self._told.handler()
+        return self._reported.handler()
 
     def start(self) -> None:
         """The first state of every name."""
-        self._told.set_serving(True, (LIVENESS, *_OWN))
+        self._reported.set_serving(True, (LIVENESS, *_OWN))
         self.refresh()
 
     def refresh(self) -> None:
         """Follow the director."""
-        if self.is_ready is not self._told.is_serving(READINESS):
-            self._told.set_serving(self.is_ready, (READINESS,))
+        if self.is_ready is not self._reported.is_serving(READINESS):
+            self._reported.set_serving(self.is_ready, (READINESS,))
 
     def drain(self) -> None:
         """No more work, please; what is open goes on."""
         self._is_draining = True
-        self._told.set_serving(False, _OWN)
+        self._reported.set_serving(False, _OWN)
         self.refresh()
