@@ -50,6 +50,8 @@ class QueueMailbox:
 class LocalClient(FrontClient):
     """Made by `start`, inside a running event loop."""
 
+    _thread: threading.Thread  # the engine's, once it is started
+
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
     ) -> None:
@@ -80,10 +82,10 @@ class LocalClient(FrontClient):
     ) -> "LocalClient":
         """Start the engine on a runner that is loaded already."""
         client = cls(config, tokenizer, metrics)
-        thread = threading.Thread(
+        client._thread = threading.Thread(
             target=client._run, args=(runner, pooler), name="weft-engine", daemon=True
         )
-        thread.start()
+        client._thread.start()
         await client._ready
         return client
 
@@ -92,6 +94,7 @@ class LocalClient(FrontClient):
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
+        self._thread.join()  # it holds the model until its last frame is gone
 
     def _send(self, command: Command) -> None:
         self._mailbox.post(command)
