@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
 def run(argv: list[str], server: Server) -> str:
     result = subprocess.run(
         argv, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        env=clean_environment(WEFT_ADDRESS=server.address),
+        env=clean_environment(WEFT_ADDRESS=server.address, WEFT_BASE_URL=server.http),
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return result.stdout

@@ -14,6 +14,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tools.picker_reference import NOTE, picker_metrics, plugins
 from tools.vllm_reference import vllm_flags_page
+from weft.cli.bench import (
+    BenchServeOptions,
+    CompareBenchOptions,
+    LatencyBenchOptions,
+    SweepBenchOptions,
+    ThroughputBenchOptions,
+)
 from weft.cli.epp_options import EppOptions, UpOptions
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.client import UNSUPPORTED
@@ -41,6 +48,11 @@ COMMANDS = {
     "weft serve [MODEL]": (ServeOptions,),
     "weft complete [PROMPT]": (ConnectOptions, SampleOptions),
     "weft chat [MESSAGE]": (ChatOptions, ConnectOptions, SampleOptions),
+    "weft bench serve": (BenchServeOptions,),
+    "weft bench throughput": (ThroughputBenchOptions,),
+    "weft bench latency": (LatencyBenchOptions,),
+    "weft bench sweep serve": (SweepBenchOptions,),
+    "weft bench compare A.json B.json": (CompareBenchOptions,),
     "weft epp": (EppOptions,),
     "weft up [MODEL]": (UpOptions,),
 }

@@ -16,6 +16,7 @@ GROUPS = {
     name: Group(name, sort_key=position)
     for position, name in enumerate(
         (
+            *("Target", "Prompts", "Traffic", "Result"),  # of `weft bench`
             *("Workers", "Configuration", "Pool"),
             *("Model", "Memory", "Scheduling", "API", "Server", "Remote engines"),
             *("Chat", "Connection", "Sampling", "Not offered"),
@@ -95,5 +96,5 @@ def _annotated(field: Declared, flag: Flag) -> Any:
     elif flag.is_duration:
         settings = {"metavar": "DURATION", "converter": duration_converter}
     elif get_origin(only) in (list, tuple) or not flag.negatable:
-        settings = {"negative": ()}
+        settings = {"negative": (), "consume_multiple": flag.takes_several}
     return Annotated[kind, Parameter(group=GROUPS[flag.group], help=flag.help, **settings)]

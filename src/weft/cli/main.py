@@ -47,6 +47,7 @@ def make_app() -> App:
     )
     app.command("weft.cli.complete:complete", name="complete", help="Continue a text.")
     app.command("weft.cli.chat:chat", name="chat", help="Talk with the served model.")
+    app.command("weft.cli.bench:app", name="bench", help="Measure a server under load.")
     app.command("weft.cli.epp:app", name="epp", help="Pick endpoints for Envoy (ext_proc).")
     app.command("weft.cli.up:up", name="up", help="Start workers, a picker and Envoy here.")
     return app

@@ -28,7 +28,8 @@ class Flag:
 
     `group` is the heading it stands under. A number that `is_size` may be written 32k or 4GiB, one
     that `is_duration` 300ms or 1m30s; what `is_json` is a text of it there. `name` and `default` are the
-    flag's where they are not the field's; what is not `negatable` has no flag that begins with "no".
+    flag's where they are not the field's; what is not `negatable` has no flag that begins with "no". What
+    may be repeated may also follow once, if it `takes_several`.
     """
 
     help: str
@@ -40,6 +41,7 @@ class Flag:
     name: str | None = None
     default: Any = None
     negatable: bool = True
+    takes_several: bool = False
 
 
 @dataclass(frozen=True, slots=True)

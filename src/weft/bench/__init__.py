@@ -1,0 +1,1 @@
+"""Loads for servers and engines, and the figures of what came back: `weft bench`."""

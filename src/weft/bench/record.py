@@ -1,0 +1,88 @@
+"""What is measured of one request, and who sends it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Protocol, TypeAlias
+
+# Token ids, a text, or the messages of a conversation.
+Content: TypeAlias = list[int] | str | tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request to send, and the tokens that its answer is to have."""
+
+    content: Content
+    output_len: int
+
+
+class State(Enum):
+    """How a request ended. A cancelled one counts neither as completed nor as failed."""
+
+    CANCELLED = auto()
+    COMPLETED = auto()
+    FAILED = auto()
+
+
+@dataclass(slots=True)
+class Record:
+    """One request; times are of `time.perf_counter`, spans are seconds.
+
+    `gaps_s` are the times between two messages with tokens, and `latency_s` ends with the last of
+    them: what follows it, such as the usage, is not waited for. Tokens are those that the server
+    counted, or the ids themselves where they are on the wire.
+    """
+
+    arrived_at: float
+    started_at: float = 0.0
+    ttft_s: float = 0.0
+    gaps_s: list[float] = field(default_factory=list)
+    latency_s: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    text: str = ""
+    state: State = State.CANCELLED
+    error: str = ""
+    _last_at: float = 0.0
+
+    def start(self) -> None:
+        """The request leaves now."""
+        self.started_at = self._last_at = time.perf_counter()
+
+    def take(self) -> None:
+        """A message with tokens came now."""
+        now = time.perf_counter()
+        if self.latency_s == 0.0:
+            self.ttft_s = now - self.started_at
+        else:
+            self.gaps_s.append(now - self._last_at)
+        self._last_at = now
+        self.latency_s = now - self.started_at
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a message with tokens came."""
+        return self.latency_s > 0.0
+
+    @property
+    def queue_s(self) -> float:
+        """Time that it waited here for its turn, under a limit on concurrency."""
+        return self.started_at - self.arrived_at
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(E2EL - TTFT) / (output tokens - 1); None for an answer of one token."""
+        if self.output_tokens < 2:
+            return None
+        return (self.latency_s - self.ttft_s) / (self.output_tokens - 1)
+
+
+class Target(Protocol):
+    """A server or an engine under load."""
+
+    model: str
+
+    async def send(self, prompt: Prompt, record: Record) -> None:
+        """Fill `record` until the answer is over; a `WeftError` says what went wrong."""

@@ -1,0 +1,115 @@
+"""`weft bench serve`: a load on a server, and its figures."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.bench.arrivals import arrival_times, check_traffic
+from weft.bench.datasets import check_prompts, make_prompts
+from weft.bench.drive import Bounds, Run, drive
+from weft.bench.options import PromptOptions, ReportOptions, TargetOptions, TrafficOptions
+from weft.bench.page import run_page, write_page
+from weft.bench.record import State
+from weft.bench.result import check_report, details, result_path, to_document, write_document
+from weft.bench.table import lines
+from weft.bench.targets import open_target
+from weft.core.terminal import say
+from weft.engine.progress import progress_bar
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All that is said of one load."""
+
+    target: TargetOptions
+    prompts: PromptOptions
+    traffic: TrafficOptions
+    report: ReportOptions
+
+    def check(self) -> None:
+        """Raise `ConfigError` for what cannot be, before anything is sent."""
+        check_prompts(self.prompts)
+        check_traffic(self.traffic)
+        check_report(self.report)
+
+
+async def serve(load: Load) -> int:
+    """Measure, print and save; the result is the exit status."""
+    load.check()
+    run, model, is_interrupted = await _measure(load)
+    document = to_document(run, model, load.target, load.prompts, load.traffic, load.report)
+    say("\n".join(lines(document)))
+    _save(load.report, document, run)
+    return exit_status(run, is_interrupted=is_interrupted)
+
+
+@contextmanager
+def stopping() -> Iterator[asyncio.Event]:
+    """Set by the first Ctrl-C, or SIGTERM; a second one ends the process."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def end() -> None:
+        stop.set()
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+    for number in numbers:
+        loop.add_signal_handler(number, end)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def exit_status(run: Run, *, is_interrupted: bool) -> int:
+    """Say what went wrong; not 0 if nothing was completed, or somebody interrupted."""
+    failed = run.in_state(State.FAILED)
+    num_cancelled = len(run.in_state(State.CANCELLED)) + run.num_unsent
+    if failed:
+        say(f"{len(failed)} requests failed; the first: {failed[0].error}", file=sys.stderr)
+    if run.is_cut_short:
+        say(f"cut short: {num_cancelled} requests are not in the figures", file=sys.stderr)
+    if is_interrupted:
+        return EXIT_INTERRUPTED
+    return 0 if run.in_state(State.COMPLETED) else EXIT_FAILED
+
+
+async def _measure(load: Load) -> tuple[Run, str, bool]:
+    """The run, the model's name, and whether somebody interrupted."""
+    rng = np.random.default_rng(load.prompts.seed)
+    ignore_eos = load.target.ignore_eos or load.prompts.dataset_name == "random"
+    traffic = load.traffic
+    async with open_target(load.target, ignore_eos=ignore_eos) as opened:
+        prompts = make_prompts(load.prompts, opened.maker, rng)
+        at_s = arrival_times(traffic, len(prompts), rng).tolist()
+        warming = [prompts[0]] * traffic.num_warmups
+        with (
+            stopping() as stop,
+            progress_bar(len(prompts), is_wanted=not traffic.disable_tqdm) as advance,
+        ):
+            bounds = Bounds(stop, traffic.time_limit, traffic.max_concurrency)
+            await drive(opened.target, warming, [0.0] * len(warming), bounds)
+            run = await drive(opened.target, prompts, at_s, bounds, advance)
+    return run, opened.target.model, stop.is_set()
+
+
+def _save(report: ReportOptions, document: dict[str, object], run: Run) -> None:
+    if report.html is not None:
+        write_page(report.html, run_page(document, run))
+        say(f"page: {report.html}")
+    if report.save_result or report.append_result:
+        path = result_path(document, report)
+        saved = {**document, **details(run)} if report.save_detailed else document
+        write_document(path, saved, is_appended=report.append_result)
+        say(f"result: {path}")

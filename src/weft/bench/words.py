@@ -1,0 +1,109 @@
+"""Prompts of a given number of tokens: as ids, as text by a tokenizer, or as words where there is none."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from weft.bench.record import Content
+from weft.text.tokenizer import Tokenizer
+
+# Common words of one syllable or two, most of them one token to most tokenizers.
+_WORDS = (
+    "time year way day man world life hand part child eye place work week case point home water room "
+    "mother area money story fact month lot right study book job word side kind head house friend "
+    "father power hour game line end law car city name team minute idea body back face level office "
+    "door health person art war history party result change morning reason research girl guy moment "
+    "air teacher force table music river field stone green light paper summer winter north south "
+    "engine window garden letter bridge market silver yellow circle"
+).split()
+_MAX_TRIES = 10
+
+
+class Maker(Protocol):
+    """Makes prompts, and counts their tokens where it can."""
+
+    def make(self, num_tokens: int, rng: np.random.Generator) -> Content:
+        """Something random of about so many tokens."""
+
+    def count(self, text: str) -> int | None:
+        """Tokens of a text; None without a tokenizer."""
+
+
+class IdMaker:
+    """Ids, of exactly the length: for gRPC and for an engine of this process."""
+
+    def __init__(self, vocab_size: int, tokenizer: Tokenizer | None) -> None:
+        special = frozenset() if tokenizer is None else tokenizer.special_ids
+        self._ids = np.array([i for i in range(vocab_size) if i not in special], dtype=np.int64)
+        self._tokenizer = tokenizer
+
+    def make(self, num_tokens: int, rng: np.random.Generator) -> list[int]:
+        chosen: list[int] = rng.choice(self._ids, num_tokens).tolist()
+        return chosen
+
+    def count(self, text: str) -> int | None:
+        return None if self._tokenizer is None else len(self._tokenizer.encode(text))
+
+
+class TextMaker:
+    """Text that the tokenizer reads as so many tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids = IdMaker(tokenizer.vocab_size, tokenizer)
+
+    def make(self, num_tokens: int, rng: np.random.Generator) -> str:
+        """Ids are drawn and written as text, which reads as other ids: cut or filled until it fits."""
+        ids = self._ids.make(num_tokens, rng)
+        for _ in range(_MAX_TRIES):
+            text = self._tokenizer.decode(ids)
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            if len(ids) == num_tokens:
+                return text
+            ids = [*ids[:num_tokens], *self._ids.make(max(num_tokens - len(ids), 0), rng)]
+        return self._tokenizer.decode(ids)
+
+    def count(self, text: str) -> int | None:
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+class WordMaker:
+    """Words, as many as the server has been seen to take for so many tokens.
+
+    The length is near, not exact: what is reported is what the server counted.
+    """
+
+    def __init__(self, tokens_per_word: float) -> None:
+        self._tokens_per_word = tokens_per_word
+
+    def make(self, num_tokens: int, rng: np.random.Generator) -> str:
+        return words(max(round(num_tokens / self._tokens_per_word), min(num_tokens, 1)), rng)
+
+    def count(self, text: str) -> int | None:
+        del text
+        return None
+
+
+def words(num_words: int, rng: np.random.Generator) -> str:
+    """So many words of a small vocabulary."""
+    return " ".join(rng.choice(_WORDS, num_words).tolist())
+
+
+def join(first: Content, second: Content) -> Content:
+    """One prompt of two that one maker made."""
+    if isinstance(first, list) and isinstance(second, list):
+        return [*first, *second]
+    assert isinstance(first, str)
+    assert isinstance(second, str)
+    return f"{first} {second}" if first and second else first or second
+
+
+def lengths(
+    length: int, range_ratio: float, num: int, rng: np.random.Generator, *, least: int
+) -> Sequence[int]:
+    """Whole numbers, evenly from `length` * (1 - ratio) to `length` * (1 + ratio)."""
+    low = max(int(np.floor(length * (1 - range_ratio))), least)
+    high = max(int(np.ceil(length * (1 + range_ratio))), low)
+    drawn: list[int] = rng.integers(low, high, size=num, endpoint=True).tolist()
+    return drawn

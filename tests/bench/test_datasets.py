@@ -1,0 +1,167 @@
+"""What is sent: weft.bench.datasets and words."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from weft.bench.datasets import check_prompts, make_prompts
+from weft.bench.options import PromptOptions
+from weft.bench.targets import read_tokenizer
+from weft.bench.words import IdMaker, TextMaker, WordMaker
+from weft.core.errors import ConfigError
+
+IDS = IdMaker(512, None)
+WORDS = WordMaker(2.0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return read_tokenizer("embedded:tiny")
+
+
+def made(maker=IDS, seed=0, **options):
+    given = PromptOptions(**options)
+    check_prompts(given)
+    return make_prompts(given, maker, np.random.default_rng(seed))
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_sharegpt(path, turns):
+    rows = [{"conversations": [{"value": text} for text in texts]} for texts in turns]
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_random_prompts_have_the_lengths_that_are_asked_for():
+    """Ids are exact; the general names of lengths win over the dataset's own."""
+    prompts = made(num_prompts=5, random_input_len=9, output_len=3)
+    assert {(len(p.content), p.output_len) for p in prompts} == {(9, 3)}
+
+
+def test_a_range_spreads_the_lengths_evenly():
+    """From (1 - ratio) to (1 + ratio) of the length, both ends among them."""
+    prompts = made(num_prompts=2000, input_len=10, output_len=100, random_range_ratio=0.5)
+    lengths = Counter(len(p.content) for p in prompts)
+    assert (min(lengths), max(lengths)) == (5, 15)
+    assert min(lengths.values()) > 100
+    assert np.mean([p.output_len for p in prompts]) == pytest.approx(100, rel=0.05)
+
+
+def test_a_random_prefix_is_shared_by_all():
+    """It comes before the length, as in vLLM."""
+    prompts = made(num_prompts=4, random_prefix_len=6, input_len=3)
+    assert len({tuple(p.content[:6]) for p in prompts}) == 1
+    assert len({tuple(p.content) for p in prompts}) == 4
+    assert {len(p.content) for p in prompts} == {9}
+
+
+def test_prefixes_are_repeated_evenly():
+    """Every one of the prompts is sent, though prefixes do not divide them."""
+    prompts = made(
+        dataset_name="prefix_repetition",
+        num_prompts=10,
+        prefix_repetition_num_prefixes=3,
+        prefix_repetition_prefix_len=8,
+        prefix_repetition_suffix_len=4,
+    )
+    assert sorted(Counter(tuple(p.content[:8]) for p in prompts).values()) == [3, 3, 4]
+    assert {len(p.content) for p in prompts} == {12}
+
+
+def test_the_seed_decides_what_is_sent():
+    """So that two servers get the same."""
+    assert made(num_prompts=3) == made(num_prompts=3) != made(num_prompts=3, seed=1)
+
+
+def test_text_is_as_long_as_the_tokenizer_says(tokenizer):
+    """Text of random ids is cut and filled until it reads as so many."""
+    prompts = made(TextMaker(tokenizer), num_prompts=5, input_len=40)
+    counts = [len(tokenizer.encode(p.content, add_special_tokens=False)) for p in prompts]
+    assert counts == [40] * 5
+
+
+def test_ids_leave_out_special_tokens(tokenizer):
+    """A prompt with an end of text in it is another kind of prompt."""
+    ids = IdMaker(tokenizer.vocab_size, tokenizer).make(20_000, np.random.default_rng(0))
+    assert tokenizer.special_ids.isdisjoint(ids)
+
+
+def test_without_a_tokenizer_words_stand_for_tokens():
+    """As many as the server was seen to take for the length."""
+    (prompt,) = made(WORDS, num_prompts=1, input_len=40)
+    assert len(prompt.content.split()) == 20
+
+
+def test_conversations_give_their_first_turn_and_the_length_of_the_second(tmp_path, tokenizer):
+    """ShareGPT's format; too short ones are left out, as in vLLM."""
+    question, answer = "What is the capital of France, please?", "It is Paris, on the Seine."
+    path = write_sharegpt(tmp_path / "s.json", [[question, answer], ["Hi", answer], [question]])
+    prompts = made(TextMaker(tokenizer), dataset_name="sharegpt", dataset_path=path, num_prompts=2)
+    length = len(tokenizer.encode(answer, add_special_tokens=False))
+    assert [(p.content, p.output_len) for p in prompts] == [(question, length)] * 2
+
+
+def test_conversations_without_a_tokenizer_need_the_length(tmp_path):
+    """Nothing is guessed."""
+    path = write_sharegpt(tmp_path / "s.json", [["question", "answer"]])
+    options = {"dataset_name": "sharegpt", "dataset_path": path, "num_prompts": 1}
+    with pytest.raises(ConfigError, match="--tokenizer"):
+        made(WORDS, **options)
+    assert made(WORDS, sharegpt_output_len=7, **options)[0].output_len == 7
+
+
+def test_lines_of_json_are_sent_as_they_are(tmp_path):
+    """Texts or messages; the length is the flag's, or the line's own."""
+    messages = [{"role": "user", "content": "b"}]
+    rows = [{"prompt": "a", "output_tokens": 5}, {"prompt": messages, "output_tokens": 6}]
+    path = write_lines(tmp_path / "c.jsonl", rows)
+    options = {"dataset_name": "custom", "dataset_path": path, "num_prompts": 2}
+    own = made(WORDS, custom_output_len=-1, disable_shuffle=True, **options)
+    assert [(p.content, p.output_len) for p in own] == [("a", 5), (tuple(messages), 6)]
+    assert {p.output_len for p in made(WORDS, **options)} == {256}
+
+
+@pytest.mark.parametrize(("no_oversample", "num"), [(False, 5), (True, 2)])
+def test_a_short_file_is_sent_again_unless_it_is_not_to_be(tmp_path, no_oversample, num):
+    """So that --num-prompts holds."""
+    path = write_lines(tmp_path / "c.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    prompts = made(
+        dataset_name="custom", dataset_path=path, num_prompts=5, no_oversample=no_oversample
+    )
+    assert len(prompts) == num
+    assert {p.content for p in prompts} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dataset_name": "custom"}, "--dataset-path"),
+        ({"dataset_path": "x"}, "--dataset-path"),
+        ({"num_prompts": 0}, "--num-prompts"),
+        ({"random_range_ratio": 1.0}, "--random-range-ratio"),
+        ({"input_len": 0}, "--input-len"),
+        ({"random_prefix_len": -1}, "--random-prefix-len"),
+        ({"prefix_repetition_num_prefixes": 0}, "--prefix-repetition-num-prefixes"),
+    ],
+)
+def test_prompts_that_cannot_be_made_are_refused_by_their_flag(options, said):
+    """Before anything is sent."""
+    with pytest.raises(ConfigError, match=said):
+        check_prompts(PromptOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "no prompt"), ("{", "c.jsonl:1"), ('{"prompt": 3}', "c.jsonl:1")]
+)
+def test_a_file_that_cannot_be_read_is_refused_by_its_line(tmp_path, text, said):
+    """The line is the one to mend."""
+    path = tmp_path / "c.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        made(dataset_name="custom", dataset_path=path)
