@@ -20,7 +20,20 @@ EXECUTING_METHODS = {"recv_pyobj", "send_pyobj"}
 EXECUTING_KEYWORDS = {"allow_pickle", "trust_remote_code"}
 GENERATED = "src/weft/pb/"
 # Packages whose names are held to docs/glossary.md; the others follow.
-WORDED = ("cli", "compat", "compute", "core", "engine", "epp", "model", "rpc", "schema", "text", "web", "wire")
+WORDED = (
+    "cli",
+    "compat",
+    "compute",
+    "core",
+    "engine",
+    "epp",
+    "model",
+    "rpc",
+    "schema",
+    "text",
+    "web",
+    "wire",
+)
 LOCAL_PATHS = re.compile(r"(?<![\w.~}/])/(work|root|Users|home/\w+)/\w")
 
 

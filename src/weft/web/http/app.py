@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from weft.core.errors import BadRequest, ConfigError, WeftError
-from weft.web.http.access import Gate
+from weft.core.callers import HostRule, KeyRing, bearer_key, host_refusal
+from weft.core.errors import BadRequest, ConfigError, Unauthenticated, WeftError
 from weft.web.http.body import (
     MAX_VALUES,
     ClientDisconnected,
@@ -43,6 +43,8 @@ _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
 _ANTHROPIC_PREFIX = b"/v1/messages"
 _MAX_QUERY_FIELDS = 100
 _LARGE_BODY = 2**16  # looked through in a tenth of a millisecond
+_KEY_ADVICE: Final = "a key is needed: send the header Authorization: Bearer KEY, or x-api-key: KEY"
+_MAX_HEADER_CHARS: Final = 500
 _json = msgspec.json.Encoder()
 _FINE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4,
                         4.5, 5, 7.5, 10, 30, 60)  # fmt: skip
@@ -163,6 +165,85 @@ class Traffic:
         self._response_bytes.labels(exchange.handler).observe(exchange.num_bytes_out)
         self._fine.observe(elapsed_s)
         self._coarse.labels(exchange.handler, exchange.method).observe(elapsed_s)
+
+
+class Gate:
+    """The keys of one server, and the origins whose pages may read its answers.
+
+    Who may call what is decided by the raw path, before anything of a request is read: default-deny.
+    """
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._api = KeyRing(options.api_keys)
+        self._control = KeyRing(options.control_api_keys)
+        self._origins = frozenset(options.allowed_origins)
+        self._hosts = HostRule(options.host, options.allowed_hosts)
+
+    def let_in(self, exchange: Exchange) -> None:
+        """Refuse a caller without any key or by a strange name, for known and unknown paths alike."""
+        keys = _keys(exchange.headers)
+        is_known = any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))
+        if self._api and not is_known:
+            raise Unauthenticated(_KEY_ADVICE)
+        host = exchange.headers.get("host")
+        if host is not None and not self._hosts.allows(host):
+            raise HttpError(403, host_refusal(host), code="host_not_allowed")
+
+    def check(self, access: Access, exchange: Exchange) -> None:
+        """Refuse a caller whose key is for something else."""
+        keys = _keys(exchange.headers)
+        match access:
+            case Access.OPEN:
+                return
+            case Access.API:
+                if self._api and not any(map(self._api.is_valid, keys)):
+                    raise Unauthenticated(_KEY_ADVICE)
+            case Access.CONTROL:
+                self._check_control(exchange, keys)
+
+    def _check_control(self, exchange: Exchange, keys: list[bytes]) -> None:
+        if not self._control:
+            raise HttpError(403, "control is off: start the server with --control-api-key")
+        if "origin" in exchange.headers:
+            raise HttpError(403, "control is not for web pages")
+        # A page may have its own name point here; keys apart, it gets no further than its name.
+        if not self._hosts.is_own(exchange.headers.get("host", "")):
+            raise HttpError(
+                403, "control takes an address, localhost, --host or --allowed-hosts as Host"
+            )
+        if not any(map(self._control.is_valid, keys)):
+            raise Unauthenticated("a control key is needed: send Authorization: Bearer KEY")
+
+    def cors_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """What lets the page that asks read the answer; nothing for any other."""
+        origin = headers.get("origin")
+        if origin is None or not ({origin, "*"} & self._origins):
+            return {}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-expose-headers": "x-request-id, retry-after, warning",
+            "vary": "Origin",
+        }
+
+    def preflight_headers(self, exchange: Exchange) -> dict[str, str] | None:
+        """The answer to a browser that asks first, which it does without a key; None if it does not."""
+        if exchange.method != "OPTIONS" or not exchange.extra_headers:
+            return None
+        if "access-control-request-method" not in exchange.headers:
+            return None
+        wanted = exchange.headers.get("access-control-request-headers", "")
+        return {
+            "access-control-allow-methods": "GET, HEAD, POST, DELETE",
+            "access-control-allow-headers": wanted[:_MAX_HEADER_CHARS],
+            "access-control-max-age": "600",
+            "content-length": "0",
+        }
+
+
+def _keys(headers: Mapping[str, str]) -> list[bytes]:
+    found = [bearer_key(headers.get("authorization", "").encode("latin-1"))]
+    found.append(headers["x-api-key"].encode("latin-1") if "x-api-key" in headers else None)
+    return [key for key in found if key is not None]
 
 
 class HttpApp:

@@ -74,7 +74,7 @@ async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall
 def resolve_model(served: Served, name: str | None) -> tuple[str, LoRARequest | None]:
     """The name that the answer bears, and the adapter of that name; None is the model served first."""
     if name is None:
-        return served.client.model_config.served_model_name, None
+        return served.client.model_config.served_model_names[0], None
     return name, served.lora_request(name)
 
 
