@@ -106,7 +106,7 @@ def worker() -> Iterator[Worker]:
     """A Weft worker on one thread."""
     argv = (SMALL, f"--served-model-name={MODEL}", "--max-model-len=2048", *POOL)
     with running(*argv, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1") as server:
-        yield Worker.told(server.banner.splitlines())
+        yield Worker.from_banner(server.banner.splitlines())
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import time
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from tests.busy import is_within
+from tests.busy import PATIENCE_S, is_within
 from tests.text.vocabularies import byte_level_library
 from weft.core.errors import BadRequest, ConfigError
 from weft.text.chat import RESERVED_NAMES, ChatTemplate, RenderLimits, normalise_messages
@@ -224,7 +224,9 @@ DOUBLING = """{% set ns = namespace(s='xxxx') %}
 )
 def test_a_template_that_makes_too_much_is_stopped(source):
     """Output is bounded by length, and what leads to it by memory."""
-    limits = RenderLimits(max_chars=100_000, max_memory_bytes=256 * 1024 * 1024)
+    limits = RenderLimits(
+        time_limit_s=PATIENCE_S, max_chars=100_000, max_memory_bytes=256 * 1024 * 1024
+    )
     with (
         ChatTemplate(source, TOKENS, limits=limits) as template,
         pytest.raises(BadRequest, match=r"longer than 100000 characters|too much memory"),

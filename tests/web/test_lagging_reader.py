@@ -102,7 +102,7 @@ async def test_a_lagging_reader_gets_fewer_and_larger_events_with_the_same_conte
         lagging = await begin(port)
         with lagging:
             await until_made(served.client)
-            (connection,) = server._uvicorn.connections
+            (connection,) = server._connections.connections
             num_unsent = connection.transport.get_write_buffer_size()
             events = await read_all(lagging)
     assert 0 < num_unsent <= MAX_UNSENT_BYTES
