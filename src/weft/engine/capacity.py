@@ -1,0 +1,141 @@
+"""`capacity_of`: where a fitted model's memory goes, what it holds, and how fast this machine could be at best.
+
+Nothing of the model is loaded for it: sizes are the backends', rates are measured on the machine alone.
+"""
+
+from dataclasses import dataclass
+
+from weft.compute.native import Roofline
+from weft.core.config import EngineConfig
+from weft.engine.fit import Fitted
+from weft.model.spec import ModelSpec
+
+# Resident before the first request, beside weights and pool (docs/memory.md): front 83 MiB, engine 87 MiB.
+PROCESS_BYTES = (83 + 87) << 20
+# What speeds and counts of sequences are given for, where nothing says how long they are.
+USUAL_TOKENS = 1024
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Upper bounds, in tokens a second: of one answer, of `num_sequences` together, of prompts."""
+
+    one_answer: float
+    num_sequences: int
+    together: float
+    prompts: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Bytes, counts of tokens and of sequences. `step_bytes` are the activations of the largest step.
+
+    `num_full` sequences of the whole context fit the pool, `num_usual` of `usual_tokens`; of either no more
+    run at once than `max_num_seqs`.
+    """
+
+    weight_bytes: int
+    adapter_bytes: int
+    kv_bytes_per_token: int
+    pool_bytes: int
+    step_bytes: int
+    process_bytes: int
+    free_bytes: int
+    num_blocks: int
+    block_size: int
+    max_total_tokens: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_full: int
+    usual_tokens: int
+    num_usual: int
+    speed: Speed | None
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it together."""
+        engine = self.weight_bytes + self.adapter_bytes + self.pool_bytes + self.step_bytes
+        return engine + self.process_bytes
+
+
+def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
+    """What `fitted` takes and holds; speeds where the machine's limits are given."""
+    config, card = fitted.config, fitted.checkpoint.card
+    cache, scheduler, lora = config.cache_config, config.scheduler_config, config.lora_config
+    adapters = 0
+    if lora is not None and card.adapter is not None:
+        adapters = lora.max_loras * card.adapter.of(lora.max_lora_rank)
+    usual = min(USUAL_TOKENS, config.model_config.max_model_len)
+    num_usual = _num_sequences(config, usual)
+    return Capacity(
+        weight_bytes=card.weight_bytes,
+        adapter_bytes=adapters,
+        kv_bytes_per_token=card.kv_bytes_per_token,
+        pool_bytes=cache.num_blocks * cache.block_bytes,
+        step_bytes=_step_bytes(fitted),
+        process_bytes=PROCESS_BYTES,
+        free_bytes=fitted.free_bytes,
+        num_blocks=cache.num_blocks,
+        block_size=cache.block_size,
+        max_total_tokens=cache.max_total_tokens,
+        max_model_len=config.model_config.max_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        num_full=_num_sequences(config, config.model_config.max_model_len),
+        usual_tokens=usual,
+        num_usual=num_usual,
+        speed=None if roofline is None else _speed(fitted, roofline, num_usual, usual),
+    )
+
+
+def _num_sequences(config: EngineConfig, num_tokens: int) -> int:
+    cache = config.cache_config
+    return cache.num_blocks // -(-num_tokens // cache.block_size)
+
+
+def _step_bytes(fitted: Fitted) -> int:
+    """The rows that are alive at once in a layer of the largest step, and the logits at its end."""
+    spec, config = fitted.checkpoint.spec, fitted.config
+    if not isinstance(spec, ModelSpec):
+        return 0
+    rows = config.scheduler_config.max_num_batched_tokens
+    query = spec.num_heads * spec.head_dim
+    element = _element_bytes(fitted)
+    wide = max(query + 2 * spec.kv_size, spec.hidden_size)
+    row = _FLOAT_BYTES * (spec.hidden_size + wide)
+    row += element * (spec.hidden_size + 2 * query + spec.intermediate_size)
+    logits = spec.vocab_size * min(rows, config.scheduler_config.max_num_seqs) * _FLOAT_BYTES
+    return rows * row + (logits if spec.has_head and spec.is_causal else 0)
+
+
+def _element_bytes(fitted: Fitted) -> int:
+    """Of embeddings and most activations, whatever linear layers are rounded to."""
+    return 2 if fitted.checkpoint.card.dtype == "bfloat16" else _FLOAT_BYTES
+
+
+def _speed(fitted: Fitted, roofline: Roofline, num_sequences: int, num_tokens: int) -> Speed | None:
+    """By reading every weight once a step, and multiplying each once a token, as nothing can avoid."""
+    card, spec = fitted.checkpoint.card, fitted.checkpoint.spec
+    if not isinstance(spec, ModelSpec):
+        return None
+    table = spec.vocab_size * spec.hidden_size
+    has_head = spec.has_head and spec.is_causal
+    # The table of embeddings is read by the row, unless the head is that same table.
+    num_read = card.num_parameters - (0 if spec.tied_head and has_head else table)
+    num_inner = card.num_parameters - table * (2 if has_head and not spec.tied_head else 1)
+    read_bytes = card.weight_bytes - (card.num_parameters - num_read) * _element_bytes(fitted)
+
+    def step_s(num_rows: int, kv_tokens: int) -> float:
+        moved = read_bytes + num_rows * kv_tokens * card.kv_bytes_per_token
+        reading, computing = moved / roofline.bytes_per_s, 2 * num_read * num_rows
+        return max(reading, computing / roofline.operations_per_s)
+
+    num_rows = max(1, min(num_sequences, fitted.config.scheduler_config.max_num_seqs))
+    return Speed(
+        one_answer=1 / step_s(1, num_tokens),
+        num_sequences=num_rows,
+        together=num_rows / step_s(num_rows, num_tokens),
+        prompts=roofline.operations_per_s / (2 * num_inner),
+    )
