@@ -22,6 +22,15 @@ from weft.cli.bench import (
     ThroughputBenchOptions,
 )
 from weft.cli.epp_options import EppOptions, UpOptions
+from weft.cli.machine.commands import (
+    ConfigShowOptions,
+    ModelsOptions,
+    OutputOptions,
+    PlanOptions,
+    PullOptions,
+    RemoveOptions,
+    TopOptions,
+)
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
 from weft.core.client import UNSUPPORTED
 from weft.core.errors import Code, WeftError
@@ -55,6 +64,14 @@ COMMANDS = {
     "weft bench compare A.json B.json": (CompareBenchOptions,),
     "weft epp": (EppOptions,),
     "weft up [MODEL]": (UpOptions,),
+    "weft plan [MODEL] [flags of weft serve]": (PlanOptions,),
+    "weft doctor [flags of weft serve]": (OutputOptions,),
+    "weft top": (TopOptions,),
+    "weft ps": (OutputOptions,),
+    "weft config show [MODEL] [flags of weft serve]": (ConfigShowOptions,),
+    "weft models": (ModelsOptions,),
+    "weft models rm NAME": (RemoveOptions,),
+    "weft models pull NAME": (PullOptions,),
 }
 
 
@@ -97,7 +114,8 @@ def _flag_rows(options: type[Any]) -> Iterable[str]:
         metavar = next((p.metavar for p in parameters if p.metavar), None)
         value = metavar or _value(typing.get_args(hints[field.name])[0])
         name = field.name.replace("_", "-")
-        flag = f"`--{name}`" + (f", `--no-{name}`" if value == "" else "")
+        is_negatable = value == "" and all(p.negative != () for p in parameters)
+        flag = f"`--{name}`" + (f", `--no-{name}`" if is_negatable else "")
         default = "" if field.default in (None, "") else f"`{field.default}`"
         (group,) = parameters[-1].group
         rows.append((group.sort_key, f"| {flag} | {value} | {default} | {text} |"))

@@ -27,6 +27,35 @@ _SERVE_NOTES = (
     "the file that --config names; flags win over the environment, and that over the file."
 )
 
+# Of each command that looks at this machine: what it does, an example and its exit statuses.
+_MACHINE = {
+    "plan": (
+        "Say where a model's memory would go, what fits, and how fast it could be; load nothing.",
+        (
+            "Example: weft plan Qwen/Qwen3-0.6B --max-model-len 8k --quantization int8\n\n"
+            "Exit status: 0 it fits, 2 it does not, or cannot be served. A Hub id that is not in the cache is fetched."
+        ),
+    ),
+    "doctor": (
+        "Look for what keeps Weft from starting, or from being fast, and say how to mend it.",
+        (
+            "Example: weft doctor --port 8000 --ssl-certfile cert.pem --ssl-keyfile key.pem\n\n"
+            "Exit status: 0 nothing to mend, 1 something, 2 for arguments that weft serve refuses."
+        ),
+    ),
+    "top": (
+        "Watch a running engine: requests, KV pool, steps, tokens a second.",
+        (
+            "Example: weft top --url http://127.0.0.1:8000 --once --json\n\n"
+            "Exit status: 0, or 1 if the server cannot be reached."
+        ),
+    ),
+    "ps": (
+        "List the servers on this machine that are yours.",
+        "Example: weft ps --json\n\nExit status: 0, whether there are some or none.",
+    ),
+}
+
 
 def make_app() -> App:
     """The commands, each by the name of its function."""
@@ -50,6 +79,10 @@ def make_app() -> App:
     app.command("weft.cli.bench:app", name="bench", help="Measure a server under load.")
     app.command("weft.cli.epp:app", name="epp", help="Pick endpoints for Envoy (ext_proc).")
     app.command("weft.cli.up:up", name="up", help="Start workers, a picker and Envoy here.")
+    for name, (text, notes) in _MACHINE.items():
+        app.command(f"weft.cli.machine.commands:{name}", name=name, help=text, help_epilogue=notes)
+    app.command("weft.cli.machine.commands:config_app", name="config", help="Show all settings.")
+    app.command("weft.cli.machine.commands:models_app", name="models", help="List models here.")
     return app
 
 

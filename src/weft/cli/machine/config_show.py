@@ -1,0 +1,66 @@
+"""What `weft config show` prints: every setting of `weft serve`, its value, and where that came from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from weft.cli.machine.serve_line import DEFAULT, Origin, read_serve_line
+from weft.cli.machine.shown import print_json, print_table
+from weft.cli.options import ServeOptions
+from weft.cli.serving import DEFAULT_MODEL
+
+_HIDDEN = ("translated",)
+_SECRET = "***"  # noqa: S105 - what is shown in place of one
+_UNSET = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """`value` None is left to the start to choose; of a key there is only how many."""
+
+    name: str
+    value: Any
+    origin: str
+    where: str | None
+
+
+def run(arguments: Sequence[str], *, changed: bool, json: bool) -> int:
+    """Print the settings, or those alone that are no defaults."""
+    line = read_serve_line(arguments)
+    values = {"model": line.model or DEFAULT_MODEL}
+    values |= {field.name: getattr(line.options, field.name) for field in fields(ServeOptions)}
+    settings = [
+        _setting(name, value, line.origins.get(name, DEFAULT))
+        for name, value in values.items()
+        if name not in _HIDDEN
+    ]
+    shown = [setting for setting in settings if not changed or setting.origin != DEFAULT.kind]
+    if json:
+        print_json(shown)
+    else:
+        cells = [
+            (
+                one.name.replace("_", "-"),
+                _text(one.value),
+                " ".join(filter(None, (one.origin, one.where))),
+            )
+            for one in shown
+        ]
+        print_table(("setting", "value", "from"), cells)
+    return 0
+
+
+def _setting(name: str, value: Any, origin: Origin) -> Setting:
+    if name.endswith("api_key") and value is not None:
+        value = _SECRET if isinstance(value, str) else [_SECRET] * len(value)
+    shown = str(value) if isinstance(value, Path) else value
+    return Setting(name=name, value=shown, origin=origin.kind, where=origin.name)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return _UNSET
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,154 @@
+"""What CPU, memory and their limits there are, and what of it keeps Weft from being fast."""
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.cli.sizes import format_bytes
+from weft.compute.memory import free_memory_bytes
+from weft.compute.native import Cpu, cpu, usable_paths
+
+_HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
+_LITTLE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at. `mend` is the line that mends it; None where all is well."""
+
+    area: str
+    found: str
+    mend: str | None = None
+
+
+def check_cpu(
+    root: Path, usable: Cpu | None = None, paths: list[str] | None = None
+) -> Iterator[Check]:
+    """The path that steps are computed on, and whether the kernel lets us have the tiles that the CPU has."""
+    usable, paths = usable or cpu(), paths or usable_paths()
+    path = paths[0]
+    yield Check(
+        area="CPU",
+        found=f"{usable.describe()}; computed with {path}",
+        mend="weft serve --compute reference  # or a CPU with AVX2: this one has no vector path"
+        if path == "portable"
+        else None,
+    )
+    has_tiles = re.search(r"^flags\s*:.*\bamx_tile\b", _read(root / "proc/cpuinfo"), re.MULTILINE)
+    if has_tiles is None:
+        yield Check(area="AMX", found="the CPU has none")
+    elif "amx_tile" in usable.features:
+        yield Check(area="AMX", found="permitted")
+    else:
+        yield Check(
+            area="AMX",
+            found="the CPU has it, but this process may not use it: arch_prctl(ARCH_REQ_XCOMP_PERM) is refused",
+            mend="docker run --security-opt seccomp=unconfined ...  # or Linux 5.16 and a profile with arch_prctl",
+        )
+
+
+def check_huge_pages(root: Path) -> Check:
+    """Weights and KV lie in huge pages where the system gives them to those who ask."""
+    text = _read(root / _HUGE_PAGES)
+    chosen = re.search(r"\[(\w+)\]", text)
+    if chosen is None:
+        return Check(area="huge pages", found="this system does not say whether it has them")
+    mend = None
+    if chosen[1] == "never":
+        mend = f"echo madvise | sudo tee /{_HUGE_PAGES}"
+    return Check(area="huge pages", found=f"transparent huge pages: {chosen[1]}", mend=mend)
+
+
+def check_memory(root: Path, free_bytes: int | None = None) -> Check:
+    """What is free, within the control group's limit."""
+    free = free_memory_bytes(root) if free_bytes is None else free_bytes
+    mend = None
+    if free < _LITTLE_BYTES:
+        mend = (
+            "docker run --memory 4g ...  # or end what takes the memory: ps aux --sort -rss | head"
+        )
+    return Check(area="memory", found=f"{format_bytes(free)} free, within all limits", mend=mend)
+
+
+def check_cpu_quota(root: Path, num_cpus: int | None = None) -> Check:
+    """A quota that is no whole number of CPUs stops every thread for a part of each period."""
+    num_cpus = len(_allowed_cpus(num_cpus))
+    quota = _quota(root)
+    if quota is None or quota >= num_cpus:
+        return Check(area="CPUs", found=f"{num_cpus} for this process, no lower quota")
+    threads = max(1, math.floor(quota))
+    found = f"{num_cpus} for this process, of which its control group gives the time of {quota:g}"
+    if quota == threads:
+        return Check(area="CPUs", found=found)
+    return Check(
+        area="CPUs",
+        found=found,
+        mend=f"weft serve --num-threads {threads}  # or a whole number: --cpus {threads}",
+    )
+
+
+def check_numa(root: Path, num_cpus: int | None = None) -> Check:
+    """Over several nodes, half of the weights are read from the other's memory."""
+    nodes = {}
+    for directory in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
+        cpus = _cpu_list(_read(directory / "cpulist")) & _allowed_cpus(num_cpus)
+        if cpus:
+            nodes[directory.name.removeprefix("node")] = cpus
+    if len(nodes) <= 1:
+        return Check(area="NUMA", found="one node" if nodes else "this system shows no nodes")
+    most = max(nodes, key=lambda node: len(nodes[node]))
+    return Check(
+        area="NUMA",
+        found=f"this process may run on {len(nodes)} nodes; memory of another node is slower",
+        mend=f"numactl --cpunodebind={most} --membind={most} weft serve ...",
+    )
+
+
+def _allowed_cpus(num_cpus: int | None) -> set[int]:
+    if num_cpus is not None:
+        return set(range(num_cpus))
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def _quota(root: Path) -> float | None:
+    """CPUs' worth of time, by the tightest control group that holds this process, of either version."""
+    groups = root / "sys/fs/cgroup"
+    quotas = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = groups / "cpu" if controllers else groups
+        inner = mount / path.strip("/")
+        for group in (inner, *inner.parents):
+            if not group.is_relative_to(mount):
+                break
+            words = _read(group / "cpu.max").split() or [
+                _read(group / "cpu.cfs_quota_us").strip(),
+                _read(group / "cpu.cfs_period_us").strip(),
+            ]
+            if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+                quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def _cpu_list(text: str) -> set[int]:
+    """ "0-3,8" as numbers."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal():
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

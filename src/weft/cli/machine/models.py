@@ -1,0 +1,133 @@
+"""What `weft models` does: checkpoints on this disk, listed, fetched and removed."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import CachedRepoInfo, CacheNotFound, HFCacheInfo
+
+from weft.cli.machine.shown import print_json, print_table
+from weft.cli.sizes import format_bytes
+from weft.core.errors import ConfigError
+from weft.core.terminal import say
+from weft.model.hub import fetch
+from weft.model.open import find_model, is_hub_id
+
+_CONFIG = "config.json"
+_DEPTH = 2  # directories/owner/name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskModel:
+    """`name` is what `weft serve` takes. `refusal` says why it cannot be served; None: it can."""
+
+    name: str
+    source: str  # "hub" or "directory"
+    num_bytes: int
+    model_type: str | None
+    num_parameters: int | None
+    refusal: str | None
+
+
+def show(directories: Sequence[Path], *, json: bool) -> int:
+    """Print the models in the Hub's cache, and in directories of checkpoints."""
+    for directory in directories:
+        if not directory.is_dir():
+            raise ConfigError(f"--dir {directory}: no such directory")
+    found = [*_cached_models(), *(model for one in directories for model in _in_directory(one))]
+    if json:
+        print_json(found)
+    elif not found:
+        say(f"no models in {cache_directory()}; weft models pull OWNER/NAME fetches one")
+    else:
+        print_table(("model", "size", "type", "served"), [_cells(model) for model in found])
+    return 0
+
+
+def pull(name: str, revision: str | None) -> int:
+    """Fetch what serving needs of a model of the Hub, and check that it can be served."""
+    if not is_hub_id(name):
+        raise ConfigError(f"{name}: pull takes a Hub id, OWNER/NAME")
+    path = fetch(name, revision)
+    find_model(str(path))
+    say(f"{name} is at {path}; weft serve {name}")
+    return 0
+
+
+def remove(name: str, *, yes: bool) -> int:
+    """Remove every revision of a model from the Hub's cache, after a question."""
+    cache = _scan()
+    repo = next((one for one in _models(cache) if one.repo_id == name), None)
+    if cache is None or repo is None:
+        hint = "; rm removes from the Hub's cache only" if Path(name).exists() else ""
+        raise ConfigError(f"{name}: not in {cache_directory()}{hint}")
+    size = format_bytes(repo.size_on_disk)
+    if not yes and not _confirm(f"remove {name} ({size}) from {repo.repo_path}? [y/N] "):
+        say("nothing was removed")
+        return 1
+    cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
+    say(f"removed {name}, {size}")
+    return 0
+
+
+def cache_directory() -> Path:
+    """Where the Hub's client keeps models: HF_HOME or HF_HUB_CACHE move it."""
+    return Path(huggingface_hub.constants.HF_HUB_CACHE)
+
+
+def _confirm(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError("nobody is there to confirm it; give --yes")
+    say(question, end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _scan() -> HFCacheInfo | None:
+    try:
+        return huggingface_hub.scan_cache_dir()
+    except CacheNotFound:
+        return None
+
+
+def _models(cache: HFCacheInfo | None) -> list[CachedRepoInfo]:
+    repos = [] if cache is None else [repo for repo in cache.repos if repo.repo_type == "model"]
+    return sorted(repos, key=lambda repo: repo.repo_id)
+
+
+def _cached_models() -> Iterator[DiskModel]:
+    for repo in _models(_scan()):
+        revisions = sorted(repo.revisions, key=lambda one: ("main" in one.refs, one.last_modified))
+        if revisions:
+            yield _describe(repo.repo_id, "hub", revisions[-1].snapshot_path, repo.size_on_disk)
+
+
+def _in_directory(directory: Path) -> Iterator[DiskModel]:
+    """The checkpoints in it, and it itself if it is one."""
+    patterns = ["/".join(["*"] * depth + [_CONFIG]) for depth in range(_DEPTH + 1)]
+    for path in sorted({one.parent for pattern in patterns for one in directory.glob(pattern)}):
+        size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+        yield _describe(str(path), "directory", path, size)
+
+
+def _describe(name: str, source: str, path: Path, num_bytes: int) -> DiskModel:
+    refusal, kind, num_parameters = None, None, None
+    try:
+        card = find_model(str(path)).card
+        kind, num_parameters = card.model_type, card.num_parameters
+    except ConfigError as error:
+        refusal = str(error).removeprefix(f"{path}/").removeprefix(f"{path}: ")
+    return DiskModel(
+        name=name,
+        source=source,
+        num_bytes=num_bytes,
+        model_type=kind,
+        num_parameters=num_parameters,
+        refusal=refusal,
+    )
+
+
+def _cells(model: DiskModel) -> tuple[str, ...]:
+    served = "yes" if model.refusal is None else f"no: {model.refusal}"
+    return model.name, format_bytes(model.num_bytes), model.model_type or "-", served

@@ -1,0 +1,117 @@
+"""What `weft plan` prints: where the memory of a model would go, what fits, and the speed to hope for."""
+
+from collections.abc import Iterator, Sequence
+
+from weft import __version__
+from weft.cli.finding import find
+from weft.cli.machine.serve_line import read_serve_line
+from weft.cli.machine.shown import print_block, print_json
+from weft.cli.serving import DEFAULT_MODEL
+from weft.cli.sizes import format_bytes
+from weft.compute.backends import backend_of
+from weft.compute.native import Roofline, measure_roofline
+from weft.core.errors import ConfigError
+from weft.engine.capacity import Capacity, capacity_of
+from weft.engine.fit import Fitted
+
+_MEASURED_BYTES = (
+    1 << 30
+)  # the measurement reads 256 MiB; less than this free, it would disturb others
+
+
+def run(arguments: Sequence[str], *, measure: bool, json: bool) -> int:
+    """Find the model and fit it as `weft serve` would with these arguments; load nothing."""
+    line = read_serve_line(arguments)
+    if line.options.remote is not None:
+        raise ConfigError("--remote runs no engine here; there is nothing to plan")
+    fitted = find(line.model or DEFAULT_MODEL, line.options)
+    roofline = _measure(fitted) if measure else None
+    capacity = capacity_of(fitted, roofline)
+    if json:
+        model = {"model": fitted.config.model_config.model, "compute": _computed(fitted)}
+        print_json({**model, "capacity": capacity, "measured": roofline})
+        return 0
+    model_config = fitted.config.model_config
+    title = (
+        f"Weft {__version__} would serve {model_config.model} ({fitted.checkpoint.card.dtype}) with"
+    )
+    compute = ("compute", _computed(fitted))
+    print_block(title, [*_memory_rows(capacity), compute, *_speed_rows(capacity, roofline)])
+    return 0
+
+
+def _measure(fitted: Fitted) -> Roofline | None:
+    compute = fitted.config.compute_config
+    if compute is None or compute.compute != "native" or fitted.free_bytes < _MEASURED_BYTES:
+        return None
+    return measure_roofline(fitted.checkpoint.card.dtype, compute.num_threads, compute.quantization)
+
+
+def _computed(fitted: Fitted) -> str:
+    compute = fitted.config.compute_config
+    assert compute is not None, "it is fitted to this machine"
+    return backend_of(fitted.config).describe(fitted.checkpoint.card, compute)
+
+
+def _memory_rows(capacity: Capacity) -> Iterator[tuple[str, str]]:
+    yield "weights", format_bytes(capacity.weight_bytes)
+    if capacity.adapter_bytes:
+        yield "adapters", format_bytes(capacity.adapter_bytes)
+    if capacity.kv_bytes_per_token:
+        yield (
+            "KV pool",
+            (
+                f"{format_bytes(capacity.pool_bytes)} = {capacity.num_blocks:,} blocks of "
+                f"{capacity.block_size} = {capacity.max_total_tokens:,} tokens, "
+                f"{format_bytes(capacity.kv_bytes_per_token)} a token"
+            ),
+        )
+    yield (
+        "activations",
+        (
+            f"about {format_bytes(capacity.step_bytes)} in a step of "
+            f"{capacity.max_num_batched_tokens:,} tokens"
+        ),
+    )
+    yield (
+        "processes",
+        f"about {format_bytes(capacity.process_bytes)}: the front, and the engine's own",
+    )
+    left = capacity.free_bytes - capacity.total_bytes
+    state = (
+        f"{format_bytes(left)} left" if left >= 0 else f"{format_bytes(-left)} more than there are"
+    )
+    yield (
+        "together",
+        f"{format_bytes(capacity.total_bytes)} of {format_bytes(capacity.free_bytes)} free: {state}",
+    )
+    if capacity.kv_bytes_per_token:
+        yield (
+            "fits",
+            (
+                f"{capacity.num_full:,} sequences of {capacity.max_model_len:,} tokens, "
+                f"{capacity.num_usual:,} of {capacity.usual_tokens:,}; at most {capacity.max_num_seqs:,} run at once"
+            ),
+        )
+
+
+def _speed_rows(capacity: Capacity, roofline: Roofline | None) -> Iterator[tuple[str, str]]:
+    speed = capacity.speed
+    if roofline is None or speed is None:
+        return
+    yield (
+        "measured",
+        (
+            f"{roofline.bytes_per_s / 1e9:,.1f} GB/s read, "
+            f"{roofline.operations_per_s / 1e9:,.0f} G operations/s multiplied, where nothing else runs"
+        ),
+    )
+    if capacity.kv_bytes_per_token:
+        yield (
+            "at most",
+            (
+                f"{speed.one_answer:,.0f} tokens/s of one answer, {speed.together:,.0f} of "
+                f"{speed.num_sequences:,} together, at {capacity.usual_tokens:,} tokens each"
+            ),
+        )
+    yield ("", f"{speed.prompts:,.0f} tokens/s of prompts")

@@ -1,0 +1,73 @@
+"""The arguments of `weft serve`, read as it reads them, for commands that serve nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cyclopts import App, ArgumentCollection, CycloptsError
+
+from weft.cli.main import make_app
+from weft.cli.options import ServeOptions
+from weft.cli.vllm_line import to_own_arguments
+from weft.core.errors import WeftError
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from: "flag", "environment", "file" or "default"; which one, where there are several."""
+
+    kind: str
+    name: str | None = None
+
+
+DEFAULT = Origin("default")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeLine:
+    """What `weft serve` would start with. `origins` has the settings, as fields are written, that are no defaults."""
+
+    model: str | None
+    options: ServeOptions
+    origins: Mapping[str, Origin]
+
+
+def read_serve_line(arguments: Sequence[str]) -> ServeLine:
+    """Arguments, environment and file; mistakes in them are those of `weft serve`."""
+    origins: dict[str, Origin] = {}
+
+    def record(app: App, commands: tuple[str, ...], given: ArgumentCollection) -> None:
+        """Called after argv, the environment and the file have been read."""
+        del app, commands
+        for argument in given:
+            if argument.tokens:
+                name = argument.name.lstrip("-").replace("-", "_").lower()
+                origins[name] = _origin(name, argument.tokens[0].source)
+
+    app = make_app()
+    app.config = (*app.config, record)
+    _, bound, _ = app.parse_args(
+        ["serve", *to_own_arguments(arguments)], exit_on_error=False, print_error=False
+    )
+    bound.apply_defaults()
+    return ServeLine(bound.arguments["model"], bound.arguments["options"], origins)
+
+
+def model_in(command: str, arguments: Sequence[str]) -> str | None:
+    """The model in another process's command line; None where it is not named there, or that is no such line."""
+    app = make_app()
+    app.config = ()  # its environment is not ours
+    try:
+        given = to_own_arguments(arguments) if command == "serve" else arguments
+        _, bound, _ = app.parse_args([command, *given], exit_on_error=False, print_error=False)
+    except (CycloptsError, WeftError):
+        return None
+    model: str | None = bound.arguments.get("model")
+    return model
+
+
+def _origin(name: str, source: str) -> Origin:
+    if source.startswith("--config "):
+        return Origin("file", source.removeprefix("--config "))
+    if source == "env":
+        return Origin("environment", f"WEFT_{name.upper()}")
+    return Origin("flag")

@@ -1,0 +1,30 @@
+"""Results as people read them and as scripts do."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from weft.core.terminal import say
+
+
+def print_json(value: Any, *, is_line: bool = False) -> None:
+    """One JSON value; `is_line` writes it on one line, for a stream of them."""
+    encoded = msgspec.json.encode(value)
+    say((encoded if is_line else msgspec.json.format(encoded)).decode())
+
+
+def print_block(title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """A title, and what there is to say under it."""
+    say(title)
+    for name, text in rows:
+        say(f"  {name:<12}{text}".rstrip())
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as their widest cell."""
+    table = [heads, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(heads))]
+    for row in table:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        say("  ".join(cells).rstrip())

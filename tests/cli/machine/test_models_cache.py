@@ -1,0 +1,91 @@
+"""Models in the Hub's cache, which is elsewhere for each test: weft.cli.machine.models."""
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.busy import PATIENCE_S
+from tests.cli.running import WEFT, clean_environment, weft
+from tests.model.test_hub import cache_snapshot
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> dict[str, str]:
+    """The environment of a cache with one model in it."""
+    cache_snapshot(tmp_path)
+    return {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+
+
+def listed(hub: dict[str, str]) -> list[dict]:
+    return json.loads(weft("models", "--json", **hub).stdout)
+
+
+def test_a_cached_model_is_listed_by_the_name_that_serves_it(hub: dict[str, str]):
+    """Its Hub id, its size and its family."""
+    (model,) = listed(hub)
+    assert (model["name"], model["source"], model["model_type"]) == (
+        "someone/small",
+        "hub",
+        "llama",
+    )
+    assert model["refusal"] is None
+    assert model["num_bytes"] > 0
+
+
+def test_without_a_cache_there_are_none(tmp_path: Path):
+    """That is no mistake; the next step is said."""
+    result = weft("models", HF_HOME=str(tmp_path / "empty"))
+    assert result.returncode == 0
+    assert "weft models pull" in result.stdout
+
+
+def test_a_model_is_removed_with_yes(hub: dict[str, str]):
+    """All of it: the next list is empty."""
+    result = weft("models", "rm", "someone/small", "--yes", **hub)
+    assert (result.returncode, result.stdout.split(",")[0]) == (0, "removed someone/small")
+    assert listed(hub) == []
+
+
+def test_nothing_is_removed_without_somebody_to_confirm(hub: dict[str, str]):
+    """A pipe cannot say yes."""
+    result = weft("models", "rm", "someone/small", stdin="y\n", **hub)
+    assert result.returncode == 2
+    assert "--yes" in result.stderr
+    assert len(listed(hub)) == 1
+
+
+@pytest.mark.parametrize(("answer", "status", "num_left"), [("n", 1, 1), ("", 1, 1), ("y", 0, 0)])
+def test_a_terminal_is_asked_first(hub: dict[str, str], answer: str, status: int, num_left: int):
+    """Only a clear yes removes."""
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    result = subprocess.run(
+        [*WEFT, "models", "rm", "someone/small"],
+        stdin=theirs, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env=clean_environment(**hub),
+    )  # fmt: skip
+    os.close(ours)
+    os.close(theirs)
+    assert result.stdout.startswith("remove someone/small (")
+    assert (result.returncode, len(listed(hub))) == (status, num_left)
+
+
+def test_only_what_is_in_the_cache_is_removed(hub: dict[str, str], tmp_path: Path):
+    """A directory is its owner's to remove."""
+    result = weft("models", "rm", str(tmp_path), "--yes", **hub)
+    assert result.returncode == 2
+    assert "rm removes from the Hub's cache only" in result.stderr
+    assert len(listed(hub)) == 1
+
+
+def test_pull_takes_what_is_cached_and_refuses_what_is_no_hub_id(hub: dict[str, str]):
+    """A model that is there already is not fetched again."""
+    result = weft("models", "pull", "someone/small", **hub)
+    assert (result.returncode, "weft serve someone/small" in result.stdout) == (0, True)
+    assert "Hub id" in weft("models", "pull", "small", **hub).stderr
+    offline = weft("models", "pull", "someone/other", **hub)
+    assert (offline.returncode, "HF_HUB_OFFLINE" in offline.stderr) == (2, True)
