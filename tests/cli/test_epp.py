@@ -262,12 +262,42 @@ def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str
         ({"endpoint_selector": "app=m"}, "--endpoint-selector is refused: Kubernetes"),
         ({"endpoint_target_ports": "8000"}, "--endpoint-target-ports is refused: Kubernetes"),
         ({"refresh_prometheus_metrics_interval": "5s"}, "-interval is refused: gauges"),
+        ({"tls_cipher_suites": "A"}, "--tls-cipher-suites is refused: gRPC chooses"),
+        ({"tls_min_version": "VersionTLS13"}, "--tls-min-version VersionTLS13 is refused"),
+        ({"metrics_cert_dir": "/c"}, "--metrics-cert-dir is refused: the metrics port"),
+        ({"metrics_client_ca_file": "/c"}, "--metrics-client-ca-file is refused"),
+        ({"total_queued_requests_metric": "a"}, "--total-queued-requests-metric is refused: name"),
+        ({"feature_gates": "a=true"}, "--feature-gates is refused: gates stand in featureGates"),
     ],
 )
 def test_what_is_not_offered_is_refused_by_name(setting: dict, words: str):
     """Each with its reason."""
     with pytest.raises(ConfigError, match=words):
         EppOptions(**setting).refuse_what_is_not_offered()
+
+
+def test_flags_that_every_chart_passes_are_taken():
+    """Mapped where there is something to map, and otherwise named in the log."""
+    given = EppOptions(zap_encoder="json", zap_devel=False, health_checking=True, v=2)
+    given.refuse_what_is_not_offered()
+    assert list(given.without_effect()) == ["--zap-encoder", "--zap-devel", "--health-checking"]
+    assert not given.is_debugging()
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_debugging"),
+    [({"v": 4}, True), ({"v": 3}, False), ({"zap_log_level": "debug"}, True),
+     ({"zap_log_level": "5"}, True), ({"zap_log_level": "1"}, False), ({}, False)],
+)  # fmt: skip
+def test_verbosity_of_the_reference_turns_on_the_debug_log(setting: dict, is_debugging: bool):
+    """From 4 on, which is what the reference calls debug."""
+    assert EppOptions(**setting).is_debugging() is is_debugging
+
+
+def test_a_log_level_that_the_reference_does_not_have_is_refused():
+    """With those it has."""
+    with pytest.raises(ConfigError, match="--zap-log-level must be debug, info"):
+        EppOptions(zap_log_level="loud").is_debugging()
 
 
 @pytest.mark.parametrize("content", ["", "two words", "\x00"])

@@ -36,7 +36,9 @@ def epp(*, options: EppOptions = EppOptions()) -> int:
     Durations: 300ms, 5s, 1m30s. Every flag can also be set in the environment (--grpc-port as
     WEFT_GRPC_PORT) or in a file (--config).
     """
-    configure_logging(options.log_level)
+    configure_logging("debug" if options.is_debugging() else options.log_level)
+    for flag in options.without_effect():
+        log.info("%s has no effect here", flag)
     options.refuse_what_is_not_offered()
     if not (math.isfinite(options.drain_timeout) and options.drain_timeout >= 0):
         raise ConfigError("--drain-timeout must be 0 or more seconds")

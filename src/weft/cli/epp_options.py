@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from weft.cli.epp_reference_flags import ReferenceFlags
 from weft.cli.flags import GROUPS, as_flags, pick
 from weft.cli.sizes import count_converter, duration_converter
 from weft.core.errors import ConfigError
@@ -20,13 +21,6 @@ from weft.epp.server.server import ServerOptions
 CONFIGURATION = GROUPS["Configuration"]
 SERVER = GROUPS["Server"]
 WORKERS = GROUPS["Workers"]
-ABSENT = GROUPS["Not offered"]
-
-_TRACING = "no traces are sent"
-_PPROF = "there is no Go runtime to profile; py-spy can, from outside"
-_LEADER = "pickers do not elect a leader; each serves"
-_KUBERNETES = "Kubernetes discovery is not offered yet; use --endpoint or file-discovery"
-_GAUGES = "gauges are brought up to date whenever somebody reads them"
 
 Count = Annotated[int, Parameter(converter=count_converter, metavar="INT")]
 Seconds = Annotated[float, Parameter(converter=duration_converter, metavar="DURATION")]
@@ -51,7 +45,7 @@ else:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class EppOptions(PickerFlags):
+class EppOptions(PickerFlags, ReferenceFlags):
     """Flags of `weft epp`.
 
     Those that set one field of `PickerOptions`, `ServerOptions` or `PickerLimits` are declared there.
@@ -89,39 +83,6 @@ class EppOptions(PickerFlags):
         "info"
     )
     config: ConfigFile = None
-
-    # Flags of the reference picker that a deployment may still carry. Switched off is what they are.
-    tracing: Annotated[bool, Parameter(group=ABSENT, help=f"Refused: {_TRACING}.")] = False
-    enable_pprof: Annotated[bool, Parameter(group=ABSENT, help=f"Refused: {_PPROF}.")] = False
-    ha_enable_leader_election: Annotated[
-        bool, Parameter(group=ABSENT, help=f"Refused: {_LEADER}.")
-    ] = False
-    endpoint_selector: Annotated[
-        str | None, Parameter(group=ABSENT, help=f"Refused: {_KUBERNETES}.")
-    ] = None
-    endpoint_target_ports: Annotated[
-        str | None, Parameter(group=ABSENT, help=f"Refused: {_KUBERNETES}.")
-    ] = None
-    refresh_prometheus_metrics_interval: Annotated[
-        str | None, Parameter(group=ABSENT, help=f"Refused: {_GAUGES}.")
-    ] = None
-
-    def refuse_what_is_not_offered(self) -> None:
-        """No flag is taken and ignored; `ConfigError` says why there is no such thing."""
-        for flag, value, reason in (
-            ("--tracing", self.tracing, _TRACING),
-            ("--enable-pprof", self.enable_pprof, _PPROF),
-            ("--ha-enable-leader-election", self.ha_enable_leader_election, _LEADER),
-            ("--endpoint-selector", self.endpoint_selector, _KUBERNETES),
-            ("--endpoint-target-ports", self.endpoint_target_ports, _KUBERNETES),
-            (
-                "--refresh-prometheus-metrics-interval",
-                self.refresh_prometheus_metrics_interval,
-                _GAUGES,
-            ),
-        ):
-            if value not in {False, None}:
-                raise ConfigError(f"{flag} is refused: {reason}")
 
     def metrics_token(self) -> str | None:
         """What pages of the metrics port want to see; None: nothing."""

@@ -19,7 +19,7 @@ GROUPS = {
             *("Target", "Prompts", "Traffic", "Result"),  # of `weft bench`
             *("Workers", "Configuration", "Pool"),
             *("Model", "Memory", "Scheduling", "API", "Server", "Remote engines"),
-            *("Chat", "Connection", "Sampling", "Not offered"),
+            *("Chat", "Connection", "Sampling", "Compatibility", "Not offered"),
         ),
         start=1,
     )
