@@ -14,7 +14,7 @@ from weft.epp.config.parameters import Kind
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.director import Director, DirectorSettings, Parts, ProducerStep
 from weft.epp.decision.explain import DecisionRing
-from weft.epp.decision.plugin import FollowsResponse, Learner, Preparer, Surroundings
+from weft.epp.decision.plugin import Closer, FollowsResponse, Learner, Preparer, Surroundings
 from weft.epp.decision.profile import FilterStep, PickerStep, SchedulingProfile, ScorerStep
 from weft.epp.metrics.series import PickerMetrics, Timer
 from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
@@ -83,7 +83,13 @@ class Assembly:
             followers=[
                 plugin for plugin in self.plugins.values() if isinstance(plugin, FollowsResponse)
             ],
+            identities=self._of(Kind.IDENTITY),
+            admitters=self._of(Kind.ADMITTER),
+            reporters=self._of(Kind.REPORTER),
         )
+
+    def _of(self, kind: Kind) -> list[Any]:
+        return [self.plugins[each.name] for each in self.config.plugins if each.is_a(kind)]
 
     def _profile(self, profile: ResolvedProfile) -> SchedulingProfile:
         named = self.plugins
@@ -308,6 +314,9 @@ async def open_picker(options: PickerOptions) -> Picker:
     metrics.info.labels("", __version__).set(1)
     assembly = Assembly(config, pool, metrics, options.max_load_age_s)
     picker = Picker(Director(assembly.parts(), _settings(options)), assembly)
+    for plugin in assembly.plugins.values():
+        if isinstance(plugin, Closer):
+            picker.on_close(plugin.aclose)
     try:
         await _start(picker, options, specs)
     except BaseException:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from weft.core.errors import ConfigError
-from weft.epp.config.config import PickerConfig, ProfileSpec
+from weft.epp.config.config import PickerConfig, ProfileSpec, SourceSpec
 from weft.epp.config.decode import decode
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.plugin import METRICS_EXTRACTOR, METRICS_SOURCE, PluginType
@@ -76,8 +76,10 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
     sources = _sources(config, plugins)
     discovery = None
     if config.data_layer and config.data_layer.discovery:
-        name = config.data_layer.discovery.plugin_ref
-        discovery = plugins.get(name, Kind.DISCOVERY, "dataLayer.discovery.pluginRef").name
+        named = config.data_layer.discovery.named()
+        if named is not None:
+            path = f"dataLayer.discovery.{named[0]}"
+            discovery = plugins.get(named[1], Kind.DISCOVERY, path).name
     ordered = plugins.in_order()
     _check_use(ordered, discovery)
     return ResolvedConfig(
@@ -115,14 +117,21 @@ class _Plugins:
         if row.replacement:
             self._warnings.append(f"{path}.type: {type_!r} is deprecated; use {row.replacement}")
         decoded: Parameters = decode(dict(parameters), row.parameters, f"{path}.parameters")
+        for key, reason in decoded.without_effect():
+            self._warnings.append(f"{path}.parameters.{key}: has no effect: {reason}")
         self._by_name[name] = ResolvedPlugin(name, row, decoded, path)
 
-    def get(self, name: str, kind: Kind, path: str) -> ResolvedPlugin:
+    def require(self, name: str, path: str) -> ResolvedPlugin:
+        """The plugin of that name, whatever its kind."""
         plugin = self._by_name.get(name)
         if plugin is None:
             close = get_close_matches(name, self._by_name, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ConfigError(f"{path}: no plugin is named {name!r}{hint}")
+        return plugin
+
+    def get(self, name: str, kind: Kind, path: str) -> ResolvedPlugin:
+        plugin = self.require(name, path)
         if not plugin.is_a(kind):
             raise ConfigError(f"{path}: {name!r} is a {plugin.row.type_name}, which is no {kind}")
         return plugin
@@ -205,6 +214,7 @@ def _check_data_layer(config: PickerConfig) -> None:
         return
     for key, value in (
         ("peerDiscovery", layer.peer_discovery),
+        ("discovery.peers", layer.discovery.peers if layer.discovery else None),
         ("crossReplicaSyncerPluginRef", layer.cross_replica_syncer_plugin_ref),
         ("crossReplicaSyncInterval", layer.cross_replica_sync_interval),
     ):
@@ -322,9 +332,11 @@ def _sources(config: PickerConfig, plugins: _Plugins) -> tuple[tuple[str, tuple[
     sources: list[tuple[str, tuple[str, ...]]] = []
     for i, source in enumerate(layer.sources if layer else ()):
         path = f"dataLayer.sources[{i}]"
+        if _is_notifier(source, path, plugins):
+            continue
         plugin = plugins.get(source.plugin_ref, Kind.SOURCE, f"{path}.pluginRef")
-        if i or len(source.extractors) > 1:
-            raise ConfigError(f"{path}: one source with one extractor is offered, no more")
+        if sources or len(source.extractors) > 1:
+            raise ConfigError(f"{path}: one source of load with one extractor is offered, no more")
         extractors = _extractors(
             ((ref.plugin_ref, f"{path}.extractors[{j}].pluginRef")
              for j, ref in enumerate(source.extractors)), plugins,
@@ -340,6 +352,16 @@ def _sources(config: PickerConfig, plugins: _Plugins) -> tuple[tuple[str, tuple[
         name = readers[0].name if readers else plugins.ensure(METRICS_EXTRACTOR)
         sources[0] = (sources[0][0], (name,))
     return tuple(sources)
+
+
+def _is_notifier(source: SourceSpec, path: str, plugins: _Plugins) -> bool:
+    """Whether it reports which endpoints there are: plugins here follow the pool without being told to."""
+    found = plugins.find(source.plugin_ref)
+    if found is None or not found.is_a(Kind.NOTIFIER):
+        return False
+    for j, ref in enumerate(source.extractors):
+        plugins.require(ref.plugin_ref, f"{path}.extractors[{j}].pluginRef")
+    return True
 
 
 def _extractors(refs: Iterable[tuple[str, str]], plugins: _Plugins) -> tuple[str, ...]:

@@ -244,7 +244,8 @@ async def test_headers_for_the_client_are_added():
 async def test_metadata_of_the_end_goes_with_the_last_message():
     """Access logs and other filters read it there."""
     stream = await followed()
-    stream.director.end_metadata = {"tokens": 13, "ok": True, "parts": ["a", {"b": None}]}
+    made = {"tokens": 13, "ok": True, "parts": ["a", {"b": None}]}
+    stream.director.end_metadata = {"envoy.lb": made}
     await stream.send(response_headers(), response_body(b"x" * 100_000, end=True))
     told = [MessageToDict(one.dynamic_metadata) for one in stream.answers[-2:]]
     assert told == [{}, {"envoy.lb": {"tokens": 13.0, "ok": True, "parts": ["a", {"b": None}]}}]

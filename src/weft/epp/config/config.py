@@ -8,8 +8,8 @@ from weft.core.errors import ConfigError
 from weft.epp.config.decode import decode, parse_document
 from weft.epp.config.quantity import parse_duration_s, parse_quantity
 
-API_VERSION = "llm-d.ai/v1alpha1"
-DEPRECATED_API_VERSION = "inference.networking.x-k8s.io/v1alpha1"
+# The newest first, and a deprecated group last; they say the same.
+API_VERSIONS = ("llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND = "EndpointPickerConfig"
 
 BUILT_IN = """\
@@ -77,12 +77,30 @@ class SourceSpec(_Part, frozen=True, kw_only=True):
     extractors: list[PluginRef] = []
 
 
+class DiscoverySpec(_Part, frozen=True, kw_only=True):
+    """Where endpoints come from: `pluginRef`, or as newer files have it, `endpoints.pluginRef`."""
+
+    plugin_ref: str | None = None
+    endpoints: PluginRef | None = None
+    peers: PluginRef | None = None
+
+    def __post_init__(self) -> None:
+        if (self.plugin_ref is None) == (self.endpoints is None) and self.peers is None:
+            raise ValueError("needs exactly one of pluginRef and endpoints")
+
+    def named(self) -> tuple[str, str] | None:
+        """The plugin of the endpoints, after the key that names it."""
+        if self.endpoints is not None:
+            return "endpoints.pluginRef", self.endpoints.plugin_ref
+        return None if self.plugin_ref is None else ("pluginRef", self.plugin_ref)
+
+
 class DataLayerSpec(_Part, frozen=True, kw_only=True):
     """Where the endpoints and their load come from."""
 
     inject_defaults: bool = True
     sources: list[SourceSpec] = []
-    discovery: PluginRef | None = None
+    discovery: DiscoverySpec | None = None
     peer_discovery: PluginRef | None = None
     cross_replica_syncer_plugin_ref: str | None = None
     cross_replica_sync_interval: str | None = None
@@ -96,9 +114,11 @@ class BandSpec(_Part, frozen=True, kw_only=True):
     max_requests: str | int | None = None
     fairness_policy_ref: str | None = None
     ordering_policy_ref: str | None = None
+    default_request_ttl: str | None = msgspec.field(default=None, name="defaultRequestTTL")
 
     def __post_init__(self) -> None:
         _check_amounts(self.max_bytes, self.max_requests)
+        _check_ttls(self.default_request_ttl)
 
 
 class FlowControlSpec(_Part, frozen=True, kw_only=True):
@@ -117,9 +137,7 @@ class FlowControlSpec(_Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_amounts(self.max_bytes, self.max_requests)
-        for duration in (self.default_request_ttl, self.no_endpoint_request_ttl):
-            if duration is not None and parse_duration_s(duration) < 0:
-                raise ValueError(f"a TTL must not be negative, got {duration!r}")
+        _check_ttls(self.default_request_ttl, self.no_endpoint_request_ttl)
 
 
 class HandlerSpec(_Part, frozen=True, kw_only=True):
@@ -149,8 +167,10 @@ def read_config(text: str, source: str) -> PickerConfig:
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: must be a mapping with apiVersion and kind")
     config = decode(_without_nulls(document), PickerConfig, "")
-    if config.api_version not in {API_VERSION, DEPRECATED_API_VERSION}:
-        raise ConfigError(f"apiVersion: must be {API_VERSION!r}, got {config.api_version!r}")
+    if config.api_version not in API_VERSIONS:
+        raise ConfigError(
+            f"apiVersion: must be {API_VERSIONS[0]!r} or {API_VERSIONS[1]!r}, got {config.api_version!r}"
+        )
     if config.kind != KIND:
         raise ConfigError(f"kind: must be {KIND!r}, got {config.kind!r}")
     return config
@@ -169,3 +189,9 @@ def _check_amounts(*amounts: str | int | None) -> None:
     for amount in amounts:
         if amount is not None and parse_quantity(amount) < 0:
             raise ValueError(f"must not be negative, got {amount!r}")
+
+
+def _check_ttls(*durations: str | None) -> None:
+    for duration in durations:
+        if duration is not None and parse_duration_s(duration) < 0:
+            raise ValueError(f"a TTL must not be negative, got {duration!r}")

@@ -20,6 +20,10 @@ class Kind(StrEnum):
     DETECTOR = "saturation detector"
     SOURCE = "data source"
     EXTRACTOR = "data extractor"
+    NOTIFIER = "endpoint notification source"
+    IDENTITY = "request header processor"
+    ADMITTER = "admitter"
+    REPORTER = "response reporter"
     DISCOVERY = "endpoint discovery"
 
 
@@ -44,6 +48,10 @@ class Parameters(
 
     def profiles(self) -> Iterable[tuple[str, str]]:
         """The scheduling profiles these parameters name, each after its key."""
+        return ()
+
+    def without_effect(self) -> Iterable[tuple[str, str]]:
+        """Keys that are taken because files have them, though there is nothing to set: each with the reason."""
         return ()
 
 

@@ -9,13 +9,16 @@ from typing import Any
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import (
+    Admitter,
     Detector,
     FollowsResponse,
     Handler,
+    Identity,
     Learner,
     Preparer,
     Producer,
     Profile,
+    Reporter,
 )
 from weft.epp.decision.telemetry import RequestMetrics
 from weft.epp.decision.tickets import Decision, Ending, OpenTickets, Ticket
@@ -55,6 +58,9 @@ class Parts:
     preparers: Sequence[Preparer]  # producers that wait for something
     learners: Sequence[Learner]  # plugins that hear of every decision
     followers: Sequence[FollowsResponse]  # plugins that must hear of every end
+    identities: Sequence[Identity] = ()
+    admitters: Sequence[Admitter] = ()
+    reporters: Sequence[Reporter] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +91,7 @@ class Director:
         self.objects = Objects()
         self.decisions = DecisionRing(settings.num_recorded_decisions)
         self._tickets = OpenTickets(settings.ticket_ttl_s)
-        self._follows = settings.tracks_responses or bool(parts.followers)
+        self._follows = settings.tracks_responses or bool(parts.followers or parts.reporters)
         self._telemetry = RequestMetrics(parts.metrics, follows=self._follows)
         parts.metrics.before_text(self._update_gauges)
         self._num_picks = 0
@@ -159,9 +165,13 @@ class Director:
         ticket.usage = usage
 
     def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:
-        """The response is over; returns dynamic metadata. Only the first call counts."""
-        self._end(ticket, ending)
-        return {}
+        """The response is over; returns dynamic metadata by namespace. Only the first call counts."""
+        metadata: dict[str, dict[str, float]] = {}
+        if self._end(ticket, ending) and ending is Ending.NATURAL:
+            for plugin in self._parts.reporters:
+                for namespace, values in plugin.report(ticket.usage).items():
+                    metadata.setdefault(namespace, {}).update(values)
+        return metadata
 
     def sweep(self) -> None:
         """Forget requests whose end never came; called every few seconds."""
@@ -179,7 +189,7 @@ class Director:
             request=request, model=request.model, candidates=(), now=now,
             ticket_id=self._tickets.next_id(),
             priority=self.objects.priority(_header(headers, OBJECTIVE_HEADERS)),
-            fairness_id=_header(headers, FAIRNESS_HEADERS) or DEFAULT_FAIRNESS_ID,
+            fairness_id=self._fairness_id(headers),
         )  # fmt: skip
         if request.model or request.needs_model:
             rewrite = self.objects.rewrite(request.model)
@@ -190,6 +200,11 @@ class Director:
                 named = _header(headers, REWRITE_HEADERS)
                 cycle.model = named or request.model or self._settings.default_model
         return cycle
+
+    def _fairness_id(self, headers: Mapping[str, str]) -> str:
+        named = [_header(headers, FAIRNESS_HEADERS)]
+        named += [plugin.fairness_id(headers) for plugin in self._parts.identities]
+        return next(filter(None, named), DEFAULT_FAIRNESS_ID)
 
     def _allowed(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
         if self._is_closed:
@@ -222,6 +237,8 @@ class Director:
             started = self._clock()
             step.plugin.produce(cycle)
             step.timer.observe(self._clock() - started)
+        for plugin in self._parts.admitters:
+            plugin.admit(cycle)
         schedule = self._parts.handler.schedule(cycle, self._parts.profiles)
         if "if-available" in cycle.request.headers.get("prefer", ""):
             _require_cached(cycle, schedule.target)
@@ -285,14 +302,16 @@ class Director:
         for endpoint in ticket.endpoints:
             endpoint.unseen.pop(ticket.id, None)
 
-    def _end(self, ticket: Ticket, ending: Ending) -> None:
+    def _end(self, ticket: Ticket, ending: Ending) -> bool:
+        """Whether it was not over before."""
         if not self._tickets.close(ticket):
-            return
+            return False
         self._give_back(ticket)
         for plugin in self._parts.followers:
             plugin.ended(ticket.id)
         if ticket.is_followed:
             self._telemetry.ended(ticket, ending, self._clock())
+        return True
 
 
 def _header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.poller import EXTRACTOR_TYPE, SOURCE_TYPE
 from weft.epp.pool.pool import Pool
+from weft.epp.request.values import Usage
 
 # Types that others take when none is named.
 TOKENS: Final = "token-producer"
@@ -120,6 +121,39 @@ class Learner(Protocol):
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Learn where the request goes."""
+        ...
+
+
+class Identity(Protocol):
+    """Says whose request it is, where the client does not name a flow."""
+
+    def fairness_id(self, headers: Mapping[str, str]) -> str:
+        """The flow; "" if the headers do not say."""
+        ...
+
+
+class Admitter(Protocol):
+    """Says whether a request is taken."""
+
+    def admit(self, cycle: Cycle) -> None:
+        """Raises `Refused`; what producers found is there, and no endpoint is chosen yet."""
+        ...
+
+
+class Reporter(Protocol):
+    """Makes numbers for the gateway of what a response reported."""
+
+    def report(self, usage: Usage) -> Mapping[str, Mapping[str, float]]:
+        """Dynamic metadata, by namespace and key."""
+        ...
+
+
+@runtime_checkable
+class Closer(Protocol):
+    """Implemented by plugins that hold something open."""
+
+    async def aclose(self) -> None:
+        """Let go of it; the picker is closing."""
         ...
 
 

@@ -14,5 +14,6 @@ from weft.epp.pool.poller import MetricsSourceParameters
 ROWS: Final = (
     plugin_type(METRICS_SOURCE, Kind.SOURCE, parameters=MetricsSourceParameters),
     plugin_type(METRICS_EXTRACTOR, Kind.EXTRACTOR, parameters=ExtractorParameters),
+    plugin_type("endpoint-notification-source", Kind.NOTIFIER),
     plugin_type("file-discovery", Kind.DISCOVERY, parameters=FileDiscoveryParameters),
 )

@@ -46,6 +46,7 @@ class PodDiscoveryConfig(Part, frozen=True, kw_only=True):
     socket_port: _Port = 5557
     replay_socket_port: _Port | None = None
     pod_label_selector: str = ""
+    pod_namespace: str = ""  # "": of every namespace
 
     def __post_init__(self) -> None:
         parse_selector(self.pod_label_selector)
@@ -136,7 +137,9 @@ class KvSubscriptions:
             task.cancel()
 
     def _publishes(self, endpoint: Endpoint) -> bool:
-        return self._events.discover_pods and all(
+        namespace = self._events.pod_discovery_config.pod_namespace
+        is_followed = self._events.discover_pods and namespace in {"", endpoint.spec.namespace}
+        return is_followed and all(
             endpoint.labels.get(key) == value for key, value in self._selector.items()
         )
 

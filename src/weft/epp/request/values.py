@@ -40,6 +40,7 @@ class InferenceRequest:
     is_streaming: bool = False
     max_tokens: int | None = None
     num_body_bytes: int = 0
+    body: tuple[bytes, ...] = ()  # as it came, for as long as the request is being placed
     num_media: int = 0  # images, videos and sounds among the prompts
     is_grpc: bool = False
     has_adapter: bool = False  # `model` is a LoRA adapter, and no other name for the base model
@@ -83,6 +84,10 @@ class Refused(Exception):
     def word(self) -> str:
         """The status in one word."""
         return _WORDS.get(self.status, "Unknown")
+
+
+class NotRendered(Exception):
+    """The server that renders prompts did not say what the tokens are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,13 +34,13 @@ class BodyReader:
         """The request of `call`, whose body came in pieces; `Refused` if that cannot be read."""
         if (here := _here(call, body)) is not None:
             try:
-                return read(parser, here)
+                return replace(read(parser, here), body=tuple(body))
             except Refused as refused:
                 if refused.status != 413:  # it unpacks to more than is read here
                     raise
         result, _ = await self._submit(parser, call, body, None)
-        num_bytes = sum(map(len, body))
-        return replace(result.to_request(call, parser.type), num_body_bytes=num_bytes)
+        request = result.to_request(call, parser.type)
+        return replace(request, num_body_bytes=sum(map(len, body)), body=tuple(body))
 
     async def renamed(
         self, parser: Parser, call: Call, body: Sequence[bytes], model: str

@@ -144,7 +144,7 @@ def request_body(body: Sequence[bytes], *, is_last: bool) -> Iterator[Processing
 def response_body(
     body: bytes, *, is_last: bool, metadata: Mapping[str, Any] | None = None
 ) -> Iterator[ProcessingResponse]:
-    """A part of a response's body; `metadata` goes with its last piece."""
+    """A part of a response's body; `metadata`, by namespace, goes with its last piece."""
     answer = None
     for piece, is_last_piece in pieces(body, is_last=is_last):
         if answer is not None:
@@ -205,9 +205,9 @@ def pieces(body: bytes, *, is_last: bool) -> Iterator[tuple[bytes, bool]]:
 
 
 def add_metadata(answer: ProcessingResponse, metadata: Mapping[str, Any] | None) -> None:
-    """Dynamic metadata of one answer."""
+    """Dynamic metadata of one answer, by namespace."""
     if metadata:
-        answer.dynamic_metadata.CopyFrom(to_struct({METADATA_NAMESPACE: metadata}))
+        answer.dynamic_metadata.CopyFrom(to_struct(metadata))
 
 
 def to_struct(values: Mapping[str, Any]) -> Struct:

@@ -33,7 +33,7 @@ class Listener(Protocol):
         """The response's token counts; once, before the end, if at all."""
 
     def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:
-        """Exactly once for a followed response; the result goes into dynamic metadata."""
+        """Exactly once for a followed response; the result, by namespace, goes into dynamic metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,11 @@ class ConcurrencyParameters(Parameters, frozen=True, kw_only=True):
     max_concurrency: _AtLeastOne = 100
     max_token_concurrency: _AtLeastOne = 1_000_000
     headroom: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    in_flight_load_producer_name: str = INFLIGHT
 
     def references(self) -> Iterable[Reference]:
         """What counts."""
-        return (inflight_reference(INFLIGHT),)
+        return (inflight_reference(self.in_flight_load_producer_name),)
 
 
 class ConcurrencyDetector:
@@ -32,7 +33,7 @@ class ConcurrencyDetector:
 
     def __init__(self, parameters: ConcurrencyParameters, surroundings: Surroundings) -> None:
         self._parameters = parameters
-        self._inflight: InflightLoad = surroundings.plugin(INFLIGHT)
+        self._inflight: InflightLoad = surroundings.plugin(parameters.in_flight_load_producer_name)
 
     def saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
         """1.0 and above: no room."""

@@ -28,6 +28,7 @@ class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
 
     conditions: list[Condition]
     fallback_on_empty: bool = False
+    in_flight_load_producer_name: str = INFLIGHT
 
     def __post_init__(self) -> None:
         if not self.conditions:
@@ -36,14 +37,14 @@ class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
     def references(self) -> Iterable[Reference]:
         """What counts active requests, if that is configured."""
         if any(condition.metric == "active-requests" for condition in self.conditions):
-            yield inflight_reference(INFLIGHT)
+            yield inflight_reference(self.in_flight_load_producer_name)
 
 
 class UtilizationFilter:
     """Keeps the endpoints below every cap."""
 
     def __init__(self, parameters: UtilizationFilterParameters, around: Surroundings) -> None:
-        inflight: InflightLoad | None = around.built.get(INFLIGHT)
+        inflight: InflightLoad | None = around.built.get(parameters.in_flight_load_producer_name)
         readers: Mapping[str, Callable[[Endpoint], float]] = {
             "active-requests": lambda each: inflight.num_requests(each) if inflight else 0,
             "running-requests": lambda each: each.load.num_running,

@@ -38,13 +38,29 @@ class StageDeciders(Part, frozen=True, kw_only=True):
 
 
 class DisaggParameters(Parameters, frozen=True, kw_only=True):
-    """Profiles and deciders by stage."""
+    """Profiles and deciders by stage, also under the older, flat names."""
 
     profiles_: StageProfiles = msgspec.field(default=StageProfiles(), name="profiles")
     deciders: StageDeciders = StageDeciders()
-    stage_order: tuple[str, ...] = STAGES
+    stage_order: tuple[str, ...] | str = STAGES
+    decode_profile: str | None = None
+    prefill_profile: str | None = None
+    encode_profile: str | None = None
+    decider_plugin_name: str | None = None  # of the prefill stage, the only one there once was
+    prefill_decider_plugin_name: str | None = None
+    encode_decider_plugin_name: str | None = None
 
     def __post_init__(self) -> None:
+        if self.decider_plugin_name is not None and self.prefill_decider_plugin_name is not None:
+            raise ValueError(
+                "deciderPluginName and prefillDeciderPluginName mean the same; give one"
+            )
+        if isinstance(self.stage_order, str):
+            if self.stage_order != "decode-first":
+                raise ValueError(
+                    "stageOrder: must be decode-first: the other stages depend on decode's pick"
+                )
+            return
         unknown = [stage for stage in self.stage_order if stage not in STAGES]
         if unknown or len(set(self.stage_order)) != len(self.stage_order):
             raise ValueError(f"stageOrder: must list each of {', '.join(STAGES)} at most once")
@@ -54,14 +70,32 @@ class DisaggParameters(Parameters, frozen=True, kw_only=True):
     def references(self) -> Iterable[Reference]:
         """The deciders."""
         for stage in ("prefill", "encode"):
-            if name := getattr(self.deciders, stage):
-                yield Reference(f"deciders.{stage}", name, Kind.DECIDER)
+            key, name = self.decider(stage)
+            if name:
+                yield Reference(key, name, Kind.DECIDER)
 
     def profiles(self) -> Iterable[tuple[str, str]]:
         """The profiles that were named, and decode's in any case."""
         for stage in STAGES:
-            if name := getattr(self.profiles_, stage):
-                yield f"profiles.{stage}", name
+            key, name = self.profile(stage)
+            if name:
+                yield key, name
+
+    def decider(self, stage: str) -> tuple[str, str | None]:
+        """A stage's decider, after the key that names it."""
+        if stage == "prefill" and self.decider_plugin_name:
+            return "deciderPluginName", self.decider_plugin_name
+        flat: str | None = getattr(self, f"{stage}_decider_plugin_name")
+        if flat:
+            return f"{stage}DeciderPluginName", flat
+        return f"deciders.{stage}", getattr(self.deciders, stage)
+
+    def profile(self, stage: str) -> tuple[str, str | None]:
+        """A stage's profile, after the key that names it."""
+        flat: str | None = getattr(self, f"{stage}_profile")
+        if flat:
+            return f"{stage}Profile", flat
+        return f"profiles.{stage}", getattr(self.profiles_, stage)
 
 
 class PdParameters(Parameters, frozen=True, kw_only=True):
@@ -85,18 +119,15 @@ class DisaggHandler:
     """Runs decode, then the stages that are wanted. The destination is decode's pick."""
 
     def __init__(self, parameters: DisaggParameters, around: Surroundings) -> None:
-        named = parameters.profiles_
-        self._profiles = {
-            "decode": named.decode,
-            "prefill": named.prefill or "prefill",
-            "encode": named.encode or "encode",
-        }
+        self._profiles = {stage: parameters.profile(stage)[1] or stage for stage in STAGES}
         self._deciders: dict[str, Decider] = {
             stage: around.plugin(name)
             for stage in ("prefill", "encode")
-            if (name := getattr(parameters.deciders, stage))
+            if (name := parameters.decider(stage)[1])
         }
-        self._later = [stage for stage in parameters.stage_order if stage != "decode"]
+        order = parameters.stage_order
+        stages = STAGES if isinstance(order, str) else order
+        self._later = [stage for stage in stages if stage != "decode"]
         self._decisions = around.metrics.disagg_decisions
         self._name, self._type = around.name, "disagg-profile-handler"
         self._model_names = around.metrics.model_names

@@ -33,6 +33,7 @@ class TokenProcessorConfig(Part, frozen=True, kw_only=True):
     """How tokens become keys. Keys never leave the picker, so the cheap hash is the default."""
 
     block_size_tokens: _AtLeastOne = 16
+    block_size: _AtLeastOne | None = None  # the older name
     hash_seed: str = ""
     hash_algorithm: Literal["cbor-fnv", "xxh64"] = "xxh64"
 
@@ -41,6 +42,7 @@ class InMemoryConfig(Part, frozen=True, kw_only=True):
     """The largest number of keys per tier."""
 
     size: _AtLeastOne = 100_000_000
+    pod_cache_size: _AtLeastOne | None = None
 
 
 class BlockIndexConfig(Part, frozen=True, kw_only=True):
@@ -50,6 +52,7 @@ class BlockIndexConfig(Part, frozen=True, kw_only=True):
     redis_config: dict[str, object] | None = None
     cost_aware_memory_config: dict[str, object] | None = None
     enable_metrics: bool = False
+    metrics_logging_interval: int | str | None = None  # nanoseconds, or a duration
 
     def __post_init__(self) -> None:
         if self.redis_config is not None or self.cost_aware_memory_config is not None:
@@ -66,6 +69,7 @@ class TierConfig(Part, frozen=True, kw_only=True):
 class IndexerConfig(Part, frozen=True, kw_only=True):
     """The index."""
 
+    tokenizers_pool_config: dict[str, object] | None = None
     kv_block_index_config: BlockIndexConfig = BlockIndexConfig()
     kv_cache_backend_configs: tuple[TierConfig, ...] = (
         TierConfig(name="gpu", weight=1.0),
@@ -90,6 +94,23 @@ class PreciseParameters(Parameters, frozen=True, kw_only=True):
         """Tokens come first."""
         yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
 
+    def without_effect(self) -> Iterable[tuple[str, str]]:
+        """What the index here has no need of."""
+        indexer = self.indexer_config
+        index = indexer.kv_block_index_config
+        if index.in_memory_config.pod_cache_size is not None:
+            yield (
+                "indexerConfig.kvBlockIndexConfig.inMemoryConfig.podCacheSize",
+                "a key can be held by every endpoint of the pool",
+            )
+        if index.metrics_logging_interval is not None:
+            yield (
+                "indexerConfig.kvBlockIndexConfig.metricsLoggingInterval",
+                "the series are on the metrics page, and not logged",
+            )
+        if indexer.tokenizers_pool_config is not None:
+            yield "indexerConfig.tokenizersPoolConfig", "token-producer makes the tokens"
+
 
 class PrecisePrefixProducer:
     """Keys the prompt's full blocks and looks up who holds an unbroken run of them."""
@@ -101,7 +122,7 @@ class PrecisePrefixProducer:
         processor, indexer = parameters.token_processor_config, parameters.indexer_config
         self.index = PreciseIndex(
             make_keys(processor.hash_algorithm, processor.hash_seed),
-            block_size=processor.block_size_tokens,
+            block_size=processor.block_size or processor.block_size_tokens,
             weights={tier.name.lower(): tier.weight for tier in indexer.kv_cache_backend_configs},
             max_keys=indexer.kv_block_index_config.in_memory_config.size,
         )

@@ -2,48 +2,114 @@
 
 import asyncio
 import logging
+import re
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.prompts import pack_tokens
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Parameters, Part
+from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
-from weft.epp.request.values import InferenceRequest, Prompt, Refused
+from weft.epp.request.values import InferenceRequest, NotRendered, Prompt, Refused
 
 if TYPE_CHECKING:
+    from weft.epp.request.rendering import RenderClient
     from weft.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
 TOKENIZER_FILE = "tokenizer.json"
-_NO_RENDERING = (
-    "prompts are not sent to another server for rendering; name a directory with a "
-    f"{TOKENIZER_FILE} in modelName, or leave it out for estimates"
+_NO_SOCKET = (
+    "nothing is read from a socket; give vllm.url, a server that renders prompts, or name a directory "
+    f"with a {TOKENIZER_FILE} in modelName"
 )
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class EstimateParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """No media reaches the picker as content, so there is nothing to set."""
+class Resolution(Part, frozen=True, kw_only=True):
+    """Pixels."""
+
+    width: _AtLeastOne = 640
+    height: _AtLeastOne = 360
+
+
+class DynamicImage(Part, frozen=True, kw_only=True):
+    """Pixels a token."""
+
+    factor: _AtLeastOne = 1024
+
+
+class StaticImage(Part, frozen=True, kw_only=True):
+    """Tokens an image."""
+
+    static_token: _AtLeastOne
+
+
+class ImageEstimate(Part, frozen=True, kw_only=True):
+    """How many tokens an image counts for. Images are not opened: all have the default resolution."""
+
+    mode: Literal["dynamic", "static"] = "dynamic"
+    default_resolution: Resolution = Resolution()
+    dynamic: DynamicImage = DynamicImage()
+    static: StaticImage | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode == "static" and self.static is None:
+            raise ValueError("image: mode static needs static.staticToken")
+
+    @property
+    def num_tokens(self) -> int:
+        """Of one image."""
+        if self.mode == "static" and self.static is not None:
+            return self.static.static_token
+        return self.default_resolution.width * self.default_resolution.height // self.dynamic.factor
+
+
+class EstimateParameters(Part, frozen=True, kw_only=True):
+    """What media count for where tokens are estimated; nothing, unless it is said."""
+
+    image: ImageEstimate | None = None
+
+
+class RenderParameters(Part, frozen=True, kw_only=True):
+    """The server that renders prompts: any vLLM or Weft that serves the model."""
+
+    url: str = "http://localhost:8000"
+    timeout: str = "5s"
+    mm_timeout: str = "30s"  # of chats, which may hold media
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", self.url):
+            raise ValueError(f"vllm.url must be http://HOST:PORT or https://, got {self.url!r}")
+        for name, text in (("timeout", self.timeout), ("mmTimeout", self.mm_timeout)):
+            if parse_duration_s(text) <= 0:
+                raise ValueError(f"vllm.{name} must be more than 0, got {text!r}")
 
 
 class TokenParameters(Parameters, frozen=True, kw_only=True):
-    """How text becomes tokens: by the tokenizer in the directory `model_name`, or estimated."""
+    """How text becomes tokens: by another server, by the tokenizer in the directory `model_name`, or estimated."""
 
     model_name: str = ""
+    backend: Literal["vllm", "estimate"] | None = None  # None: as the other keys say
     estimate: EstimateParameters | None = None
-    vllm: dict[str, object] | None = None
+    vllm: RenderParameters | None = None
     uds_tokenizer_config: dict[str, object] | None = None
 
     def __post_init__(self) -> None:
-        if self.vllm is not None:
-            raise ValueError(f"vllm is refused: {_NO_RENDERING}")
+        if self.backend == "estimate" and self.vllm is not None:
+            raise ValueError("backend: estimate leaves nothing for vllm to do; give one of them")
         if self.uds_tokenizer_config is not None:
-            raise ValueError(f"udsTokenizerConfig is refused: {_NO_RENDERING}")
+            raise ValueError(f"udsTokenizerConfig is refused: {_NO_SOCKET}")
+
+    @property
+    def rendering(self) -> RenderParameters | None:
+        """The server that renders, if one is wanted."""
+        return RenderParameters() if self.backend == "vllm" and self.vllm is None else self.vllm
 
 
 class TokenProducer:
@@ -54,6 +120,15 @@ class TokenProducer:
     """
 
     def __init__(self, parameters: TokenParameters, around: Surroundings) -> None:
+        self._name = around.name
+        self._media_tokens = 0
+        if parameters.estimate is not None and parameters.estimate.image is not None:
+            self._media_tokens = parameters.estimate.image.num_tokens
+        self._renderer = _open_renderer(parameters)
+        self._last_failure = ""
+        self._tokenizer: Tokenizer | None = None
+        if self._renderer is not None or parameters.backend == "estimate":
+            return
         self._tokenizer = _open_tokenizer(parameters.model_name)
         if parameters.model_name and self._tokenizer is None:
             _log.warning(
@@ -65,7 +140,12 @@ class TokenProducer:
         """Fill in the prompts. Text is tokenised on another thread: it takes many milliseconds."""
         tokenizer = self._tokenizer
         prompts = cycle.request.prompts
-        if tokenizer is None or all(each.text is None for each in prompts):
+        if all(each.text is None for each in prompts):
+            self._pack(cycle)
+            return
+        if self._renderer is not None and await self._render(cycle, self._renderer):
+            return
+        if tokenizer is None:
             self._pack(cycle)
             return
         try:
@@ -78,10 +158,31 @@ class TokenProducer:
     def produce(self, cycle: Cycle) -> None:
         """Nothing is left to do: the prompts were filled in before."""
 
+    async def aclose(self) -> None:
+        """Close the connections to the server that renders."""
+        if self._renderer is not None:
+            await self._renderer.aclose()
+
+    async def _render(self, cycle: Cycle, renderer: "RenderClient") -> bool:
+        """Whether the other server said what the tokens are. A request is routed without them too."""
+        if not renderer.can_render(cycle.request):
+            return False
+        try:
+            packed = await renderer.render(cycle.request, cycle.model)
+        except NotRendered as error:
+            if str(error) != self._last_failure:  # a server that is away for an hour is logged once
+                self._last_failure = str(error)
+                _log.warning("%s: not rendered, tokens are estimated: %s", self._name, error)
+            return False
+        self._last_failure = ""
+        _fill(cycle, packed, has_real_tokens=True)
+        return True
+
     def _pack(self, cycle: Cycle) -> None:
         prompts = cycle.request.prompts
         is_real = bool(prompts) and all(each.text is None for each in prompts)
         _fill(cycle, [pack(each) for each in prompts], has_real_tokens=is_real)
+        cycle.num_prompt_tokens += self._media_tokens * cycle.request.num_media
 
 
 def pack(prompt: Prompt) -> bytes:
@@ -119,6 +220,21 @@ def _is_raw(request: InferenceRequest) -> bool:
         request.is_grpc
         or path.endswith("/generate")
         or (path.endswith("/completions") and not path.endswith("/chat/completions"))
+    )
+
+
+def _open_renderer(parameters: TokenParameters) -> "RenderClient | None":
+    rendering = parameters.rendering
+    if rendering is None:
+        return None
+    # Only here: a picker that asks nobody needs no HTTP client, which takes 50 ms to load.
+    from weft.epp.request.rendering import RenderClient  # noqa: PLC0415
+
+    return RenderClient(
+        rendering.url,
+        timeout_s=parse_duration_s(rendering.timeout),
+        chat_timeout_s=parse_duration_s(rendering.mm_timeout),
+        model=parameters.model_name,
     )
 
 

@@ -1,0 +1,64 @@
+"""Admitters: whether a request is taken at all, once its data is known."""
+
+import random
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.values import Drop, Refused
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ProbabilisticParameters(Parameters, frozen=True, kw_only=True):
+    """When an endpoint counts as full, and how steeply the chance rises before that."""
+
+    queue_depth_threshold: Annotated[int, msgspec.Meta(ge=1)] = 5
+    kv_cache_util_threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
+    power: _Positive = 5.0
+    k: _Positive = 300.0
+
+
+class ProbabilisticAdmitter:
+    """Sheds requests of negative priority by chance: the fuller the candidates, the more of them."""
+
+    def __init__(self, parameters: ProbabilisticParameters, around: Surroundings) -> None:
+        self._parameters = parameters
+        self._max_age_s = around.max_load_age_s
+
+    def admit(self, cycle: Cycle) -> None:
+        """Raises `Refused` for a request that is shed."""
+        if cycle.priority >= 0 or not cycle.candidates:
+            return
+        ratios = [self._ratio(each, cycle.now) for each in cycle.candidates]
+        saturation = sum(ratios) / len(ratios)
+        # Bounded first: a large power of a large queue has no float.
+        chance = min(
+            1.0, self._parameters.k * min(saturation, 1e3) ** min(self._parameters.power, 1e2)
+        )
+        if random.random() < chance:
+            raise Refused(
+                429,
+                f"shed with a chance of {chance:.2f}: saturation is {saturation:.2f} and priority "
+                f"{cycle.priority}",
+                Drop.SATURATED,
+            )
+
+    def _ratio(self, endpoint: Endpoint, now: float) -> float:
+        if endpoint.is_stale(now, self._max_age_s):
+            return 1.0  # as in the reference: who reports nothing counts as full
+        return max(
+            endpoint.load.num_waiting / self._parameters.queue_depth_threshold,
+            endpoint.load.kv_usage / self._parameters.kv_cache_util_threshold,
+        )
+
+
+ROWS: Final = (
+    plugin_type(
+        "probabilistic-admitter", Kind.ADMITTER, ProbabilisticAdmitter, ProbabilisticParameters
+    ),
+)

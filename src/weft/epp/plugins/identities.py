@@ -1,0 +1,45 @@
+"""`agent-identity`: whose request it is, by the session headers that coding agents send."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.plugin import Surroundings, plugin_type
+
+_SESSION_HEADERS: Final = (
+    "x-claude-code-session-id",
+    "x-session-affinity",
+    "session-id",
+    "session_id",
+)
+_MAX_ID_CHARS: Final = 256  # clients write them
+
+
+class AgentIdentityParameters(Parameters, frozen=True, kw_only=True):
+    """More headers to look at, after those that are known."""
+
+    additional_session_headers: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] = ()
+
+
+class AgentIdentity:
+    """The first session header of a request; a fairness id that the client names comes before it."""
+
+    def __init__(self, parameters: AgentIdentityParameters, _: Surroundings) -> None:
+        added = (name.lower() for name in parameters.additional_session_headers)
+        self._headers = (*_SESSION_HEADERS, *added)
+
+    def fairness_id(self, headers: Mapping[str, str]) -> str:
+        """Whose it is; "" if no header says so."""
+        for name in self._headers:
+            if value := headers.get(name, "").strip():
+                return value[:_MAX_ID_CHARS]
+        return ""
+
+
+ROWS: Final = (
+    plugin_type(
+        "agent-identity", Kind.IDENTITY, AgentIdentity, AgentIdentityParameters, is_alpha=True
+    ),
+)

@@ -1,0 +1,113 @@
+"""`request-attribute-reporter`: numbers made of a response's usage, for the gateway's metadata."""
+
+import logging
+import math
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from weft.core.errors import ConfigError
+from weft.epp.config.parameters import Kind, Parameters, Part
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.request.values import Usage
+
+_log = logging.getLogger(__name__)
+
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class AttributeKey(Part, frozen=True, kw_only=True):
+    """Where in the dynamic metadata a number goes. Envoy takes only namespaces that it is set to receive."""
+
+    name: _Name
+    namespace: _Name = "envoy.lb"
+
+
+class Attribute(Part, frozen=True, kw_only=True):
+    """A number, as a CEL expression over `usage`, and whether there is one."""
+
+    key: AttributeKey
+    expression: _Name
+    condition: str = ""  # "": always
+
+
+class ReporterParameters(Parameters, frozen=True, kw_only=True):
+    """What is reported of each response.
+
+    `usage` has prompt_tokens, completion_tokens, total_tokens and prompt_tokens_details.cached_tokens,
+    and the first two also as input_tokens and output_tokens, whichever API the response is of; what
+    the response does not report is absent.
+    """
+
+    attributes: Annotated[tuple[Attribute, ...], msgspec.Meta(min_length=1)]
+
+
+class AttributeReporter:
+    """Evaluates each expression when a response has ended."""
+
+    def __init__(self, parameters: ReporterParameters, around: Surroundings) -> None:
+        self._name = around.name
+        self._attributes = [
+            (
+                each.key,
+                _compile(each.expression, f"{around.name}: attributes[{i}].expression"),
+                _compile(each.condition or "true", f"{around.name}: attributes[{i}].condition"),
+            )
+            for i, each in enumerate(parameters.attributes)
+        ]
+        self._failed: set[str] = set()
+
+    def report(self, usage: Usage) -> dict[str, dict[str, float]]:
+        """The numbers, by namespace and name. One that cannot be made is left out."""
+        variables = {"usage": _variables(usage)}
+        found: dict[str, dict[str, float]] = {}
+        for key, expression, condition in self._attributes:
+            try:
+                if condition.execute(variables) is not True:
+                    continue
+                value = expression.execute(variables)
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise TypeError(f"it gives {type(value).__name__}, and no number")
+                if not math.isfinite(value):
+                    raise ValueError(f"it gives {value}")
+            except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                if key.name not in self._failed:  # the next response will say the same
+                    self._failed.add(key.name)
+                    _log.warning("%s: %s is not reported: %r", self._name, key.name, error)
+                continue
+            found.setdefault(key.namespace, {})[key.name] = value
+        return found
+
+
+def _variables(usage: Usage) -> dict[str, object]:
+    prompt, completion = usage.num_prompt_tokens, usage.num_completion_tokens
+    total = None if prompt is None or completion is None else prompt + completion
+    counts: dict[str, object] = {
+        "prompt_tokens": prompt, "input_tokens": prompt,
+        "completion_tokens": completion, "output_tokens": completion, "total_tokens": total,
+    }  # fmt: skip
+    known = {name: count for name, count in counts.items() if count is not None}
+    if usage.num_cached_tokens is not None:
+        known["prompt_tokens_details"] = {"cached_tokens": usage.num_cached_tokens}
+    return known
+
+
+def _compile(expression: str, path: str) -> Any:
+    """The program; `ConfigError` if it is none, or reads anything but `usage`."""
+    try:
+        # Only here: it is an extra, and takes a quarter of a second to load.
+        import cel  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(f"{path}: needs a package: pip install 'weft[cel]'") from error
+    try:
+        program = cel.compile(expression.strip())
+    except ValueError as error:
+        raise ConfigError(f"{path}: not CEL: {' '.join(str(error).split())}") from error
+    if others := set(program.variables()) - {"usage"}:
+        raise ConfigError(f"{path}: only usage can be read, not {', '.join(sorted(others))}")
+    return program
+
+
+ROWS: Final = (
+    plugin_type("request-attribute-reporter", Kind.REPORTER, AttributeReporter, ReporterParameters),
+)

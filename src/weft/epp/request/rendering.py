@@ -1,0 +1,113 @@
+"""The real tokens of a request, from a server that has the tokenizer and the chat template."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import httpx2
+import msgspec
+
+from weft.core.prompts import pack_tokens
+from weft.epp.request.parsers.openai import CHAT, COMPLETIONS
+from weft.epp.request.parsers.parser import MAX_TOKEN_ID
+from weft.epp.request.parsers.payload import inflate
+from weft.epp.request.values import MAX_COMPARED_TOKENS, InferenceRequest, NotRendered, Refused
+
+_MAX_ANSWER_BYTES: Final = 64 * 2**20
+_MAX_BODY_BYTES: Final = 64 * 2**20
+_TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
+
+
+class _Rendered(msgspec.Struct):
+    """A prompt as `/inference/v1/generate` would take it; the rest of it is of no interest here."""
+
+    token_ids: list[_TokenId]
+
+
+_answer = msgspec.json.Decoder(_Rendered | list[_Rendered])
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class RenderClient:
+    """Sends a request's own body to the `/render` beside the path that it is for."""
+
+    def __init__(self, url: str, *, timeout_s: float, chat_timeout_s: float, model: str) -> None:
+        self._timeout_s = timeout_s
+        self._chat_timeout_s = max(timeout_s, chat_timeout_s)
+        self._model = model  # of texts that name none
+        self._http = httpx2.AsyncClient(base_url=url.rstrip("/"), timeout=None)
+
+    def can_render(self, request: InferenceRequest) -> bool:
+        """Whether there is a way to ask about it."""
+        return _endpoint(request) is not None
+
+    async def render(self, request: InferenceRequest, model: str) -> list[bytes]:
+        """Each prompt as little-endian uint32 tokens; raises `NotRendered`. `model` is what the server gets."""
+        path = _endpoint(request)
+        assert path is not None
+        body = await asyncio.to_thread(_body, request, model or self._model)
+        headers = {"content-type": "application/json"}
+        if "authorization" in request.headers:
+            headers["authorization"] = request.headers["authorization"]
+        try:
+            async with asyncio.timeout(self._chat_timeout_s if CHAT in path else self._timeout_s):
+                return await asyncio.to_thread(_read, await self._post(path, body, headers))
+        except TimeoutError as error:
+            raise NotRendered("it took too long") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise NotRendered(f"{type(error).__name__}: {error}") from error
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        answer = bytearray()
+        async with self._http.stream("POST", path, content=body, headers=headers) as response:
+            if response.status_code != httpx2.codes.OK:
+                raise NotRendered(f"status {response.status_code}")
+            async for piece in response.aiter_bytes():
+                answer += piece
+                if len(answer) > _MAX_ANSWER_BYTES:
+                    raise NotRendered("the answer is too long")
+        return bytes(answer)
+
+
+def _endpoint(request: InferenceRequest) -> str | None:
+    if request.is_grpc or request.path.endswith("/generate"):
+        one_text = len(request.prompts) == 1 and request.prompts[0].text is not None
+        return f"/v1/{COMPLETIONS}/render" if one_text else None
+    for path in (CHAT, COMPLETIONS):
+        if request.path.endswith(f"/{path}"):
+            return f"/v1/{path}/render" if request.body else None
+    return None
+
+
+def _body(request: InferenceRequest, model: str) -> bytes:
+    """The request's own body, unpacked, with the model that the server gets; of a text, one around it."""
+    if request.is_grpc or request.path.endswith("/generate"):
+        return msgspec.json.encode({"model": model or None, "prompt": request.prompts[0].text})
+    body = b"".join(request.body)
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    try:
+        if encoding not in {"", "identity"}:
+            body = inflate(body, encoding, _MAX_BODY_BYTES)
+        if model and model != request.model:
+            members: dict[str, Any] = {**_members.decode(body), "model": model}
+            body = msgspec.json.encode(members)
+    except (Refused, msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise NotRendered(f"the body cannot be passed on: {error}") from error
+    return body
+
+
+def _read(answer: bytes) -> list[bytes]:
+    try:
+        found = _answer.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NotRendered(f"the answer holds no token ids: {error}") from error
+    prompts = found if isinstance(found, list) else [found]
+    room, packed = MAX_COMPARED_TOKENS, []
+    for prompt in prompts:
+        packed.append(pack_tokens(prompt.token_ids[:room]))
+        room = max(0, room - len(prompt.token_ids))
+    return packed

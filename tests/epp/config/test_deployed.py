@@ -1,0 +1,59 @@
+"""What the reference's guides, charts and samples deploy starts here, or is refused with the reason."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.epp.config.deployed import REFUSED, STARTING
+from weft.core.errors import ConfigError
+from weft.epp.build import load_config, open_picker
+from weft.epp.config.options import PickerOptions
+
+
+def options(text: str) -> PickerOptions:
+    return PickerOptions(
+        config_text=text, allow_experimental_plugins=True, endpoints=("10.0.0.1:8000",)
+    )
+
+
+@pytest.mark.parametrize("name", STARTING)
+def test_a_deployed_configuration_starts(name: str, tmp_path: Path):
+    """As a picker that is opened: every plugin is built, and everything closes."""
+    (tmp_path / "endpoints.yaml").write_text("endpoints: []\n")
+    text = STARTING[name].replace("/etc/endpoints.yaml", f"{tmp_path}/endpoints.yaml")
+
+    async def open_and_close() -> int:
+        picker = await open_picker(options(text.replace("tcp://0.0.0.0:5557", "tcp://127.0.0.1:*")))
+        try:
+            return len(picker.assembly.plugins)
+        finally:
+            await picker.close()
+
+    assert asyncio.run(open_and_close()) > 2
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_done_is_refused_with_its_reason(name: str):
+    """Never started with a part of it left out."""
+    text, words = REFUSED[name]
+    with pytest.raises(ConfigError, match=words):
+        load_config(options(text))
+
+
+def test_keys_without_effect_are_reported():
+    """A file may have them, but nobody is to believe that they do something."""
+    warnings = load_config(options(STARTING["precise prefixes"])).warnings
+    assert [warning.partition(": ")[0].rpartition(".")[2] for warning in warnings] == [
+        "podCacheSize", "metricsLoggingInterval",
+    ]  # fmt: skip
+
+
+def test_an_extractor_of_notifications_must_exist():
+    """Plugins follow the pool without one, and still a name must mean something."""
+    text = STARTING["precise prefixes"].replace(
+        "extractors: [{pluginRef: precise-prefix-cache-producer}]",
+        "extractors: [{pluginRef: absent}]",
+    )
+    with pytest.raises(ConfigError, match=r"sources\[1\]\.extractors\[0\]\.pluginRef: no plugin"):
+        load_config(options(text))
