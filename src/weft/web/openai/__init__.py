@@ -1,12 +1,14 @@
-"""OpenAI's /v1/chat/completions and /v1/completions, as endpoints."""
+"""OpenAI's /v1/chat/completions and /v1/completions, as endpoints, and the prompts of both in tokens."""
 
 from weft.schema.chat import ChatAnswer, ChatBody, ChatChunk
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChunk
+from weft.schema.tokens import TokensBody
 from weft.web.http.endpoint import Endpoint
 from weft.web.inference.call import for_model
 from weft.web.inference.fields import beyond_openai
 from weft.web.openai.chat import create_chat_completion
 from weft.web.openai.completions import create_completion
+from weft.web.openai.render import render_chat, render_completion
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
@@ -28,5 +30,23 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         deviations=beyond_openai,
         answer=CompletionAnswer,
         event=CompletionChunk,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/chat/completions/render",
+        handler=for_model(render_chat),
+        summary="A conversation's prompt in tokens, as a body of /inference/v1/generate",
+        body=ChatBody,
+        deviations=beyond_openai,
+        answer=TokensBody,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/completions/render",
+        handler=for_model(render_completion),
+        summary="One text or several in tokens, each as a body of /inference/v1/generate",
+        body=CompletionBody,
+        deviations=beyond_openai,
+        answer=list[TokensBody],
     ),
 )

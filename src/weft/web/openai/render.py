@@ -1,0 +1,57 @@
+"""`/render` of chats and completions: what their prompts are in tokens, without an answer.
+
+What comes back is a body of `/inference/v1/generate`. Routers ask for it, to know which prefixes a
+request shares with those that were served before.
+"""
+
+import msgspec
+from starlette.responses import Response
+
+from weft.core.types import Request, SamplingParams
+from weft.schema.chat import ChatBody
+from weft.schema.completion import CompletionBody
+from weft.schema.tokens import TokensBody
+from weft.web.chat.run import prepare_turn
+from weft.web.http.endpoint import Answer
+from weft.web.inference.call import ModelCall
+from weft.web.openai.chat import to_shape, to_turn
+from weft.web.openai.completions import check_body, completion_params, prepare_all
+
+
+async def render_chat(call: ModelCall) -> Answer:
+    """The handler. What forces a tool call is no part of a prompt, and is left out."""
+    body: ChatBody = call.body
+    turn = to_turn(call, body)
+    to_shape(call, body, turn)  # refuses what a chat would be refused for
+    prepared = await prepare_turn(call.served, turn)
+    return _rendered(call, "chatcmpl", prepared.request, turn.params, body)
+
+
+async def render_completion(call: ModelCall) -> Answer:
+    """The handler. One for each prompt."""
+    body: CompletionBody = call.body
+    check_body(body)
+    params = completion_params(call.served, body)
+    requests = await prepare_all(call, body, params)
+    rendered = [_rendered(call, "cmpl", request, params, body) for request in requests]
+    return Response(msgspec.json.encode(rendered), media_type="application/json")
+
+
+def _rendered(
+    call: ModelCall,
+    prefix: str,
+    request: Request,
+    params: SamplingParams,
+    body: ChatBody | CompletionBody,
+) -> TokensBody:
+    # As given, but for the room that was left: the request's own have lost their constraints already.
+    params = msgspec.structs.replace(params, max_tokens=request.params.max_tokens)
+    return TokensBody(
+        token_ids=request.prompt_token_ids,
+        sampling_params=params,
+        model=call.model,
+        request_id=f"{prefix}-{call.label}",
+        stream=body.stream,
+        cache_salt=request.cache_salt,
+        priority=body.priority,
+    )
