@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -240,7 +241,6 @@ def test_a_second_signal_does_not_wait():
         (("--grpc-port=70000",), "--grpc-port must be between 0 and 65535"),
         (("--drain-timeout=soon",), "must be a duration"),
         (("--drain-timeout=-1s",), "--drain-timeout must be 0 or more"),
-        (("--secure-serving",), "--secure-serving needs --cert-path"),
         (("--cert-path=/no/such",), "--cert-path: cannot read /no/such/tls.key"),
         (("--max-body-bytes=0",), "--max-body-bytes must be between 1"),
         (("--metrics-endpoint-auth",), "--metrics-endpoint-auth needs --metrics-token-file"),
@@ -318,23 +318,66 @@ def test_a_port_in_use_is_refused():
     assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
 
 
-def test_it_serves_tls_with_a_certificate(tmp_path: Path):
-    """And plaintext without: gateways differ in what they insist on."""
+def make_certificate(directory: Path) -> bytes:
+    """A pair of files for localhost; returns the certificate."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
          "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout",
-         str(tmp_path / "tls.key"), "-out", str(tmp_path / "tls.crt")],
+         str(directory / "tls.key"), "-out", str(directory / "tls.crt")],
         check=True, capture_output=True,
     )  # fmt: skip
+    return (directory / "tls.crt").read_bytes()
+
+
+def is_live(channel: grpc.Channel, service: str = "liveness") -> bool:
+    """Whether health says so."""
+    with channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        asked = health_pb2.HealthCheckRequest(service=service)
+        return check(asked, timeout=PATIENCE_S).status == health_pb2.HealthCheckResponse.SERVING
+
+
+def secure(address: str, trusted: bytes) -> grpc.Channel:
+    """A channel to this port that takes only that certificate."""
+    port = address.rsplit(":", 1)[1]
+    return grpc.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(trusted))
+
+
+def test_it_serves_tls_with_a_certificate(tmp_path: Path):
+    """And plaintext without: gateways differ in what they insist on."""
+    trusted = make_certificate(tmp_path)
     with epp(f"--cert-path={tmp_path}") as picker:
-        port = picker.address.rsplit(":", 1)[1]
-        trust = grpc.ssl_channel_credentials((tmp_path / "tls.crt").read_bytes())
-        with grpc.secure_channel(f"localhost:{port}", trust) as channel:
-            check = health_pb2_grpc.HealthStub(channel).Check
-            assert (
-                check(health_pb2.HealthCheckRequest(service="liveness"), timeout=PATIENCE_S).status
-                == 1
-            )
+        assert is_live(secure(picker.address, trusted))
+
+
+def test_probes_need_no_tls(tmp_path: Path):
+    """Kubernetes speaks none to gRPC probes, and its charts have names of their own for them."""
+    make_certificate(tmp_path)
+    with epp(f"--cert-path={tmp_path}") as picker:
+        assert is_live(grpc.insecure_channel(picker.health))
+        assert is_live(grpc.insecure_channel(picker.health), "inference-extension")
+
+
+def test_it_makes_a_certificate_for_gateways_that_insist_on_tls():
+    """As the reference does where it is given none."""
+    with epp("--secure-serving=true", "--zap-encoder", "json", "--v=2") as picker:
+        host, port = picker.address.rsplit(":", 1)
+        assert is_live(
+            secure(picker.address, ssl.get_server_certificate((host, int(port))).encode())
+        )
+
+
+def test_a_certificate_that_is_renewed_is_served(tmp_path: Path):
+    """At the next connection; a pair that is half there changes nothing."""
+    first = make_certificate(tmp_path)
+    with epp(f"--cert-path={tmp_path}", "--enable-cert-reload") as picker:
+        assert is_live(secure(picker.address, first))
+        (tmp_path / "tls.crt").write_text("half of a")
+        assert is_live(secure(picker.address, first))
+        second = make_certificate(tmp_path)
+        assert is_live(secure(picker.address, second))
+        with pytest.raises(grpc.RpcError):
+            is_live(secure(picker.address, first))
 
 
 RUN_WITHOUT_COMPUTE = """

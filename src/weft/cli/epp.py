@@ -74,7 +74,7 @@ async def _serve(options: EppOptions) -> int:
         ports = await server.start()
         metrics_port = await admin.start(host, options.metrics_port)
         took_s = time.monotonic() - started
-        lock = "TLS" if server_options.cert_path else "no TLS"
+        lock = server_options.security
         print(
             f"Weft's endpoint picker, ready after {took_s:.1f} s\n"
             f"  pool     {len(picker.pool)} endpoints\n"

@@ -60,7 +60,10 @@ class EppOptions(PickerFlags, ReferenceFlags):
     ] = 30.0
     secure_serving: Annotated[
         bool | None,
-        Parameter(group=SERVER, help="Serve TLS; needs --cert-path, and is on if that is given."),
+        Parameter(
+            group=SERVER,
+            help="Serve TLS: with --cert-path, which turns it on, or a self-signed certificate.",
+        ),
     ] = None
     metrics_endpoint_auth: Annotated[
         bool | None,
@@ -100,8 +103,7 @@ class EppOptions(PickerFlags, ReferenceFlags):
         """The part that concerns the wire."""
         limits = pick(self, PickerLimits)
         options = pick(self, ServerOptions, limits=limits)
-        if self.secure_serving and options.cert_path is None:
-            raise ConfigError("--secure-serving needs --cert-path, a directory with a certificate")
+        options = replace(options, is_self_signed=bool(self.secure_serving))
         for flag, port in (
             ("--grpc-port", options.grpc_port),
             ("--grpc-health-port", options.grpc_health_port),

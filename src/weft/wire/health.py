@@ -22,10 +22,14 @@ _UNKNOWN = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.
 
 
 class Health:
-    """The state of each of `services`, none of which serves at first. One event loop owns it."""
+    """The state of each of `services`, none of which serves at first. One event loop owns it.
 
-    def __init__(self, services: Iterable[str]) -> None:
+    With `knows_all`, a service that is not among them has the state of "".
+    """
+
+    def __init__(self, services: Iterable[str], *, knows_all: bool = False) -> None:
         self._response_by_service = dict.fromkeys(services, _NOT_SERVING)
+        self._knows_all = knows_all
         self._changed = asyncio.Event()
 
     def is_serving(self, service: str = "") -> bool:
@@ -66,11 +70,14 @@ class Health:
         last = None
         while True:
             changed = self._changed
-            response = self._response_by_service.get(service or "", _UNKNOWN)
+            response = self._response_by_service.get(self._listed(service or ""), _UNKNOWN)
             if response is not last:
                 await context.write(response)
                 last = response
             await changed.wait()
+
+    def _listed(self, service: str) -> str:
+        return "" if self._knows_all and service not in self._response_by_service else service
 
     async def _known(self, service: str | None, context: _Context) -> str:
         if service is None:
@@ -78,6 +85,7 @@ class Health:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "the request is not a valid HealthCheckRequest message",
             )
+        service = self._listed(service)
         if service not in self._response_by_service:
             known = list(self._response_by_service)
             await context.abort(grpc.StatusCode.NOT_FOUND, f"service must be one of {known}")

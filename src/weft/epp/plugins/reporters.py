@@ -98,7 +98,7 @@ def _compile(expression: str, path: str) -> Any:
         # Only here: it is an extra, and takes a quarter of a second to load.
         import cel  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError(f"{path}: needs a package: pip install 'weft[cel]'") from error
+        raise ConfigError(f"{path}: needs a package: pip install 'weft[epp]'") from error
     try:
         program = cel.compile(expression.strip())
     except ValueError as error:

@@ -16,13 +16,14 @@ _OWN: Final = ("", SERVICE)
 class PickerHealth:
     """Live while the process answers; serving until it drains; ready while there is where to send.
 
-    A picker without endpoints still serves: its 503 says more than a gateway's own error would.
+    A picker without endpoints still serves: its 503 says more than a gateway's own error would. Probes
+    of charts have names of their own, such as `inference-extension`; they all see whether it serves.
     """
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
         self._is_draining = False
-        self._reported = Health((LIVENESS, READINESS, *_OWN))
+        self._reported = Health((LIVENESS, READINESS, *_OWN), knows_all=True)
 
     @property
     def is_ready(self) -> bool:

@@ -17,13 +17,13 @@ from weft.epp.request.parsers.table import ParserTable
 from weft.epp.request.values import Refused
 from weft.epp.server import ext_proc
 from weft.epp.server.body_reader import BodyReader
+from weft.epp.server.certificate import from_directory, self_signed
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.health import PickerHealth
 from weft.epp.server.limits import Held, PickerLimits
 from weft.epp.server.stream import Chooser, Exchange, Explain, ProtocolError, Services
 from weft.epp.server.stream_metrics import WireMetrics
 from weft.wire.ports import ChannelArgs, bind, server_args
-from weft.wire.tls import Pem, server_credentials
 
 log = logging.getLogger("weft.epp")
 
@@ -31,7 +31,6 @@ _HEALTH_INTERVAL_S: Final = 0.25
 # A gateway notices that health has turned at its next check; until then requests still come.
 _QUIET_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
-_CERT_NAMES: Final = ("tls.crt", "tls.key")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -76,6 +75,10 @@ class ServerOptions:
     cert_path: Annotated[
         Path | None, Flag("Directory with tls.crt and tls.key; turns TLS on.", "Server")
     ] = None
+    enable_cert_reload: Annotated[
+        bool, Flag("Read the files of --cert-path again when they change.", "Server")
+    ] = False
+    is_self_signed: bool = False  # TLS with a certificate of its own making, without a `cert_path`
     handshake_timeout_s: float = 10.0  # of TLS and the first frames
     measures_streams: Annotated[
         bool,
@@ -88,12 +91,18 @@ class ServerOptions:
     ] = False
     limits: PickerLimits = field(default_factory=PickerLimits)
 
+    @property
+    def security(self) -> str:
+        """What the gateway has to speak, in words."""
+        if self.cert_path is not None:
+            return "TLS"
+        return "TLS, self-signed" if self.is_self_signed else "no TLS"
+
     def credentials(self) -> grpc.ServerCredentials | None:
-        """For TLS; None without a directory. `ConfigError` names the flag."""
-        if self.cert_path is None:
-            return None
-        cert, key = (Pem("--cert-path", self.cert_path / name) for name in _CERT_NAMES)
-        return server_credentials(cert, key)
+        """For TLS; None without. `ConfigError` names the flag."""
+        if self.cert_path is not None:
+            return from_directory(self.cert_path, reloads=self.enable_cert_reload)
+        return self_signed(self.host) if self.is_self_signed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +179,11 @@ class PickerServer:
         main = self._new_server()
         main.add_generic_rpc_handlers((self._handler(),))
         ports = Ports(
-            self._bind(main, options.grpc_port, "--grpc-port"),
-            self._bind(self._new_server(), options.grpc_health_port, "--grpc-health-port"),
+            self._bind(main, options.grpc_port, options.credentials(), flag="--grpc-port"),
+            # In plain text even beside TLS, which kubelet's probes do not speak.
+            self._bind(
+                self._new_server(), options.grpc_health_port, None, flag="--grpc-health-port"
+            ),
         )
         for server in self._servers:
             await server.start()
@@ -215,9 +227,15 @@ class PickerServer:
         self._servers.append(server)
         return server
 
-    def _bind(self, server: grpc.aio.Server, port: int, flag: str) -> int:
-        address = join_host_port(self._options.host, port)
-        return bind(server, address, self._options.credentials(), flag=flag)
+    def _bind(
+        self,
+        server: grpc.aio.Server,
+        port: int,
+        credentials: grpc.ServerCredentials | None,
+        *,
+        flag: str,
+    ) -> int:
+        return bind(server, join_host_port(self._options.host, port), credentials, flag=flag)
 
     def _handler(self) -> "grpc.GenericRpcHandler[Any, Any]":
         # "Stream in, one out", although many go out: the last answer is what the handler returns, and
