@@ -45,7 +45,7 @@ else:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class EppOptions(PickerFlags, ReferenceFlags):
+class EppOptions(ReferenceFlags, PickerFlags):
     """Flags of `weft epp`.
 
     Those that set one field of `PickerOptions`, `ServerOptions` or `PickerLimits` are declared there.

@@ -287,3 +287,17 @@ def test_guesses_bridge_the_time_until_events_come():
     assert produce(producer, pool, 1.0, tokens=(7, 8))[1].held == {one: 1}
     assert produce(producer, pool, 2.5, tokens=(7, 8))[1].held == {}
     assert len(producer.index) == 0
+
+
+def test_only_so_many_adapters_are_remembered():
+    """Engines choose their names; those that were named last stay."""
+    (endpoint,) = pool_of(1)
+    made = make_index()
+    for i in range(5000):
+        event = Stored(
+            hashes=[i], parent=None, tokens=pack_tokens(range(4)), block_size=4, lora_name=f"a{i}"
+        )
+        made.apply(endpoint, event, model="m")
+    assert len(made.adapters) == 4096
+    assert "a4999" in made.adapters
+    assert "a0" not in made.adapters

@@ -15,6 +15,7 @@ class Pool:
         self._on_joined: list[Callable[[Endpoint], None]] = []
         self._on_left: list[Callable[[Endpoint], None]] = []
         self._free_slots: list[int] = []
+        self._num_holds: dict[Endpoint, int] = {}  # on slots of endpoints that left
         self._num_slots = 0
 
     def on_joined(self, listener: Callable[[Endpoint], None]) -> None:
@@ -26,6 +27,17 @@ class Pool:
     def on_left(self, listener: Callable[[Endpoint], None]) -> None:
         """Call `listener` for each endpoint that leaves."""
         self._on_left.append(listener)
+
+    def hold_slot(self, endpoint: Endpoint) -> None:
+        """Let no other endpoint have the slot of this one, which is leaving, before `release_slot`."""
+        self._num_holds[endpoint] = self._num_holds.get(endpoint, 0) + 1
+
+    def release_slot(self, endpoint: Endpoint) -> None:
+        """Nothing stands under its slot any more."""
+        self._num_holds[endpoint] -= 1
+        if not self._num_holds[endpoint]:
+            del self._num_holds[endpoint]
+            self._free_slots.append(endpoint.slot)
 
     @property
     def ready(self) -> Sequence[Endpoint]:
@@ -77,8 +89,9 @@ class Pool:
         self._ready = list(self._by_key.values())
         for listener in self._on_left:
             listener(endpoint)
-        # Only now: the listeners have cleared the slot's bits.
-        self._free_slots.append(endpoint.slot)
+        # Only now: the listeners have cleared the slot's bits, or hold it for as long as that takes.
+        if endpoint not in self._num_holds:
+            self._free_slots.append(endpoint.slot)
 
 
 def reachable(endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from weft.epp.pool.endpoint import Endpoint
 
+_MAX_REMOVED = 2048  # at once
+
 
 class ApproximateIndex:
     """Block hash to endpoints, and a least-recently-used list of hashes per endpoint.
@@ -38,9 +40,21 @@ class ApproximateIndex:
 
     def remove(self, endpoint: Endpoint) -> None:
         """Forget an endpoint."""
+        while self.remove_some(endpoint):
+            pass
+
+    def remove_some(self, endpoint: Endpoint) -> bool:
+        """Forget a part of it, which takes some milliseconds at most; whether there was any."""
+        recent = self._recent.get(endpoint)
+        if recent is None:
+            return False
         bit = 1 << endpoint.slot
-        for block in self._recent.pop(endpoint, ()):
+        for _ in range(min(_MAX_REMOVED, len(recent))):
+            block, _ = recent.popitem()
             self._clear(block, bit)
+        if not recent:
+            del self._recent[endpoint]
+        return True
 
     def match(self, hashes: Sequence[int]) -> dict[int, int]:
         """How many blocks were seen with each set of holders, up to the first block nobody holds."""

@@ -9,6 +9,7 @@ from weft.epp.prefix.keys import Extra, KeyAlgorithm
 
 SPECULATIVE = "speculative"  # tier of blocks that were sent but not yet confirmed
 _MAX_CLEARED = 2048  # at once
+_MAX_ADAPTERS = 4096  # names that are remembered; engines choose them
 _Place = tuple[str, int | None]  # tier, KV-cache group
 
 
@@ -44,7 +45,7 @@ class PreciseIndex:
         self.num_dropped = 0
         self.num_retained = 0  # of keys that were removed, but stand for other blocks too
         self.num_removed = 0
-        self.adapters: set[str] = set()  # named by events
+        self.adapters: dict[str, None] = {}  # named by events, the last of them last
         self.base_models: dict[Endpoint, str] = {}  # as events or servers reported
         self._max_keys = max_keys
         tiers = sorted({**weights, SPECULATIVE: 1.0}.items(), key=lambda item: -item[1])
@@ -141,7 +142,7 @@ class PreciseIndex:
     def _store(self, endpoint: Endpoint, event: Stored, model: str) -> None:
         holding = self._holdings.setdefault(endpoint, _Holding())
         if event.lora_name:
-            self.adapters.add(event.lora_name)
+            self._note_adapter(event.lora_name)
         if event.parent is None:
             key, tail = self.keys.root(event.lora_name or model), b""
         else:
@@ -164,6 +165,12 @@ class PreciseIndex:
                 for each in block.keys:
                     self._count(endpoint, holding, event.tier, each, 1)
             key, tail = block.key, block.tail
+
+    def _note_adapter(self, name: str) -> None:
+        self.adapters.pop(name, None)
+        self.adapters[name] = None
+        if len(self.adapters) > _MAX_ADAPTERS:
+            del self.adapters[next(iter(self.adapters))]
 
     def _chain(self, key: int, tokens: bytes, extra: Extra | None) -> _Block:
         width = 4 * self.block_size

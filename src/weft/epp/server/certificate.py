@@ -4,7 +4,7 @@ import logging
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -24,7 +24,9 @@ def from_directory(path: Path, *, reloads: bool) -> grpc.ServerCredentials:
     if not reloads:
         return fixed
     reader = _Reader(cert, key)
-    return grpc.dynamic_ssl_server_credentials(reader.read(), reader.changed)
+    # None says that nothing has changed.
+    changed: Any = reader.changed  # the stubs do not know of that
+    return grpc.dynamic_ssl_server_credentials(reader.read(), changed)
 
 
 def self_signed(host: str) -> grpc.ServerCredentials:

@@ -10,6 +10,7 @@ from weft.epp.decision.plugin import APPROXIMATE, TOKENS, Surroundings, plugin_t
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.approximate import ApproximateIndex, held_by
 from weft.epp.prefix.keys import chain_hashes
+from weft.epp.prefix.leaving import Leaving
 from weft.epp.request.values import MAX_COMPARED_TOKENS
 
 MIN_BLOCK_SIZE = 64  # smaller blocks cost memory and time and add little
@@ -44,7 +45,8 @@ class ApproximatePrefixProducer:
         self._size = surroundings.metrics.prefix_size.labels(self._name, APPROXIMATE)
         self._hit_ratio = surroundings.metrics.prefix_hit_ratio.labels(self._name, APPROXIMATE)
         self._hit_bytes = surroundings.metrics.prefix_hit_bytes.labels(self._name, APPROXIMATE)
-        surroundings.pool.on_left(self._index.remove)
+        leaving = Leaving(surroundings.pool, self._index.remove_some)
+        self.aclose = leaving.aclose
         surroundings.metrics.before_text(lambda: self._size.set(len(self._index)))
 
     def produce(self, cycle: Cycle) -> None:

@@ -17,6 +17,7 @@ from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.keys import iter_keys, make_keys
 from weft.epp.prefix.kv_subscriptions import KvEventsConfig
+from weft.epp.prefix.leaving import Leaving
 from weft.epp.prefix.precise import PreciseIndex
 
 _log = logging.getLogger(__name__)
@@ -139,6 +140,8 @@ class PrecisePrefixProducer:
         around.metrics.before_text(self._publish)
         self._hit_ratio = around.metrics.prefix_hit_ratio.labels(self._name, TYPE)
         around.pool.on_left(self._forget)
+        leaving = Leaving(around.pool, self.index.clear_some)
+        self.aclose = leaving.aclose
 
     async def prepare(self, cycle: Cycle) -> None:
         """Key the prompts; of long ones a part at a time, since others wait."""
@@ -240,7 +243,6 @@ class PrecisePrefixProducer:
             num_dropped += len(chain)
 
     def _forget(self, endpoint: Endpoint) -> None:
-        self.index.clear(endpoint)
         self.index.base_models.pop(endpoint, None)
 
 

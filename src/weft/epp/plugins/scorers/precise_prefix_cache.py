@@ -19,6 +19,7 @@ class PrecisePrefixScorer:
         self.prepare = self.inner.prepare
         self.produce = self.inner.produce
         self.picked = self.inner.picked
+        self.aclose = self.inner.aclose
         self.score = self._scorer.score
 
 

@@ -1,0 +1,39 @@
+"""What endpoints that left the pool held, forgotten a few milliseconds at a time: it may be a million blocks."""
+
+import asyncio
+from collections.abc import Callable
+
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.pool.pool import Pool
+from weft.epp.pool.turns import Turns
+
+
+class Leaving:
+    """Clears an index for each endpoint that leaves. Its slot is nobody else's until that is done."""
+
+    def __init__(self, pool: Pool, clear_some: Callable[[Endpoint], bool]) -> None:
+        self._pool = pool
+        self._clear_some = clear_some  # a part; whether there was any
+        self._tasks: set[asyncio.Task[None]] = set()
+        pool.on_left(self._left)
+
+    async def aclose(self) -> None:
+        """End what is under way; the picker is closing."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _left(self, endpoint: Endpoint) -> None:
+        if not (self._clear_some(endpoint) and self._clear_some(endpoint)):
+            return  # mostly, that was all
+        self._pool.hold_slot(endpoint)
+        task = asyncio.create_task(self._clear(endpoint), name=f"clear {endpoint.host_port}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _clear(self, endpoint: Endpoint) -> None:
+        turns = Turns()
+        while self._clear_some(endpoint):
+            await turns.yield_if_due()
+        self._pool.release_slot(endpoint)
