@@ -5,15 +5,20 @@ They are started by whoever builds the picker; here are only their rows.
 
 from typing import Final
 
-from weft.epp.config.parameters import Kind
+from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.plugin import METRICS_EXTRACTOR, METRICS_SOURCE, plugin_type
 from weft.epp.pool.endpoints_file import FileDiscoveryParameters
 from weft.epp.pool.engines import ExtractorParameters
 from weft.epp.pool.poller import MetricsSourceParameters
 
+
+class NotifierParameters(NoParameters, frozen=True, kw_only=True):
+    """Is taken and does nothing: plugins here follow the pool by themselves."""
+
+
 ROWS: Final = (
     plugin_type(METRICS_SOURCE, Kind.SOURCE, parameters=MetricsSourceParameters),
     plugin_type(METRICS_EXTRACTOR, Kind.EXTRACTOR, parameters=ExtractorParameters),
-    plugin_type("endpoint-notification-source", Kind.NOTIFIER),
+    plugin_type("endpoint-notification-source", Kind.NOTIFIER, parameters=NotifierParameters),
     plugin_type("file-discovery", Kind.DISCOVERY, parameters=FileDiscoveryParameters),
 )

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from time import perf_counter
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -70,7 +70,7 @@ class TierConfig(Part, frozen=True, kw_only=True):
 class IndexerConfig(Part, frozen=True, kw_only=True):
     """The index."""
 
-    tokenizers_pool_config: dict[str, object] | None = None
+    tokenizers_pool_config: dict[str, Any] | None = None
     kv_block_index_config: BlockIndexConfig = BlockIndexConfig()
     kv_cache_backend_configs: tuple[TierConfig, ...] = (
         TierConfig(name="gpu", weight=1.0),
