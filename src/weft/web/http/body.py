@@ -137,7 +137,8 @@ def _decode(body: bytes, kind: Any) -> Any:
     except msgspec.DecodeError as error:  # ValidationError is one of these
         text = str(error)  # which may repeat what was sent
         if len(text) > _MAX_MESSAGE_CHARS:
-            text = f"{text[:_MAX_MESSAGE_CHARS]}... - at `{text.rpartition(' - at `')[2]}"
+            place = text[-_MAX_MESSAGE_CHARS:].rpartition(" - at `")[2]
+            text = f"{text[:_MAX_MESSAGE_CHARS]}... - at `{place}"
         raise BadRequest(_parameter(text), f"{_PATH.sub('', text)}{_place(text)}") from None
     except RecursionError:
         raise BadRequest(None, "the body is nested too deeply") from None
