@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.core.errors import BadRequest
 from weft.core.types import StructuredOutputsParams
+from weft.core.unicode import encode_text
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 MAX_GRAMMAR_BYTES = 64 * 1024
@@ -143,20 +144,11 @@ def _check_text(kind: str, value: object) -> None:
         raise BadRequest(kind, f"{kind} is empty")
     if "\0" in value:
         raise BadRequest(kind, f"{kind} holds a NUL character")
-    num_bytes = len(_encoded(kind, value))
+    num_bytes = len(encode_text(kind, value))
     if num_bytes > MAX_GRAMMAR_BYTES:
         raise BadRequest(
             kind, f"{kind} takes at most {MAX_GRAMMAR_BYTES} bytes of UTF-8, got {num_bytes}"
         )
-
-
-def _encoded(kind: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise BadRequest(
-            kind, f"{kind} is not valid Unicode: a lone surrogate at character {error.start}"
-        ) from error
 
 
 def _check_repeats(kind: str, text: str) -> None:
@@ -175,7 +167,7 @@ def _check_choice(value: object) -> None:
     for item in value:
         if not isinstance(item, str) or not item:
             raise BadRequest("choice", "choice must hold strings, and none of them empty")
-    num_bytes = sum(len(_encoded("choice", item)) for item in value)
+    num_bytes = sum(len(encode_text("choice", item)) for item in value)
     if num_bytes > MAX_GRAMMAR_BYTES:
         raise BadRequest(
             "choice", f"choice takes at most {MAX_GRAMMAR_BYTES} bytes of UTF-8, got {num_bytes}"
