@@ -8,7 +8,7 @@ import pytest
 
 from tests.busy import PATIENCE_S, is_within, until
 from tests.doubles.stepping import make_config
-from weft.core.errors import EngineDead, GenerationError, Overloaded, Unavailable
+from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded, Unavailable
 from weft.core.types import (
     AllBlocksCleared,
     EngineLoad,
@@ -95,6 +95,15 @@ async def test_a_full_queue_refuses_and_counts_every_answer():
     third = await begin(client, "c", n=3)
     assert not third.done()
     third.cancel()
+
+
+async def test_a_full_queue_refuses_before_the_prompt_is_looked_at():
+    """Nothing is done for a prompt that there is no place for, not even to find out what is wrong with it."""
+    client = HandClient(max_num_queued_reqs=1)
+    with client.preparing(1), pytest.raises(Overloaded):
+        await anext(client.generate([10**6], SamplingParams(), "r"))
+    with pytest.raises(BadRequest):
+        await anext(client.generate([10**6], SamplingParams(), "r"))
 
 
 async def test_queued_prompt_tokens_are_bounded_until_their_first_output():
