@@ -144,7 +144,12 @@ class GenerateCall:
         async with CallWriter(context, outputs, self._write_timeout_s) as writer:
             async for output in outputs:
                 rows = num_rows_of(output)
-                for message in await write_rows(rows, partial(_all_of, reply, output)):
+                messages = (
+                    await write_rows(rows, partial(_all_of, reply, output))
+                    if rows
+                    else reply.messages(output)
+                )
+                for message in messages:
                     await writer.write(message)
         reply.end()
 

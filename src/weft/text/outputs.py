@@ -438,5 +438,8 @@ async def write_rows(num_rows: int, write: Callable[[], T]) -> T:
 
 def num_rows_of(output: RequestOutput) -> int:
     """Positions of which there is something to write."""
-    answers = sum(len(answer.logprobs or ()) for answer in output.outputs)
-    return len(output.prompt_logprobs or ()) + answers
+    num_rows = 0 if output.prompt_logprobs is None else len(output.prompt_logprobs)
+    for answer in output.outputs:
+        if answer.logprobs is not None:
+            num_rows += len(answer.logprobs)
+    return num_rows

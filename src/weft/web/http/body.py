@@ -308,7 +308,8 @@ def unknown_fields(body: bytes, kind: Any) -> Iterable[Deviation]:
     """The first field of the object in `body` that a `kind` does not have. Its inner objects are not looked at."""
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    # Not `structs.fields`, which reads all types anew: of a chat body, 0.8 ms.
+    known = kind.__struct_encode_fields__
     for name in msgspec.json.decode(body, type=dict[str, msgspec.Raw]):
         if name not in known:
             shown = name[:_MAX_NAME_CHARS]
@@ -318,8 +319,7 @@ def unknown_fields(body: bytes, kind: Any) -> Iterable[Deviation]:
 
 @lru_cache(maxsize=256)
 def _hint(kind: type[msgspec.Struct], name: str) -> str:
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]
-    close = difflib.get_close_matches(name, known, 1)
+    close = difflib.get_close_matches(name, kind.__struct_encode_fields__, 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
