@@ -137,7 +137,7 @@ class RequestStream:
         for position, row in enumerate(rows, start=1):
             before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
             scored.append(_logprobs_of(row, before, self._tokenizer))
-        self._prompt_rows, self._prompt_logprobs = None, scored
+        self._prompt_logprobs, self._prompt_rows = scored, None
 
     def abort(self) -> None:
         """End every open answer with "abort"; text held back for stop strings is shown."""
