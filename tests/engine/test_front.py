@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.busy import PATIENCE_S, is_within, until
+from tests.busy import is_within, until
 from tests.doubles.stepping import make_config
 from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded, Unavailable
 from weft.core.types import (

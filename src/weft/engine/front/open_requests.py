@@ -59,8 +59,8 @@ class Stream(Protocol[OutputT_co]):
 class OpenRequest:
     """A request in flight: its stream, and the flag that wakes its reader.
 
-    `is_sent` is set once the engine has it. `woken_at` is when the reader was last woken. `observed` is set once it was accepted, where there
-    are metrics.
+    `is_sent` is set once the engine has it. `woken_at` is when the reader was last woken. `observed` is
+    set once it was accepted, where there are metrics.
     """
 
     __slots__ = (
