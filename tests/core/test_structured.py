@@ -63,6 +63,9 @@ BAD = [
     ({"json": "[" * 60_000}, "json", "nested deeper than 64|not valid JSON"),
     ({"json": f'"{"x" * MAX_GRAMMAR_BYTES}"'}, "json", "at most 65536 bytes"),
     ({"json": {"pattern": "a{10001}"}}, "json", "at most 10000 times"),
+    # These were written out, which held the event loop for 0.1 to 0.2 s, to find out their length.
+    ({"json": {"enum": [0.5] * 500_000}}, "json", "at most 65536 bytes of UTF-8, got more"),
+    ({"json": {"const": "é" * 2**20}}, "json", "at most 65536 bytes of UTF-8, got more"),
     ({"json_object": False}, "json_object", "must be true"),
     ({"json_object": 1}, "json_object", "must be true"),
     ({"regex": ""}, "regex", "is empty"),

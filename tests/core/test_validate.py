@@ -44,6 +44,8 @@ BAD = [
     *(("max_tokens", value) for value in (0, -1, 2**31, 1.0, True, 10**5000)),
     *(("min_tokens", value) for value in (-1, 17, 2**31, None, 1.0)),
     *(("stop", value) for value in ("", ["a", ""], ["a"] * 10_000, "x" * 2**20, 5, [5], {"a": 1})),
+    *(("stop", value) for value in ("\ud800", ["a", "b\udfff"])),
+    ("bad_words", ["\ud800"]),
     *(("stop_token_ids", value) for value in ([100], [-1], [2**31], [True], [1.0], "a", 5)),
     *(("allowed_token_ids", value) for value in ([], [100], [-1], ["a"], [1] * 101)),
     *(("logit_bias", value) for value in ({"abc": 1}, {100: 1}, {-1: 1}, {5: NAN}, {5: INF})),

@@ -6,9 +6,9 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.busy import is_within
+from tests.busy import is_within, until
 from tests.doubles.stepping import make_config
-from weft.core.errors import EngineDead, GenerationError, Overloaded, Unavailable
+from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded, Unavailable
 from weft.core.types import (
     AllBlocksCleared,
     EngineLoad,
@@ -16,6 +16,7 @@ from weft.core.types import (
     KvEventBatch,
     OutputKind,
     SamplingParams,
+    StructuredOutputsParams,
 )
 from weft.engine.front.calls import STALL_S
 from weft.engine.front.client import FrontClient
@@ -94,6 +95,15 @@ async def test_a_full_queue_refuses_and_counts_every_answer():
     third = await begin(client, "c", n=3)
     assert not third.done()
     third.cancel()
+
+
+async def test_a_full_queue_refuses_before_the_prompt_is_looked_at():
+    """Nothing is done for a prompt that there is no place for, not even to find out what is wrong with it."""
+    client = HandClient(max_num_queued_reqs=1)
+    with client.preparing(1), pytest.raises(Overloaded):
+        await anext(client.generate([10**6], SamplingParams(), "r"))
+    with pytest.raises(BadRequest):
+        await anext(client.generate([10**6], SamplingParams(), "r"))
 
 
 async def test_queued_prompt_tokens_are_bounded_until_their_first_output():
@@ -195,6 +205,82 @@ async def test_shutdown_refuses_new_requests_and_is_idempotent():
     with pytest.raises(Unavailable, match="shutting down"):
         await (await begin(client))
     assert client.is_running is False
+
+
+GRAMMAR = StructuredOutputsParams(regex="[a-c]{2}")
+
+
+async def test_a_shutdown_waits_for_requests_that_the_engine_does_not_have_yet():
+    """A request whose grammar is being checked is open, and drained like those that the engine has."""
+    client = HandClient()
+    task = await begin(client, structured_outputs=GRAMMAR)
+    client.shutdown(timeout=60)
+    assert not [c for c in client.sent if isinstance(c, Stop)]
+    await until(lambda: client.engine_ids)
+    (stop,) = [c for c in client.sent if isinstance(c, Stop)]
+    assert client.sent.index(stop) > 0
+    assert 0 < stop.timeout_s <= 60
+    client.say(client.engine_ids[0], [97], finish_reason=FinishReason.LENGTH)
+    assert [output.is_finished for output in await task] == [True]
+    client._grammars.close()
+
+
+async def test_a_shutdown_does_not_wait_for_a_request_that_has_left():
+    """The last request that the engine does not have leaves: nothing is to be waited for."""
+    client = HandClient()
+    task = await begin(client, structured_outputs=GRAMMAR)
+    client.shutdown(timeout=60)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(client.sent[-1], Stop)
+    client._grammars.close()
+
+
+@pytest.mark.parametrize("timeout", [None, 0.001])
+async def test_a_shutdown_without_time_aborts_what_the_engine_does_not_have(timeout):
+    """It ends as requests do that the engine has: with "abort", and once."""
+    client = HandClient()
+    task = await begin(client, structured_outputs=GRAMMAR)
+    client.shutdown(timeout=timeout)
+    (output,) = await task
+    assert output.outputs[0].finish_reason is FinishReason.ABORT
+    assert not client.engine_ids
+    assert client.sent[-1] == Stop(0.0)
+    client._grammars.close()
+
+
+async def test_an_abort_does_not_wait_for_the_check_of_a_grammar():
+    """Whoever aborts has the end at once, however many grammars are checked before."""
+    client = HandClient()
+    hostile = [StructuredOutputsParams(regex=f"{i}((a{{1,99}}){{1,99}}){{1,99}}") for i in range(4)]
+    before = [await begin(client, "before", structured_outputs=one) for one in hostile]
+    task = await begin(client, "r", structured_outputs=GRAMMAR)
+    await client.abort("r")
+    (output,) = await task
+    assert output.outputs[0].finish_reason is FinishReason.ABORT
+    assert not all(one.done() for one in before)
+    client._die(EngineDead())
+    await asyncio.gather(*before, return_exceptions=True)
+
+
+async def test_a_stream_that_fails_ends_its_own_request_alone():
+    """The other outputs of that step are delivered, and the engine stops the one that failed."""
+    client = HandClient()
+    bad, good = await begin(client, "bad"), await begin(client, "good")
+    bad_id, good_id = client.engine_ids
+    outputs = [
+        SequenceOutput(engine_id=bad_id, index=7, token_ids=[70]),  # there is no such answer
+        SequenceOutput(engine_id=bad_id, index=0, token_ids=[70]),
+        SequenceOutput(
+            engine_id=good_id, index=0, token_ids=[70], finish_reason=FinishReason.LENGTH
+        ),
+    ]
+    client._on_event(StepOutput(outputs=outputs, load=LOAD))
+    assert [output.is_finished for output in await good] == [True]
+    with pytest.raises(IndexError):
+        await bad
+    assert client.sent[-1] == Abort([bad_id], is_silent=True)
+    assert client.num_active_requests == 0
 
 
 async def test_a_request_id_may_be_used_twice_and_abort_ends_both():

@@ -286,6 +286,7 @@ async def test_the_death_of_the_engine_ends_every_wait():
         (lora("x", -1), "lora_int_id"),
         (lora("x", True), "lora_int_id"),
         (lora("x", path="a\0b"), "lora_path"),
+        (lora("x", path="/\ud800"), "lora_path"),
         (lora("x", base_model_name="other"), "base_model_name"),
         (lora("x", ord("a")), "lora_int_id"),
         (lora("a", path="/elsewhere"), "lora_name"),

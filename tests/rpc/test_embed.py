@@ -135,3 +135,21 @@ def test_what_this_wire_has_no_word_for_is_not_sent(changes, name):
     assert list(to_embed_request(plain).tokenized.input_ids) == [5, 6]
     with pytest.raises(BadRequest, match=name):
         to_embed_request(msgspec.structs.replace(plain, **changes))
+
+
+GENERATE = pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=[10**6]))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "runner"),
+    [("Embed", message(10**6), "pooling"), ("Generate", GENERATE, "auto")],
+)
+async def test_a_full_queue_refuses_before_the_prompt_is_looked_at(name, asked, runner):
+    """Neither call works on a prompt that there is no place for."""
+    async with local(runner=runner, max_num_queued_reqs=1) as engine:
+        server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+            with engine.preparing(1):
+                code, _ = await refusal(getattr(VllmEngineStub(channel), name)(asked))
+        await server.stop()
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED

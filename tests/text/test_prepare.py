@@ -21,6 +21,7 @@ from tests.text.vocabularies import (
 )
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.prompts import Prompt, TokensPart
 from weft.core.types import RequestOptions, SamplingParams
 from weft.core.validate import MAX_CHARS_PER_TOKEN, MAX_SHORT_TEXT_CHARS, Limits
 from weft.text.prepare import InputProcessor
@@ -112,12 +113,33 @@ def test_every_form_of_prompt_becomes_token_ids(prompt, token_ids, text, salt):
         ({"prompt": "x", "cache_salt": ""}, "cache_salt", "1 to 256"),
         ({"prompt": "x", "cache_salt": "\n"}, "cache_salt", "printable"),
         ({"prompt": "x", "cache_salt": 5}, "cache_salt", "string"),
+        ({"prompt": "x\ud800"}, "prompt", "lone surrogate"),
+        ({"prompt_token_ids": [5], "prompt": "x\ud800"}, "prompt", "lone surrogate"),
+        (Prompt(parts=(TokensPart([5]),), label="\ud800"), "prompt", "lone surrogate"),
     ],
 )
 def test_a_malformed_prompt_names_what_is_wrong(prompt, parameter, words):
     """The error says which field, what it was, and what is allowed."""
     with pytest.raises(BadRequest, match=words) as caught:
         process(prompt)
+    assert caught.value.parameter == parameter
+
+
+@pytest.mark.parametrize(
+    ("options", "parameter"),
+    [
+        ({"prompt_text": "\ud800"}, "prompt_text"),
+        ({"prompt_text": 5}, "prompt_text"),
+        ({"trace_headers": {"traceparent": "\ud800"}}, "trace_headers"),
+        ({"trace_headers": {"\ud800": "x"}}, "trace_headers"),
+        ({"data_parallel_rank": 0.0}, "data_parallel_rank"),
+        ({"data_parallel_rank": "0"}, "data_parallel_rank"),
+    ],
+)
+def test_an_option_that_cannot_be_sent_is_refused_by_name(options, parameter):
+    """What crosses to the engine's process has the type that it is read as there, and its texts have bytes."""
+    with pytest.raises(BadRequest) as caught:
+        process([5], **options)
     assert caught.value.parameter == parameter
 
 

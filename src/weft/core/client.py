@@ -171,7 +171,9 @@ class EngineClient(Protocol):
         if isinstance(prompt, AsyncIterable):
             running = self.run_pieces(prompt, sampling_params, options)
         else:
-            running = self.run(await self.prepare(prompt, sampling_params, options))
+            with self.preparing(1):
+                request = await self.prepare(prompt, sampling_params, options)
+            running = self.run(request)
         async with aclosing(running) as outputs:
             async for output in outputs:
                 yield output
@@ -199,7 +201,8 @@ class EngineClient(Protocol):
             priority=priority,
             reasoning_ended=reasoning_ended,
         )
-        request = await self.prepare(prompt, pooling_params, options)
+        with self.preparing(1):
+            request = await self.prepare(prompt, pooling_params, options)
         async with aclosing(self.run_pooling(request)) as outputs:
             async for output in outputs:
                 yield output

@@ -5,6 +5,7 @@ from typing import Final
 from weft.core.config import ModelConfig
 from weft.core.errors import BadRequest
 from weft.core.types import LoRARequest
+from weft.core.unicode import encode_text
 
 # gRPC metadata that names the adapter of a request: the messages have no field for it.
 LORA_METADATA: Final = "x-weft-lora-name"
@@ -28,6 +29,7 @@ def validate_lora(request: LoRARequest, model: ModelConfig) -> None:
     path: object = request.lora_path
     if not isinstance(path, str) or not 1 <= len(path) <= MAX_PATH_CHARS or "\0" in path:
         raise BadRequest("lora_path", "lora_path must be the path of a directory")
+    encode_text("lora_path", path)
     names = (*model.served_model_names, model.model)
     if request.base_model_name is not None and request.base_model_name not in names:
         shown = str(request.base_model_name)[:64]

@@ -18,6 +18,7 @@ from weft.core.errors import BadRequest, ContextLengthExceeded, Key
 from weft.core.params import BOOLEANS, INTEGERS, NUMBERS, WIDE
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import OutputKind, RepetitionDetectionParams, SamplingParams
+from weft.core.unicode import encode_text
 
 _log = logging.getLogger(__name__)
 
@@ -180,7 +181,9 @@ def validate_request_id(request_id: object) -> None:
 def validate_cache_salt(cache_salt: object) -> None:
     """Check the salt that keeps one caller's cached prefixes from another's; None is no salt."""
     if cache_salt is not None:
-        check_label("cache_salt", cache_salt, _is_printable_ascii, "printable ASCII")
+        check_label(
+            "cache_salt", cache_salt, lambda s: s.isascii() and s.isprintable(), "printable ASCII"
+        )
 
 
 def validate_priority(priority: object) -> None:
@@ -262,6 +265,7 @@ def _check_stops(name: str, stop: Any, params: SamplingParams, limits: Limits) -
                 f"each stop string must have 1 to {limits.max_stop_chars} characters, "
                 f"got one of {len(string)}",
             )
+        encode_text(name, string)
     if strings and not params.detokenize:
         raise BadRequest(name, "stop strings are searched in text; set detokenize to true")
 
@@ -345,6 +349,7 @@ def _check_bad_words(name: str, words: Any, _params: SamplingParams, _limits: Li
                 f"each of {name} must have 1 to {MAX_BAD_WORD_CHARS} characters that are not all "
                 f"spaces, got {shown(word)}",
             )
+        encode_text(name, word)
 
 
 def _check_repetition(name: str, given: Any, _params: SamplingParams, _limits: Limits) -> None:
@@ -445,10 +450,6 @@ def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> Non
 
 
 # -- single values ----------------------------------------------------------------------------
-
-
-def _is_printable_ascii(text: str) -> bool:
-    return text.isascii() and text.isprintable()
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> None:

@@ -39,9 +39,10 @@ class EmbedCall:
                     lora_request=lora_request_of(context, self._client),
                     trace_headers=trace_headers_of(context) if is_traced else None,
                 )
-                request = await self._client.prepare(
-                    embedding.prompt, PoolingParams(task="embed"), options
-                )
+                with self._client.preparing(1):
+                    request = await self._client.prepare(
+                        embedding.prompt, PoolingParams(task="embed"), options
+                    )
                 async with aclosing(self._client.run_pooling(request)) as outputs:
                     async for output in outputs:
                         return to_embed_response(output)

@@ -128,7 +128,8 @@ class GenerateCall:
             data_parallel_rank=generation.data_parallel_rank,
             **(self._reasoning(generation.params) | reasoning_of(context)),
         )
-        return await self._client.prepare(generation.prompt, generation.params, options)
+        with self._client.preparing(max(1, generation.params.n)):
+            return await self._client.prepare(generation.prompt, generation.params, options)
 
     def _reasoning(self, params: SamplingParams) -> dict[str, Any]:
         """What the engine has to know of reasoning where the call does not say it: what a constraint waits for."""
@@ -143,7 +144,12 @@ class GenerateCall:
         async with CallWriter(context, outputs, self._write_timeout_s) as writer:
             async for output in outputs:
                 rows = num_rows_of(output)
-                for message in await write_rows(rows, partial(_all_of, reply, output)):
+                messages = (
+                    await write_rows(rows, partial(_all_of, reply, output))
+                    if rows
+                    else reply.messages(output)
+                )
+                for message in messages:
                     await writer.write(message)
         reply.end()
 

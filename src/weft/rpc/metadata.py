@@ -13,6 +13,7 @@ from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
 from weft.core.lora import LORA_METADATA, validate_lora_name
 from weft.core.types import LoRARequest, OpenReasoning, Request, RequestOptions, SamplingParams
+from weft.core.unicode import encode_text
 from weft.rpc.boundary import Context
 from weft.rpc.connection import Metadata
 from weft.rpc.convert.incoming import ServerReport
@@ -69,12 +70,7 @@ def check_reasoning(server: ServerReport, params: SamplingParams, options: Reque
     kwargs = options.reasoning_parser_kwargs or {}
     if kwargs.keys() - {"end"}:
         raise not_on_this_wire("reasoning_parser_kwargs")
-    try:
-        str(kwargs.get("end")).encode()
-    except UnicodeEncodeError as error:
-        raise BadRequest(
-            "reasoning_parser_kwargs", "end of reasoning_parser_kwargs is not valid Unicode"
-        ) from error
+    encode_text("reasoning_parser_kwargs", str(kwargs.get("end")))
     if server.is_ours or options.reasoning_ended or not _has_constraint(params):
         return
     if options.reasoning_ended is False or kwargs:

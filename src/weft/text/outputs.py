@@ -137,7 +137,7 @@ class RequestStream:
         for position, row in enumerate(rows, start=1):
             before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
             scored.append(_logprobs_of(row, before, self._tokenizer))
-        self._prompt_rows, self._prompt_logprobs = None, scored
+        self._prompt_logprobs, self._prompt_rows = scored, None
 
     def abort(self) -> None:
         """End every open answer with "abort"; text held back for stop strings is shown."""
@@ -438,5 +438,8 @@ async def write_rows(num_rows: int, write: Callable[[], T]) -> T:
 
 def num_rows_of(output: RequestOutput) -> int:
     """Positions of which there is something to write."""
-    answers = sum(len(answer.logprobs or ()) for answer in output.outputs)
-    return len(output.prompt_logprobs or ()) + answers
+    num_rows = 0 if output.prompt_logprobs is None else len(output.prompt_logprobs)
+    for answer in output.outputs:
+        if answer.logprobs is not None:
+            num_rows += len(answer.logprobs)
+    return num_rows

@@ -20,8 +20,10 @@ from weft.core.types import (
     SamplingParams,
     StreamingInput,
 )
+from weft.core.unicode import check_text
 from weft.core.validate import (
     Limits,
+    check_integer,
     resolve_params,
     validate_cache_salt,
     validate_params,
@@ -104,15 +106,7 @@ class InputProcessor:
         return self.process(whole, params, options)
 
     def _check(self, params: Params, options: RequestOptions) -> None:
-        validate_request_id(options.request_id)
-        validate_priority(options.priority)
-        rank = options.data_parallel_rank
-        if rank is not None and not 0 <= rank < self._num_ranks:
-            raise BadRequest(
-                "data_parallel_rank",
-                f"data_parallel_rank must be in 0 to {self._num_ranks - 1}, got {rank}",
-                rank,
-            )
+        _check_options(options, self._num_ranks)
         if isinstance(params, PoolingParams):
             self._pooling.check(params)
         elif self._is_pooling:
@@ -189,3 +183,16 @@ class InputProcessor:
             if first[:1] != after_space[:1] and len(first) == len(after_space):
                 found.append(after_space)
         return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
+
+
+def _check_options(options: RequestOptions, num_ranks: int) -> None:
+    """Adapter, tokenization and reasoning are checked where they are read."""
+    validate_request_id(options.request_id)
+    validate_priority(options.priority)
+    if options.data_parallel_rank is not None:
+        check_integer("data_parallel_rank", options.data_parallel_rank, 0, num_ranks - 1)
+    if options.prompt_text is not None:
+        check_text("prompt_text", options.prompt_text)
+    for header in (options.trace_headers or {}).items():
+        for text in header:
+            check_text("trace_headers", text)

@@ -12,6 +12,7 @@ from typing import Any
 from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.prompts import Part, Prompt, TextPart, TokensPart
 from weft.core.types import PromptType
+from weft.core.unicode import check_text
 from weft.core.validate import Limits, validate_truncation
 from weft.text.tokenizer import Tokenizer
 
@@ -93,6 +94,8 @@ def _read_dict(given: Mapping[Any, Any]) -> Prompt:
     if pair is not None and (text is None or token_ids is not None):
         raise BadRequest("prompt_pair", "prompt_pair goes with a prompt that is text")
     if token_ids is not None:
+        if text is not None:  # which is never read: the tokenizer checks the others
+            check_text("prompt", text)
         part: Part = TokensPart(_ids_of(token_ids))
     elif text is not None:
         part = TextPart(text)
@@ -114,6 +117,8 @@ def _checked(given: Prompt) -> Prompt:
             _text_of({"text": part.text}, "text")
         else:
             _ids_of(part.token_ids)
+    if given.label is not None:
+        check_text("prompt", given.label)
     return given
 
 

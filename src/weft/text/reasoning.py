@@ -5,6 +5,7 @@ from typing import Any
 
 from weft.core.errors import BadRequest
 from weft.core.types import OpenReasoning, SamplingParams
+from weft.core.unicode import encode_text
 from weft.text.tokenizer import Tokenizer
 
 MAX_END_CHARS = 64
@@ -74,10 +75,7 @@ def _end_of(kwargs: Mapping[str, Any] | None) -> str | None:
     end = kwargs["end"]
     if not isinstance(end, str) or not end.strip() or len(end) > MAX_END_CHARS:
         raise _bad_end(f"must be text of 1 to {MAX_END_CHARS} characters that are not all spaces")
-    try:
-        end.encode()
-    except UnicodeEncodeError as error:
-        raise _bad_end("is not valid Unicode: it holds a lone surrogate") from error
+    encode_text("reasoning_parser_kwargs", end)
     return end
 
 

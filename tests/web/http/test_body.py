@@ -13,7 +13,7 @@ from tests.busy import PATIENCE_S
 from tests.web.http.serving import serving, until_closed
 from weft.core.errors import BadRequest
 from weft.core.json_pieces import SLICE_BYTES
-from weft.web.http.body import MAX_PARTS, MAX_VALUES, BodyScan, decode_body
+from weft.web.http.body import FREE_BYTES, MAX_PARTS, MAX_VALUES, BodyScan, decode_body
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
 
@@ -247,6 +247,47 @@ async def test_a_body_over_the_limit_is_refused():
     assert (declared.status_code, streamed.status_code) == (413, 413)
     assert declared.json()["error"]["code"] == "request_too_large"
     assert other.json()["error"]["type"] == "request_too_large"
+
+
+async def test_large_bodies_at_once_are_bounded_and_small_ones_still_read():
+    """What several hold together is counted: one more is refused soon, and read when there is room again."""
+    url, size = "/test/chat/completions", 2**20
+    large = b"{}".ljust(size)
+    async with serving(max_total_body_bytes=size) as site:
+        _, held = await asyncio.open_connection("127.0.0.1", site.port)
+        held.write(HUGE % (url.encode(), size) + large[:-1])
+        refused = await until_refused(site, url, large)
+        small = await site.http.post(url, content=b"{}".ljust(FREE_BYTES), headers=JSON)
+        held.close()
+        await held.wait_closed()
+        read = await until_read(site, url, large)
+        again = await site.http.post(url, content=large, headers=JSON)
+    assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    assert small.status_code == 200
+    assert (read.status_code, again.status_code) == (200, 200)
+
+
+def post(site, url: str, body: bytes):
+    """The body, sent as JSON."""
+    return site.http.post(url, content=body, headers=JSON)
+
+
+async def until_refused(site, url: str, body: bytes):
+    """The answer once the other body has come far enough to leave no room for this one."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (answer := await post(site, url, body)).status_code == 200:  # noqa: ASYNC110 - nobody is notified
+            await asyncio.sleep(0.01)
+    assert answer.status_code == 429
+    return answer
+
+
+async def until_read(site, url: str, body: bytes):
+    """The answer once the server has seen that the other has left."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (answer := await post(site, url, body)).status_code == 429:  # noqa: ASYNC110 - nobody is notified
+            await asyncio.sleep(0.01)
+    return answer
 
 
 async def test_a_body_over_the_limit_is_never_held():

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from weft.core.errors import BadRequest, Unavailable
 from weft.core.structured import kind_of, schema_of
@@ -47,14 +48,22 @@ class GrammarChecker:
         self._setup: str | None = None
         self._is_closed = False
 
-    async def check(self, params: StructuredOutputsParams) -> str:
-        """The grammar's text. `BadRequest`, named after the constraint, when there is none in bounds."""
+    async def check(
+        self, params: StructuredOutputsParams, *, unless: asyncio.Event | None = None
+    ) -> str | None:
+        """The grammar's text. `BadRequest`, named after the constraint, when there is none in bounds.
+
+        None if `unless` comes first.
+        """
         line = _to_line(params)
         text = self._cache.get(line)
         if text is not None:
             return text
-        # wrap_future keeps a cancelled caller from waiting; the child ends by its own clock.
-        answer = await asyncio.wrap_future(self._threads.submit(self._request, line))
+        # wrap_future keeps a caller that has left from waiting; the child ends by its own clock.
+        work = asyncio.wrap_future(self._threads.submit(self._request, line))
+        if not await _is_done(work, unless):
+            return None
+        answer = work.result()
         if answer is None:
             raise BadRequest(
                 kind_of(params),
@@ -127,6 +136,17 @@ class _TextCache:
         while self.num_bytes > self._max_bytes:
             _, oldest = self._texts.popitem(last=False)
             self.num_bytes -= len(oldest) + _ENTRY_BYTES
+
+
+async def _is_done(work: asyncio.Future[Any], unless: asyncio.Event | None) -> bool:
+    """Wait for `work`; False, and it is cancelled, if `unless` comes first."""
+    ended = asyncio.ensure_future(asyncio.Event().wait() if unless is None else unless.wait())
+    try:
+        await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
+        return work.done()
+    finally:
+        ended.cancel()
+        work.cancel()
 
 
 def _digest(key: str) -> bytes:

@@ -44,7 +44,6 @@ from weft.core.types import (
     SamplingParams,
     SequenceOutput,
     StreamingInput,
-    StructuredOutputsParams,
 )
 from weft.engine.constraints.check import GrammarChecker
 from weft.engine.front.calls import EngineCalls
@@ -100,6 +99,7 @@ class FrontClient(EngineClient):
         self._stat_log = StatLog()
         self._is_paused = False
         self._is_closing = False
+        self._stop_at: float | None = None  # while a `Stop` is to be sent: the end of its time
         self._dead_error: WeftError | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.renderer: Tokenizer = tokenizer
@@ -199,11 +199,13 @@ class FrontClient(EngineClient):
                 held = await self._loras.hold(request.lora_request, unless=opened.wakeup)
                 request = msgspec.structs.replace(request, lora_id=held and held.lora_id)
             if request.params.structured_outputs is not None:
-                request = await self._with_grammar(request, request.params.structured_outputs)
+                request = await self._with_grammar(opened, request)
             if self._metrics is not None:
                 opened.observed = ObservedRequest(self._metrics, request)
-            if not opened.stream.is_finished and opened.error is None:  # else it ended meanwhile
+            if not opened.is_over:  # else it ended meanwhile
                 self._send(Add(request))
+                opened.is_sent = True
+                self._stop_once_sent()
             while True:
                 await opened.wait()
                 output = await _pop(stream)
@@ -216,9 +218,13 @@ class FrontClient(EngineClient):
             if held is not None:  # and not before: with the next command the engine may drop it
                 self._loras.release(held)
 
-    async def _with_grammar(self, request: Request, constraint: StructuredOutputsParams) -> Request:
+    async def _with_grammar(self, opened: OpenRequest, request: Request) -> Request:
         """The request as the engine takes it: with the grammar in place of the constraint."""
-        grammar = await self._grammars.check(constraint)
+        constraint = request.params.structured_outputs
+        assert constraint is not None
+        grammar = None
+        if not opened.is_over:
+            grammar = await self._grammars.check(constraint, unless=opened.wakeup)
         params = msgspec.structs.replace(request.params, structured_outputs=None)
         return msgspec.structs.replace(request, params=params, grammar=grammar)
 
@@ -227,7 +233,8 @@ class FrontClient(EngineClient):
         opened.observe_end()
         self._open.remove(opened)
         self._pace.forget(opened)
-        if not opened.stream.is_finished and self._dead_error is None:
+        self._stop_once_sent()
+        if opened.is_sent and not opened.stream.is_finished and self._dead_error is None:
             self._send(Abort([opened.request.engine_id], is_silent=True))
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
@@ -385,14 +392,17 @@ class FrontClient(EngineClient):
         if self._metrics is not None:
             self._metrics.take_step(step.stats, step.load)
         for output in step.outputs:
-            self._on_output(output)
+            opened = self._open.get(output.engine_id)
+            if opened is None or opened.is_over:
+                continue  # ended here before the engine knew
+            try:
+                self._on_output(opened, output)
+            except Exception as error:  # noqa: BLE001 - the request's own, and its reader gets it
+                opened.fail(error)
         if step.kv_events is not None:
             self._feed.publish(step.kv_events)
 
-    def _on_output(self, output: SequenceOutput) -> None:
-        opened = self._open.get(output.engine_id)
-        if opened is None:
-            return  # ended here before the engine knew
+    def _on_output(self, opened: OpenRequest, output: SequenceOutput) -> None:
         is_scored_part = not output.token_ids and output.finish_reason is None
         if opened.waits_for_prefill and not is_scored_part:
             self._open.count_prefilled(opened)
@@ -418,7 +428,7 @@ class FrontClient(EngineClient):
         """The engine is dead: everyone who waits for it gets the error, once."""
         if self._dead_error is not None:
             return
-        self._dead_error = error
+        self._dead_error, self._stop_at = error, None
         self._set_load(EngineLoad())  # nothing runs where nothing is
         self._grammars.close()
         for opened in self._open:
@@ -448,8 +458,28 @@ class FrontClient(EngineClient):
         if self._is_closing or self._dead_error is not None:
             return False
         self._is_closing = True
-        self._send(Stop(timeout or 0.0))
+        self._stop_at = time.monotonic() + (timeout or 0.0)
+        if timeout and self._open.has_unsent:
+            self._send(Resume(self._calls.next_id()))  # they may wait for some that a pause holds
+            asyncio.get_running_loop().call_later(timeout, self._stop, 0.0)
+        else:
+            self._stop(timeout or 0.0)
         return True
+
+    def _stop_once_sent(self) -> None:
+        """The engine leaves when all it knows of is done, and so is to know of every open request."""
+        if self._stop_at is not None and not self._open.has_unsent:
+            self._stop(max(0.0, self._stop_at - time.monotonic()))
+
+    def _stop(self, timeout_s: float) -> None:
+        """Send `Stop`, once; who is not with the engine by now is aborted."""
+        if self._stop_at is None:
+            return
+        self._stop_at = None
+        for opened in self._open:
+            if not opened.is_sent:
+                opened.abort()
+        self._send(Stop(timeout_s))
 
 
 async def _pop(stream: Stream[OutputT_co]) -> OutputT_co | None:

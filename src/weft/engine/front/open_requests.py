@@ -59,12 +59,13 @@ class Stream(Protocol[OutputT_co]):
 class OpenRequest:
     """A request in flight: its stream, and the flag that wakes its reader.
 
-    `woken_at` is when the reader was last woken. `observed` is set once it was accepted, where there
-    are metrics.
+    `is_sent` is set once the engine has it. `woken_at` is when the reader was last woken. `observed` is
+    set once it was accepted, where there are metrics.
     """
 
     __slots__ = (
         "error",
+        "is_sent",
         "observed",
         "request",
         "stream",
@@ -78,9 +79,15 @@ class OpenRequest:
         self.stream = stream
         self.wakeup = asyncio.Event()
         self.error: BaseException | None = None
+        self.is_sent = False
         self.waits_for_prefill = True
         self.woken_at = -math.inf
         self.observed: ObservedRequest | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is to come from the engine any more."""
+        return self.error is not None or self.stream.is_finished
 
     def observe_end(self) -> None:
         """Show the metrics that no answer goes on, whether it had ended or is given up."""
@@ -105,7 +112,10 @@ class OpenRequest:
 
     def abort(self) -> None:
         """End it, and wake the reader for the end."""
-        self.stream.abort()
+        try:
+            self.stream.abort()
+        except Exception as error:  # noqa: BLE001 - its own, and not that of others aborted with it
+            self.fail(error)
         self.wakeup.set()
 
     def fail(self, error: BaseException) -> None:
@@ -130,6 +140,11 @@ class OpenRequests:
 
     def __iter__(self) -> Iterator[OpenRequest]:
         return iter(list(self._by_engine_id.values()))
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there are any that the engine does not have yet."""
+        return any(not opened.is_sent for opened in self._by_engine_id.values())
 
     def get(self, engine_id: str) -> OpenRequest | None:
         """The request that the engine knows by this id, if it is still open."""

@@ -57,15 +57,16 @@ class AnswerParser:
     ) -> None:
         self._context = context
         self._reading = reading
-        self._filter = _MarkerFilter(end_markers)
+        self._filter = _MarkerFilter(end_markers) if end_markers else None
 
     def feed(self, text: str) -> list[Part]:
-        self._context.buffer.add(self._filter.push(text))
+        self._context.buffer.add(text if self._filter is None else self._filter.push(text))
         next(self._reading, None)
         return self._context.collector.take()
 
     def finish(self) -> list[Part]:
-        self._context.buffer.add(self._filter.flush())
+        if self._filter is not None:
+            self._context.buffer.add(self._filter.flush())
         self._context.buffer.end()
         next(self._reading, None)
         return self._context.collector.take()

@@ -38,6 +38,8 @@ class Markers:
 
     def find(self, text: str, start: int, *, is_ended: bool) -> tuple[int, str | None]:
         """How far `text` is free of markers from `start` on, and the marker there, if it is decided."""
+        if not self.literals:
+            return len(text), None
         match = self._search(text, start)
         undecided = len(text) if is_ended else self._start_of_prefix(text, start)
         if match is not None and match.start() <= undecided:

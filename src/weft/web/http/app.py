@@ -23,6 +23,7 @@ from weft.core.callers import HostRule, KeyRing, bearer_key, host_refusal
 from weft.core.errors import BadRequest, ConfigError, Unauthenticated, WeftError
 from weft.web.http.body import (
     MAX_VALUES,
+    BodyBudget,
     ClientDisconnected,
     Strictness,
     check_content,
@@ -254,6 +255,7 @@ class HttpApp:
         self._options = options
         self._probes = probes
         self._router: Router | None = None
+        self._bodies = BodyBudget(options.max_total_body_bytes)
         self._gate = Gate(options)
         self._strictness = Strictness(is_strict=options.strict)
         self._traffic = Traffic(state.registry)
@@ -303,11 +305,12 @@ class HttpApp:
         if endpoint.access is Access.OPEN:
             await self._answer(exchange, found, b"")
             return
-        with self._state.hold(exchange):
+        with self._state.hold(exchange), self._bodies.share() as grow:
             body = b""
             if endpoint.body is not None:
                 check_content(exchange.headers)
-                body = await read_body(receive, exchange.headers, self._options, self._max_values())
+                max_values = self._max_values()
+                body = await read_body(receive, exchange.headers, self._options, max_values, grow)
                 exchange.num_bytes_in = len(body)
             await self._answer_while_wanted(exchange, receive, found, body)
 

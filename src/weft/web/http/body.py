@@ -8,7 +8,8 @@ import difflib
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +28,9 @@ log = logging.getLogger("weft.web")
 MAX_VALUES = 2**19
 # Objects, arrays and keys: everybody who works through a body does so part by part.
 MAX_PARTS = 2**16
+
+# What a request may hold that no bound is on but that of connections.
+FREE_BYTES = 2**16
 
 _KEYS = re.compile(
     rb'(?:[^"{}]++|' + STRING + rb"(?![ \t\r\n]*+:))*+([{}]|(" + STRING + rb")[ \t\r\n]*+:)",
@@ -57,15 +61,52 @@ def check_content(headers: Mapping[str, str]) -> None:
         raise HttpError(415, "the content-type must be application/json")
 
 
+class BodyBudget:
+    """The bytes of all bodies that are being received or held. One event loop owns it.
+
+    The first `FREE_BYTES` of each are not counted: small bodies are taken while large ones are refused.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """Hold a body for the length of the block: what to call with its size so far, each time it has grown.
+
+        That raises 429 where the body has no room beside the others.
+        """
+        counted = 0
+
+        def grow(num_bytes: int) -> None:
+            nonlocal counted
+            more = max(0, num_bytes - FREE_BYTES) - counted
+            if self._num_bytes + more > self._max_bytes:
+                raise HttpError(
+                    429,
+                    "the server holds as many bytes of large bodies as it may; send this one again soon",
+                    headers={"connection": "close"},
+                )
+            counted += more
+            self._num_bytes += more
+
+        try:
+            yield grow
+        finally:
+            self._num_bytes -= counted
+
+
 async def read_body(
     receive: Receive,
     headers: Mapping[str, str],
     options: HttpOptions,
-    max_values: int = MAX_VALUES,
+    max_values: int,
+    grow: Callable[[int], None],
 ) -> bytes:
     """The whole body; 413 beyond the limits and 408 when it comes too slowly.
 
-    It is looked at on the way (`BodyScan`), so that it can be decoded in one piece.
+    `grow` is of a `BodyBudget`. The body is looked at on the way (`BodyScan`), so that it can be decoded in one piece.
     """
     limit = options.max_body_bytes
     is_too_large = int(headers.get("content-length", "0")) > limit
@@ -77,8 +118,9 @@ async def read_body(
         budget_s = options.body_grace_s + len(body) / options.min_body_rate
         chunk, more = await _next_chunk(receive, started + budget_s - time.monotonic())
         is_too_large = len(body) + len(chunk) > limit
-        body += chunk
         if not is_too_large:
+            grow(len(body) + len(chunk))
+            body += chunk
             await _look(scan, body, is_whole=not more)
     if is_too_large:
         # At once: what the client still sends is dropped while it reads the answer (`LingeringTransport`).
@@ -267,7 +309,8 @@ def unknown_fields(body: bytes, kind: Any) -> Iterable[Deviation]:
     """The first field of the object in `body` that a `kind` does not have. Its inner objects are not looked at."""
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    # Not `structs.fields`, which reads all types anew: of a chat body, 0.8 ms.
+    known = kind.__struct_encode_fields__
     for name in msgspec.json.decode(body, type=dict[str, msgspec.Raw]):
         if name not in known:
             shown = name[:_MAX_NAME_CHARS]
@@ -277,8 +320,7 @@ def unknown_fields(body: bytes, kind: Any) -> Iterable[Deviation]:
 
 @lru_cache(maxsize=256)
 def _hint(kind: type[msgspec.Struct], name: str) -> str:
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]
-    close = difflib.get_close_matches(name, known, 1)
+    close = difflib.get_close_matches(name, kind.__struct_encode_fields__, 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

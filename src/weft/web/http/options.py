@@ -20,7 +20,7 @@ class HttpOptions:
     What a client goes on sending after its answer is dropped for `linger_s`, that it may read it.
     A body may take `body_grace_s` and a second more for every `min_body_rate` bytes of it. It is decoded
     in one piece, in which nobody else is served: 20 ms for `max_body_bytes` of nothing but escapes. A
-    prompt of two million tokens fits.
+    prompt of two million tokens fits. `max_total_body_bytes` are held of all large bodies at once.
     """
 
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
@@ -70,6 +70,7 @@ class HttpOptions:
         ),
     ] = ()
     max_body_bytes: int = 12 * 2**20
+    max_total_body_bytes: int = 256 * 2**20
     max_head_bytes: int = 32 * 2**10
     max_connections: int = 8192
     tls_handshake_timeout_s: float = 10.0

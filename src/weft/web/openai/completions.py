@@ -148,17 +148,18 @@ async def prepare_all(
         ),
     )
     requests: list[Request] = []
-    for position, prompt in enumerate(given):
-        if position:
-            await asyncio.sleep(0)  # a short one takes no turn of its own
-        requests.append(
-            await prepare(
-                served.client,
-                with_salt(prompt, body.cache_salt),
-                params,
-                msgspec.structs.replace(options, request_id=f"{call.request_id}-{position}"),
+    with served.client.preparing(len(given) * max(params.n, 1)):
+        for position, prompt in enumerate(given):
+            if position:
+                await asyncio.sleep(0)  # a short one takes no turn of its own
+            requests.append(
+                await prepare(
+                    served.client,
+                    with_salt(prompt, body.cache_salt),
+                    params,
+                    msgspec.structs.replace(options, request_id=f"{call.request_id}-{position}"),
+                )
             )
-        )
     return requests
 
 

@@ -42,7 +42,8 @@ async def run_jobs(
                 priority=body.priority or 0,
                 tokenization_kwargs=job.kwargs,
             )
-            request = await client.prepare(job.prompt, job.params, options)
+            with client.preparing(1):
+                request = await client.prepare(job.prompt, job.params, options)
             async with aclosing(client.run_pooling(request)) as outputs:
                 async for output in outputs:
                     if not output.data:

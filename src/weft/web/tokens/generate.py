@@ -63,12 +63,14 @@ def check_body(call: Call, body: TokensBody) -> None:
 
 async def _outputs(call: ModelCall, body: TokensBody) -> AsyncGenerator[RequestOutput, None]:
     kind = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
-    request = await call.served.client.prepare(
-        with_salt(body.token_ids, body.cache_salt),
-        msgspec.structs.replace(body.sampling_params, output_kind=kind),
-        call.request_options(body.priority),
-    )
-    return call.served.client.run(request)
+    client = call.served.client
+    with client.preparing(max(1, body.sampling_params.n)):
+        request = await client.prepare(
+            with_salt(body.token_ids, body.cache_salt),
+            msgspec.structs.replace(body.sampling_params, output_kind=kind),
+            call.request_options(body.priority),
+        )
+    return client.run(request)
 
 
 def _logprob_writer(call: Call, body: TokensBody) -> LogprobWriter:

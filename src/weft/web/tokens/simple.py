@@ -30,9 +30,10 @@ async def simple_generate(call: Call) -> Answer:
     kind = OutputKind.CUMULATIVE if body.stream else OutputKind.FINAL_ONLY
     params = msgspec.structs.replace(params, output_kind=kind)
     client = call.served.client
-    outputs = client.run(
-        await client.prepare(body.prompt, params, RequestOptions(request_id=call.request_id))
-    )
+    with client.preparing(max(1, params.n)):
+        options = RequestOptions(request_id=call.request_id)
+        request = await client.prepare(body.prompt, params, options)
+    outputs = client.run(request)
     first = await anext(outputs)
     if body.stream:
         return _Lines(body.prompt, first, outputs)
