@@ -24,12 +24,13 @@ class EngineModel:
         runner: Runner,
         pooler: Pooler | None = None,
         checkpoint: Checkpoint | None = None,
+        stamps: Stamps | None = None,
     ) -> None:
         self._config = config
         self.runner: Runner | None = runner  # None while weights are absent
         self.pooler = pooler
         self._checkpoint = checkpoint
-        self._stamps = Stamps(() if checkpoint is None else checkpoint.weight_files)
+        self._stamps = stamps or Stamps(())
         self._has_kv = False
         self.is_kv_wanted = True
         self.sleep_level = 0  # from which the weights have still to come back
@@ -37,8 +38,9 @@ class EngineModel:
     @classmethod
     def load(cls, config: EngineConfig, checkpoint: Checkpoint) -> "EngineModel":
         """Read the weights. A `ConfigError` says why they cannot be served."""
+        stamps = Stamps(checkpoint.weight_files)  # first: a file may change while it is read
         runner, pooler = load_model(checkpoint, config)
-        return cls(config, runner, pooler, checkpoint)
+        return cls(config, runner, pooler, checkpoint, stamps)
 
     @property
     def has_weights(self) -> bool:

@@ -100,7 +100,7 @@ class EngineLoop:
             max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
         )
         self._loras = LoraLoader(model, config)
-        self._meter = LoadMeter(config, lambda: self._loras.num_loaded)
+        self._meter = LoadMeter(config, lambda: len(self._loras.loaded))
         vocab_size = config.model_config.vocab_size
         self._grammars = GrammarCompiler(
             lambda eos_token_ids: GrammarVocabulary.read(

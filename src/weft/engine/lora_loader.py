@@ -22,12 +22,8 @@ class LoraLoader:
         self._config, self._limits = config, config.lora_config
         self._model_type = config.model_config.model_type
         self._model = model
-        self._loaded: dict[int, tuple[Path, Stamps]] = {}
-
-    @property
-    def num_loaded(self) -> int:
-        """How many there are, also while the engine sleeps."""
-        return len(self._loaded)
+        # By id, also while the engine sleeps: where each is, and its files as they were.
+        self.loaded: dict[int, tuple[Path, Stamps]] = {}
 
     def load(self, command: AddLora) -> Reply:
         """Load an adapter, whole or not at all; what is wrong with it is in the answer."""
@@ -42,19 +38,19 @@ class LoraLoader:
         except MemoryError:
             refusal = f"{path}: the memory does not suffice"
         else:
-            self._loaded[command.lora_id] = path, stamps
+            self.loaded[command.lora_id] = path, stamps
             return Reply(command.call_id)
         return Reply(command.call_id, False, refusal=refusal, is_missing=is_missing)
 
     def remove(self, lora_id: int) -> None:
         """Forget a loaded adapter."""
-        del self._loaded[lora_id]
+        del self.loaded[lora_id]
         if self._model.has_weights:
             self._adapters.remove_adapter(lora_id)
 
     def restore(self) -> None:
         """Load all of them again, into weights that were; a `ConfigError` names one that has changed."""
-        for lora_id, (path, stamps) in self._loaded.items():
+        for lora_id, (path, stamps) in self.loaded.items():
             stamps.check()
             self._read(lora_id, path)
 
