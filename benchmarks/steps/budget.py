@@ -19,6 +19,7 @@ from weft.compute.runner import Batch, FloatArray, Runner
 from weft.core.config import EngineConfig, EngineOptions
 from weft.core.types import Request, SamplingParams
 from weft.engine.configure import resolve
+from weft.engine.engine_model import EngineModel
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Add, Command, Event, Stop
 from weft.engine.process_main import SocketMailbox
@@ -150,8 +151,8 @@ def _request(number: int, vocab_size: int, context: int, num_steps: int) -> Requ
 
 def _run(runner: Runner, config: EngineConfig, requests: list[Request]) -> None:
     """Run the loop in this thread until every request is answered; nobody reads its news."""
-    cache = config.cache_config
-    runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+    model = EngineModel(config, runner)
+    model.allocate_kv()
     context = zmq.Context()
     kinds = (zmq.PUSH, zmq.PULL, zmq.PUSH, zmq.PULL)
     sender, commands, events, reader = (context.socket(kind) for kind in kinds)
@@ -170,7 +171,7 @@ def _run(runner: Runner, config: EngineConfig, requests: list[Request]) -> None:
         events.send(encoder.encode(event))
 
     mailbox = SocketMailbox(commands)
-    EngineLoop(config, runner, mailbox, emit, str).run()
+    EngineLoop(config, model, mailbox, emit, str).run()
     mailbox.close()
     for socket in (sender, events, reader):
         socket.close(0)

@@ -369,8 +369,6 @@ async def test_a_prepared_request_runs_as_asked(engine):
 
 async def test_what_is_not_offered_is_refused_by_name(engine):
     """`Unsupported` names the method."""
-    with pytest.raises(Unsupported, match="sleep"):
-        await engine.sleep()
     with pytest.raises(Unsupported, match="encode"):
         await anext(engine.encode(PROMPT, PoolingParams(), "e"))
     with pytest.raises(Unsupported, match="update_weights"):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_config
+from weft.engine.engine_model import EngineModel
 from weft.engine.front.local_client import QueueMailbox
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Command, Event, Stop
@@ -68,6 +69,6 @@ class EngineThread:
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
-        cache = self._config.cache_config
-        self._runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
-        EngineLoop(self._config, self._runner, self._mailbox, self._events.put, str).run()
+        model = EngineModel(self._config, self._runner)
+        model.allocate_kv()
+        EngineLoop(self._config, model, self._mailbox, self._events.put, str).run()

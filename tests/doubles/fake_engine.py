@@ -13,7 +13,14 @@ from tests.doubles.fake_inputs import EOS_ID, FIRST_ID, VOCAB_SIZE, FakeInputPro
 from weft.core.client import EngineClient
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.engine_info import EngineInfo
-from weft.core.errors import BadRequest, EngineDead, Overloaded, Unavailable, WeftError
+from weft.core.errors import (
+    BadRequest,
+    EngineDead,
+    FailedPrecondition,
+    Overloaded,
+    Unavailable,
+    WeftError,
+)
 from weft.core.types import (
     CompletionOutput,
     EngineLoad,
@@ -143,6 +150,7 @@ class FakeEngine(EngineClient):
         self._changed = asyncio.Condition()
         self._open: dict[str, bool] = {}  # request id: whether it was aborted
         self._is_paused = False
+        self._absent: set[str] = set()  # memory that sleep has taken
         self._may_finish: set[str] = set()  # requests that a pause lets run
         self._is_dead = False
         self._closed = asyncio.Event()
@@ -408,8 +416,28 @@ class FakeEngine(EngineClient):
 
     async def resume_generation(self) -> None:
         """Go on."""
+        if self._absent:
+            raise FailedPrecondition("asleep")
         self._is_paused = False
         await self._notify()
+
+    async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
+        """Stop, and need what the level takes before going on."""
+        if level not in range(3):
+            raise BadRequest("level", f"level must be from 0 to 2, got {level}")
+        await self.pause_generation(mode=mode)
+        self._absent = {"weights", "kv_cache"} if level else self._absent
+
+    async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
+        """Go on once nothing is absent."""
+        named = ("weights", "kv_cache", "scheduling") if tags is None else tuple(tags)
+        for tag in named:
+            if tag not in ("weights", "kv_cache", "scheduling"):
+                raise BadRequest("tags", f"tags has no {tag!r}")
+        had_all, self._absent = not self._absent, self._absent - set(named)
+        if not self._absent and (not had_all or "scheduling" in named):
+            await self.resume_generation()
+        return not self._is_paused
 
     async def is_paused(self) -> bool:
         """Whether steps are stopped."""

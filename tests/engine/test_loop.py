@@ -10,6 +10,7 @@ from tests.doubles.fake_runner import FakeRunner, greedy_after, logits_after
 from tests.doubles.stepping import make_config, make_request
 from weft.core.config import LogprobsMode
 from weft.core.types import FinishReason, SamplingParams
+from weft.engine.engine_model import EngineModel
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import (
     Abort,
@@ -67,10 +68,9 @@ class Script:
     def run(self, runner=None, **overrides):
         """Play the script to its end."""
         config = make_config(**overrides)
-        runner = runner or FakeRunner()
-        cache = config.cache_config
-        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
-        EngineLoop(config, runner, self, self.events.append, byte_tokenizer_json).run()
+        model = EngineModel(config, runner or FakeRunner())
+        model.allocate_kv()
+        EngineLoop(config, model, self, self.events.append, byte_tokenizer_json).run()
         return self
 
     def tokens(self, engine_id):

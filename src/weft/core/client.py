@@ -49,8 +49,6 @@ UNSUPPORTED = {
     "notify_kv_transfer_request_rejected": "there is no KV connector",
     "reset_mm_cache": "no model takes other input than text",
     "reset_encoder_cache": "no model takes other input than text",
-    "sleep": "memory is given back by stopping the engine",
-    "wake_up": "the engine does not sleep",
     "scale_elastic_ep": "the number of ranks is fixed",
     "collective_rpc": "there are no workers to call",
     "init_weight_transfer_engine": "weights are those of the checkpoint",
@@ -298,6 +296,23 @@ class EngineClient(Protocol):
     async def is_sleeping(self) -> bool:
         """Whether scheduling is paused or memory is not resident."""
         return await self.is_paused()
+
+    async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
+        """Pause as `mode` says and, from level 1 on, give the memory of weights and KV pool to the system.
+
+        Level 0 keeps memory and cache. From level 1 the very weights come back that were there, from the
+        files that they were loaded from; from level 2 those that the model's name stands for then.
+        Meanwhile requests wait. Raises FailedPrecondition where the weights could not come back.
+        """
+        _unsupported("sleep")
+
+    async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
+        """Bring back what `tags` name ("weights", "kv_cache", "scheduling"; None: all). Whether it is awake.
+
+        Once all memory is back, it schedules again. Raises FailedPrecondition, and sleeps on, where the
+        files are not those that were loaded or the memory does not suffice.
+        """
+        _unsupported("wake_up")
 
     async def start_profile(self) -> None:
         """Start recording a profile."""

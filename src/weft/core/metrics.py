@@ -41,7 +41,7 @@ Values = Iterable[tuple[tuple[str, ...], float]]
 # How many adapters may be loaded; those that open requests run with; those that requests wait for.
 LoraUsage = Callable[[], tuple[int, list[str], list[str]]]
 
-_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # by level
 
 
 class EngineMetrics:
@@ -85,6 +85,7 @@ class EngineMetrics:
         self.num_ended = dict.fromkeys(FinishReason, 0)
         self.stats = StepStats()
         self.load: EngineLoad | None = None
+        self.sleep_level = 0
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
         self._cache = _cache_values(config.cache_config)
@@ -143,7 +144,10 @@ class EngineMetrics:
             "num_requests_running": [((), load.num_running)],
             "num_requests_waiting": [((), load.num_waiting)],
             "kv_cache_usage_perc": [((), load.token_usage)],
-            "engine_sleep_state": [((state,), float(state == "awake")) for state in _SLEEP_STATES],
+            "engine_sleep_state": [
+                ((state,), float(level == self.sleep_level))
+                for level, state in enumerate(_SLEEP_STATES)
+            ],
             "cache_config_info": [(self._cache, 1.0)],
             "lora_requests_info": [(self._lora_labels(), time.time())],
             "prefix_cache_queries": [((), stats.total_queried_tokens)],

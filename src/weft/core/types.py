@@ -54,6 +54,14 @@ class PauseMode(StrEnum):
     KEEP = "keep"
 
 
+class SleepTag(StrEnum):
+    """What `wake_up` brings back."""
+
+    WEIGHTS = "weights"
+    KV_CACHE = "kv_cache"
+    SCHEDULING = "scheduling"
+
+
 class TokensPrompt(TypedDict, total=False):
     """A prompt that is already tokenised."""
 

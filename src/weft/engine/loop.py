@@ -11,12 +11,20 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, assert_never
 
 from weft.compute.backends import backend_of
-from weft.compute.pooler import Pooler
-from weft.compute.runner import Rows, Runner
+from weft.compute.runner import Rows
 from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError, NotFound
 from weft.core.stats import StepStats
-from weft.core.types import EngineLoad, KvEventBatch, PauseMode, Request, SequenceOutput
+from weft.core.types import (
+    EngineLoad,
+    KvEventBatch,
+    PauseMode,
+    Request,
+    SequenceOutput,
+    SleepTag,
+)
 from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, GrammarVocabulary
+from weft.engine.engine_model import EngineModel
 from weft.engine.lora_loader import LoraLoader
 from weft.engine.messages import (
     Abort,
@@ -33,6 +41,7 @@ from weft.engine.messages import (
     Resume,
     StepOutput,
     Stop,
+    Wake,
 )
 from weft.engine.scheduling.plan import Part, Plan
 from weft.engine.scheduling.scheduler import Admission, Scheduler
@@ -73,20 +82,15 @@ class EngineLoop:
     def __init__(
         self,
         config: EngineConfig,
-        runner: Runner,
+        model: EngineModel,
         mailbox: Mailbox,
         emit: Callable[[Event], None],
         read_tokenizer: Callable[[], str],
-        *,
-        pooler: Pooler | None = None,
     ) -> None:
+        self._config = config
         self._block_size = config.cache_config.block_size
-        self._runner = runner
-        self._finisher: Finisher = (
-            StepSampler(backend_of(config).sampler, config.model_config.logprobs_mode)
-            if pooler is None
-            else StepPooler(pooler)
-        )
+        self._model = model
+        self._finisher = self._make_finisher()
         self._mailbox = mailbox
         self._emit = emit
         self._scheduler = Scheduler(
@@ -95,18 +99,25 @@ class EngineLoop:
             config.model_config.max_model_len,
             max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
         )
-        self._loras = LoraLoader(runner, config)
-        self._meter = LoadMeter(config, lambda: self._loras.num_loaded)
-        model = config.model_config
+        self._loras = LoraLoader(model, config)
+        self._meter = LoadMeter(config, lambda: len(self._loras.loaded))
+        vocab_size = config.model_config.vocab_size
         self._grammars = GrammarCompiler(
             lambda eos_token_ids: GrammarVocabulary.read(
-                read_tokenizer(), model.vocab_size, eos_token_ids
+                read_tokenizer(), vocab_size, eos_token_ids
             ),
             mailbox.wake,
         )
         self._pending_pauses: list[Pause] = []
+        self._pending_loras: list[AddLora] = []  # that came while weights were absent
         self._stop_at: float | None = None
         self._num_kv_batches = 0
+
+    def _make_finisher(self) -> Finisher:
+        if self._model.pooler is not None:
+            return StepPooler(self._model.pooler)
+        mode = self._config.model_config.logprobs_mode
+        return StepSampler(backend_of(self._config).sampler, mode)
 
     def run(self) -> None:
         """Take commands and run steps until `Stop` came and requests are drained."""
@@ -167,7 +178,9 @@ class EngineLoop:
 
     def _forward(self, plan: Plan) -> Rows:
         try:
-            return self._runner.forward(plan.to_batch(self._block_size))
+            runner = self._model.runner
+            assert runner is not None, "nobody is scheduled while weights are absent"
+            return runner.forward(plan.to_batch(self._block_size))
         except Exception:
             self._report(self._scheduler.fail(plan))  # the others get that the engine died
             raise
@@ -198,26 +211,34 @@ class EngineLoop:
                 return self._abort(command)
             case Pause():
                 return self._pause(command)
+            case AddLora():
+                self._pending_loras.append(command)
+                self._load_loras()
+            case RemoveLora():
+                self._loras.remove(command.lora_id)
+            case Stop():
+                self._resume()  # a paused engine drains too; one that sleeps cannot
+                timeout_s = command.timeout_s if self._model.is_resident else 0.0
+                self._stop_at = time.monotonic() + timeout_s
+            case Resume() | Wake() | ResetPrefixCache() | Ping():
+                self._emit(self._reply(command))
+            case _:
+                assert_never(command)
+        return []
+
+    def _reply(self, command: Resume | Wake | ResetPrefixCache | Ping) -> Reply:
+        match command:
             case Resume():
-                self._resume()
-                self._emit(Reply(command.call_id))
+                return self._answer_resume(command)
+            case Wake():
+                return self._wake(command)
             case ResetPrefixCache():
                 is_done = self._scheduler.reset_cache(
                     preempt_running=command.reset_running_requests
                 )
-                self._emit(Reply(command.call_id, is_done=is_done))
-            case AddLora():
-                self._emit(self._loras.load(command))
-            case RemoveLora():
-                self._loras.remove(command.lora_id)
+                return Reply(command.call_id, is_done)
             case Ping():
-                self._emit(Reply(command.call_id, load=self._meter.read(self._scheduler)))
-            case Stop():
-                self._resume()  # a paused engine drains too
-                self._stop_at = time.monotonic() + command.timeout_s
-            case _:
-                assert_never(command)
-        return []
+                return Reply(command.call_id, load=self._meter.read(self._scheduler))
 
     def _add(self, request: Request) -> None:
         self._scheduler.add(request)
@@ -232,17 +253,37 @@ class EngineLoop:
         ]
         return [] if command.is_silent else outputs
 
+    # -- pauses and sleep ---------------------------------------------------------------------
+
     def _pause(self, command: Pause) -> list[SequenceOutput]:
+        refusal = self._pause_refusal(command)
+        if refusal is not None:
+            self._emit(Reply(command.call_id, is_done=False, refusal=refusal))
+            return []
         self._pending_pauses.append(command)
         match PauseMode(command.mode):
             case PauseMode.ABORT:
-                self._scheduler.admission = Admission.STARTED
+                self._admit(Admission.STARTED)
                 return self._scheduler.abort_all()
             case PauseMode.WAIT:
-                self._scheduler.admission = Admission.STARTED
+                self._admit(Admission.STARTED)
             case PauseMode.KEEP:
-                self._scheduler.admission = Admission.CLOSED
+                self._admit(Admission.CLOSED)
         return []
+
+    def _pause_refusal(self, command: Pause) -> str | None:
+        if command.sleep_level and not self._model.can_sleep:
+            return (
+                "sleep needs a model that can be loaded again: this one was handed over in memory"
+            )
+        is_frozen = not self._model.is_resident and self._scheduler.has_started_work
+        if command.mode == PauseMode.WAIT and is_frozen:
+            return "requests that were frozen by mode keep cannot end while the engine sleeps"
+        return None
+
+    def _admit(self, admission: Admission) -> None:
+        """Nobody is scheduled while weights or KV pool are absent."""
+        self._scheduler.admission = admission if self._model.is_resident else Admission.CLOSED
 
     def _complete_pauses(self) -> None:
         """Reply to pauses once the condition of the last one holds."""
@@ -250,19 +291,63 @@ class EngineLoop:
             return
         if self._scheduler.admission is Admission.STARTED and self._scheduler.has_started_work:
             return
-        if any(pause.clear_cache for pause in self._pending_pauses):
+        level = max(pause.sleep_level for pause in self._pending_pauses)
+        if level or any(pause.clear_cache for pause in self._pending_pauses):
             self._scheduler.reset_cache(preempt_running=True)
             self._report([])
+        if level:
+            self._model.release(level)
+            self._admit(Admission.CLOSED)
         self._answer_pauses()
+
+    def _answer_resume(self, command: Resume) -> Reply:
+        if self._model.is_resident:
+            self._resume()
+            return Reply(command.call_id)
+        return Reply(command.call_id, is_done=False, refusal="the engine sleeps; wake_up first")
 
     def _resume(self) -> None:
-        self._scheduler.admission = Admission.OPEN
-        self._answer_pauses()
+        self._admit(Admission.OPEN)
+        self._answer_pauses(is_done=False)
 
-    def _answer_pauses(self) -> None:
+    def _answer_pauses(self, *, is_done: bool = True) -> None:
         for pause in self._pending_pauses:
-            self._emit(Reply(pause.call_id))
+            self._emit(Reply(pause.call_id, is_done))
         self._pending_pauses.clear()
+
+    def _wake(self, command: Wake) -> Reply:
+        was_resident = self._model.is_resident
+        try:
+            self._restore(command.tags)
+        except (ConfigError, NotFound, OSError) as error:
+            return Reply(command.call_id, is_done=False, refusal=str(error))
+        except MemoryError:
+            return Reply(command.call_id, is_done=False, refusal="the memory does not suffice")
+        if self._model.is_resident and (SleepTag.SCHEDULING in command.tags or not was_resident):
+            self._resume()
+        return Reply(command.call_id, is_done=self._scheduler.admission is Admission.OPEN)
+
+    def _restore(self, tags: list[str]) -> None:
+        if SleepTag.KV_CACHE in tags:
+            self._model.is_kv_wanted = True
+        if SleepTag.WEIGHTS in tags and not self._model.has_weights:
+            level = self._model.sleep_level
+            if self._model.restore_weights():
+                self._scheduler.start_weights_epoch()
+                self._report([])
+            try:
+                self._loras.restore()
+            except BaseException:
+                self._model.release(level)
+                raise
+            self._finisher = self._make_finisher()
+            self._load_loras()
+        self._model.restore_kv()
+
+    def _load_loras(self) -> None:
+        """Those that wait, unless weights are absent: then they wait on."""
+        while self._pending_loras and self._model.has_weights:
+            self._emit(self._loras.load(self._pending_loras.pop(0)))
 
 
 class LoadMeter:

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from weft.compute.backends import backend_of
-from weft.compute.runner import Runner
+from weft.compute.runner import AdapterStore
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, NotFound
+from weft.engine.engine_model import EngineModel
 from weft.engine.messages import AddLora, Reply
-from weft.model.lora import WEIGHTS_FILE, AdapterTargets, read_adapter
+from weft.model.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterTargets, read_adapter
+from weft.model.stamps import Stamps
 
 # Bytes taken for a byte of the file, at most: bfloat16 is widened, and packed from that.
 _BYTES_PER_BYTE = 4
@@ -16,23 +18,19 @@ _BYTES_PER_BYTE = 4
 class LoraLoader:
     """Loads into the runner. Steps wait meanwhile: an adapter is small beside the model."""
 
-    def __init__(self, runner: Runner, config: EngineConfig) -> None:
+    def __init__(self, model: EngineModel, config: EngineConfig) -> None:
         self._config, self._limits = config, config.lora_config
         self._model_type = config.model_config.model_type
-        self._adapters = runner.adapters
-        assert self._limits is None or self._adapters is not None, "refused when it was chosen"
-        self.num_loaded = 0
+        self._model = model
+        # By id, also while the engine sleeps: where each is, and its files as they were.
+        self.loaded: dict[int, tuple[Path, Stamps]] = {}
 
     def load(self, command: AddLora) -> Reply:
         """Load an adapter, whole or not at all; what is wrong with it is in the answer."""
-        assert self._limits is not None
-        assert self._adapters is not None
         path, is_missing = Path(command.path), False
         try:
-            _check_room(path, backend_of(self._config).free_bytes())
-            targets = AdapterTargets.of(self._adapters.spec, self._model_type)
-            adapter = read_adapter(path, targets, max_rank=self._limits.max_lora_rank)
-            self._adapters.add_adapter(command.lora_id, adapter)
+            self._read(command.lora_id, path)
+            stamps = Stamps((path / CONFIG_FILE, path / WEIGHTS_FILE))
         except (ConfigError, NotFound) as error:
             refusal, is_missing = str(error), isinstance(error, NotFound)
         except OSError as error:  # a path that the system refuses to look at
@@ -40,15 +38,36 @@ class LoraLoader:
         except MemoryError:
             refusal = f"{path}: the memory does not suffice"
         else:
-            self.num_loaded += 1
+            self.loaded[command.lora_id] = path, stamps
             return Reply(command.call_id)
         return Reply(command.call_id, False, refusal=refusal, is_missing=is_missing)
 
     def remove(self, lora_id: int) -> None:
         """Forget a loaded adapter."""
-        assert self._adapters is not None
-        self._adapters.remove_adapter(lora_id)
-        self.num_loaded -= 1
+        del self.loaded[lora_id]
+        if self._model.has_weights:
+            self._adapters.remove_adapter(lora_id)
+
+    def restore(self) -> None:
+        """Load all of them again, into weights that were; a `ConfigError` names one that has changed."""
+        for lora_id, (path, stamps) in self.loaded.items():
+            stamps.check()
+            self._read(lora_id, path)
+
+    @property
+    def _adapters(self) -> AdapterStore:
+        runner = self._model.runner
+        assert runner is not None
+        adapters = runner.adapters
+        assert adapters is not None, "refused when it was chosen"
+        return adapters
+
+    def _read(self, lora_id: int, path: Path) -> None:
+        assert self._limits is not None
+        _check_room(path, backend_of(self._config).free_bytes())
+        targets = AdapterTargets.of(self._adapters.spec, self._model_type)
+        adapter = read_adapter(path, targets, max_rank=self._limits.max_lora_rank)
+        self._adapters.add_adapter(lora_id, adapter)
 
 
 def _check_room(path: Path, free: int) -> None:

@@ -55,17 +55,31 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pause(msgspec.Struct, frozen=True, tag=True):
-    """Stop scheduling; answered when the mode's condition holds (see `PauseMode`)."""
+    """Stop scheduling; answered when the mode's condition holds (see `PauseMode`).
+
+    From level 1 on the engine then sleeps: weights and KV pool leave its memory.
+    """
 
     call_id: int
     mode: str
     clear_cache: bool
+    sleep_level: int = 0
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
-    """Schedule again."""
+    """Schedule again; refused while the engine sleeps."""
 
     call_id: int
+
+
+class Wake(msgspec.Struct, frozen=True, tag=True):
+    """Bring back what `tags` (`SleepTag`) name, and schedule again once all of it is there.
+
+    The answer is whether it does.
+    """
+
+    call_id: int
+    tags: list[str]
 
 
 class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
@@ -101,7 +115,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float
 
 
-Call = Pause | Resume | ResetPrefixCache | AddLora | Ping
+Call = Pause | Resume | Wake | ResetPrefixCache | AddLora | Ping
 Command = Call | Add | Abort | RemoveLora | Stop
 
 

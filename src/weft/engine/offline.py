@@ -5,7 +5,7 @@ import atexit
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -19,6 +19,7 @@ from weft.core.scoring import cosine, is_cross_encoder, pair_up
 from weft.core.types import (
     LoRARequest,
     OutputKind,
+    PauseMode,
     PoolingParams,
     PoolingRequestOutput,
     PromptType,
@@ -170,6 +171,21 @@ class LLM:
             return [cosine(vectors[a], vectors[b]) for a, b in pairs]
         prompts: list[PromptType] = [{"prompt": a, "prompt_pair": b} for a, b in pairs]
         return [scores[0] for scores in self.classify(prompts)]
+
+    def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
+        """Give memory back to the system until `wake_up`: see `EngineClient.sleep`."""
+        self._wait(self._client.sleep(level, mode))
+
+    def wake_up(self, tags: Iterable[str] | None = None) -> bool:
+        """Bring back what `tags` name, or all. Whether the engine is awake: see `EngineClient.wake_up`."""
+        return self._wait(self._client.wake_up(tags))
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Drop every cached block; False, and no change, while a request holds blocks."""
+        work = self._client.reset_prefix_cache(reset_running_requests, reset_connector)
+        return self._wait(work)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What `generate` uses when it is given none."""

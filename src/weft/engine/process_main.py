@@ -14,12 +14,10 @@ from contextlib import suppress
 import msgspec
 import zmq
 
-from weft.compute.backends import load_model
-from weft.compute.pooler import Pooler
-from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
+from weft.engine.engine_model import EngineModel
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch
 from weft.model.open import find_model
@@ -98,12 +96,12 @@ def run() -> int:
 
 def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
     try:
-        runner, pooler, files = _load(config)
+        model, files = _load(config)
 
         def read_tokenizer() -> str:
             return files[TOKENIZER_FILE].decode()
 
-        EngineLoop(config, runner, mailbox, emit, read_tokenizer, pooler=pooler).run()
+        EngineLoop(config, model, mailbox, emit, read_tokenizer).run()
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
@@ -114,7 +112,7 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
     return 0
 
 
-def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, Mapping[str, bytes]]:
+def _load(config: EngineConfig) -> tuple[EngineModel, Mapping[str, bytes]]:
     model, cache = config.model_config, config.cache_config
     try:
         checkpoint = find_model(
@@ -124,15 +122,15 @@ def _load(config: EngineConfig) -> tuple[Runner, Pooler | None, Mapping[str, byt
             runner=model.runner_type,
             overrides=model.file_overrides,
         )
-        runner, pooler = load_model(checkpoint, config)
-        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        loaded = EngineModel.load(config, checkpoint)
+        loaded.allocate_kv()
     except MemoryError as error:  # a limit of this process, which free memory does not show
         raise ConfigError(
             f"{model.model} and its KV pool of {cache.num_blocks} blocks do not fit the memory that "
             "this process may use: raise that limit (ulimit -v), or take a smaller model or pool "
             "(--num-gpu-blocks-override)"
         ) from error
-    return runner, pooler, checkpoint.tokenizer_files
+    return loaded, checkpoint.tokenizer_files
 
 
 def _end_with_parent(directory: str) -> None:

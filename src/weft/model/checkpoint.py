@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -32,12 +33,16 @@ class Checkpoint:
 
     What they say is known after `with_tokenizer`: the card has no special ids before, and there is no
     template. An engine needs none of it, and to read a large vocabulary takes most of a start.
+    `weight_files` are those that `load_weights` reads; none where weights are drawn. `find_again` finds what
+    its name stands for now.
     """
 
     card: ModelCard
     spec: ModelSpec | EchoSpec
     tokenizer_files: Mapping[str, bytes]
     load_weights: LoadWeights = field(repr=False)
+    weight_files: tuple[Path, ...] = field(default=(), repr=False, kw_only=True)
+    find_again: "Callable[[], Checkpoint] | None" = field(default=None, repr=False, kw_only=True)
     read_tokenizer: Callable[[], TokenizerPart] | None = field(default=None, repr=False)
     chat_template: str | None = None
     parsed_tokenizer: Tokenizer | None = field(default=None, repr=False)

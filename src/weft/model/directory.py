@@ -100,6 +100,7 @@ def open_directory(
             found.generation,
             spec.vocab_size,
         ),
+        weight_files=matched.files,
     )
 
 

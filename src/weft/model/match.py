@@ -29,6 +29,11 @@ class Matched:
     spare_biases: tuple[str, ...] = ()
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """Where they are, each once."""
+        return tuple(sorted({stored.path for stored in self.stored.values()}))
+
+    @property
     def num_parameters(self) -> int:
         """How many numbers the model has."""
         return sum(math.prod(plan.shape) for plan in self.layout)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -56,6 +57,13 @@ def find_model(
     overrides: FileOverrides = NO_OVERRIDES,
 ) -> Checkpoint:
     """The same without its tokenizer, which is read by `Checkpoint.with_tokenizer`."""
+    find = partial(_find, name, revision=revision, dtype=dtype, runner=runner, overrides=overrides)
+    return replace(find(), find_again=find)
+
+
+def _find(
+    name: str, *, revision: str | None, dtype: str, runner: str, overrides: FileOverrides
+) -> Checkpoint:
     if runner not in RUNNERS:
         raise ConfigError(f"runner is {shown(runner)}; it must be one of {', '.join(RUNNERS)}")
     if dtype != "auto" and dtype not in DTYPES:

@@ -175,9 +175,28 @@ async def test_the_engine_is_paused_and_goes_on():
         assert (await site.http.get("/is_paused")).json() == {"is_paused": False}
 
 
+async def test_the_engine_sleeps_and_wakes():
+    """As a whole, and by tags as vLLM's clients repeat them."""
+    async with serving(**CONTROL) as site:
+        assert (await site.http.post("/sleep?level=2&mode=keep")).json() == {"status": "sleeping"}
+        assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": True}
+        partly = await site.http.post("/wake_up?tags=weights")
+        refused = await site.http.post("/resume")
+        wholly = await site.http.post("/wake_up?tags=weights&tags=kv_cache")
+        assert (partly.json(), refused.status_code) == ({"status": "sleeping"}, 409)
+        assert wholly.json() == {"status": "awake"}
+        assert (await site.http.post("/sleep")).status_code == 200
+        assert (await site.http.post("/wake_up")).json() == {"status": "awake"}
+        assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": False}
+
+
 @pytest.mark.parametrize(
     ("url", "parameter"),
     [
+        ("/sleep?level=3", "level"),
+        ("/sleep?depth=1", "depth"),
+        ("/wake_up?tags=dreams", "tags"),
+        ("/wake_up?level=1", "level"),
         ("/pause?clear_cache=maybe", "clear_cache"),
         ("/pause?level=1", "level"),
         ("/resume?x=1", "x"),

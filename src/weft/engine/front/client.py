@@ -16,11 +16,9 @@ from typing import assert_never
 
 import msgspec
 
-from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
-    BadRequest,
     EngineDead,
     GenerationError,
     Unavailable,
@@ -34,7 +32,6 @@ from weft.core.types import (
     EngineLoad,
     KvEventBatch,
     LoRARequest,
-    PauseMode,
     PoolingParams,
     PoolingRequestOutput,
     PromptType,
@@ -47,6 +44,7 @@ from weft.core.types import (
 )
 from weft.engine.constraints.check import GrammarChecker
 from weft.engine.front.calls import EngineCalls
+from weft.engine.front.controls import EngineControls
 from weft.engine.front.kv_feed import KvEventFeed
 from weft.engine.front.lora_table import LoadedAdapter, LoraTable
 from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Pace, Stream
@@ -57,15 +55,11 @@ from weft.engine.messages import (
     Abort,
     Add,
     AddLora,
-    Call,
     Command,
     Event,
     Failed,
-    Pause,
     Ready,
     Reply,
-    ResetPrefixCache,
-    Resume,
     StepOutput,
     Stop,
 )
@@ -78,7 +72,7 @@ log = logging.getLogger("weft.engine")
 _LOAD_TIMEOUT_S = 0.5
 
 
-class FrontClient(EngineClient):
+class FrontClient(EngineControls):
     """See the module. Subclasses give `_send`, `shutdown` and `wait_closed`, and call `_on_event`.
 
     Without `metrics` nothing is observed.
@@ -97,7 +91,6 @@ class FrontClient(EngineClient):
         self._load = EngineLoad()
         self._stats = StepStats()
         self._stat_log = StatLog()
-        self._is_paused = False
         self._is_closing = False
         self._stop_at: float | None = None  # while a `Stop` is to be sent: the end of its time
         self._dead_error: WeftError | None = None
@@ -305,38 +298,6 @@ class FrontClient(EngineClient):
     async def get_supported_tasks(self) -> tuple[str, ...]:
         return self.info.tasks
 
-    # -- control ------------------------------------------------------------------------------
-
-    async def pause_generation(
-        self,
-        *,
-        mode: PauseMode | str = PauseMode.ABORT,
-        wait_for_inflight_requests: bool = False,
-        clear_cache: bool = True,
-    ) -> None:
-        """See `EngineClient`. `wait_for_inflight_requests` is the older spelling of mode "wait"."""
-        if mode not in list(PauseMode):
-            allowed = ", ".join(PauseMode)
-            raise BadRequest("mode", f"mode must be one of {allowed}, got {mode!r}", mode)
-        chosen = PauseMode.WAIT if wait_for_inflight_requests else PauseMode(mode)
-        self._is_paused = True
-        await self._call(Pause(self._calls.next_id(), chosen.value, clear_cache))
-
-    async def resume_generation(self) -> None:
-        await self._call(Resume(self._calls.next_id()))
-        self._is_paused = False
-
-    async def is_paused(self) -> bool:
-        return self._is_paused
-
-    async def reset_prefix_cache(
-        self, reset_running_requests: bool = False, reset_connector: bool = False
-    ) -> bool:
-        """See `EngineClient`. Without a connector, resetting it has nothing to do and succeeds."""
-        del reset_connector
-        reply = await self._call(ResetPrefixCache(self._calls.next_id(), reset_running_requests))
-        return reply.is_done
-
     # -- adapters -----------------------------------------------------------------------------
 
     @property
@@ -361,10 +322,6 @@ class FrontClient(EngineClient):
 
     def _load_lora(self, lora_id: int, path: str) -> asyncio.Future[Reply]:
         return self._calls.send(AddLora(self._calls.next_id(), lora_id, path))
-
-    async def _call(self, command: Call) -> Reply:
-        self._check_alive()
-        return await self._calls.send(command)
 
     # -- events of the engine ----------------------------------------------------------------
 

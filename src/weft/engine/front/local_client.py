@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from weft.compute.backends import load_model
 from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead
 from weft.core.metrics import Metrics
+from weft.engine.engine_model import EngineModel
 from weft.engine.front.client import FrontClient
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Command, Event, Failed
@@ -65,11 +65,11 @@ class LocalClient(FrontClient):
         cls, checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
     ) -> "LocalClient":
         """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
-        runner, pooler = await asyncio.to_thread(load_model, checkpoint, config)
+        model = await asyncio.to_thread(EngineModel.load, config, checkpoint)
         tokenizer = await asyncio.to_thread(
             Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
         )
-        return await cls.start_with(runner, tokenizer, config, metrics, pooler)
+        return await cls._start(model, tokenizer, config, metrics)
 
     @classmethod
     async def start_with(
@@ -80,10 +80,16 @@ class LocalClient(FrontClient):
         metrics: Metrics | None = None,
         pooler: Pooler | None = None,
     ) -> "LocalClient":
-        """Start the engine on a runner that is loaded already."""
+        """Start the engine on a runner that is loaded already; such an engine cannot sleep."""
+        return await cls._start(EngineModel(config, runner, pooler), tokenizer, config, metrics)
+
+    @classmethod
+    async def _start(
+        cls, model: EngineModel, tokenizer: Tokenizer, config: EngineConfig, metrics: Metrics | None
+    ) -> "LocalClient":
         client = cls(config, tokenizer, metrics)
         client._thread = threading.Thread(
-            target=client._run, args=(runner, pooler), name="weft-engine", daemon=True
+            target=client._run, args=(model,), name="weft-engine", daemon=True
         )
         client._thread.start()
         await client._ready
@@ -99,21 +105,12 @@ class LocalClient(FrontClient):
     def _send(self, command: Command) -> None:
         self._mailbox.post(command)
 
-    def _run(self, runner: Runner, pooler: Pooler | None) -> None:
+    def _run(self, model: EngineModel) -> None:
         """The engine thread."""
-        cache = self.vllm_config.cache_config
         try:
-            runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+            model.allocate_kv()
             read_tokenizer = self.renderer.to_json
-            loop = EngineLoop(
-                self.vllm_config,
-                runner,
-                self._mailbox,
-                self._emit,
-                read_tokenizer,
-                pooler=pooler,
-            )
-            loop.run()
+            EngineLoop(self.vllm_config, model, self._mailbox, self._emit, read_tokenizer).run()
         except Exception as error:
             log.exception("the engine has stopped")
             self._emit(Failed(type(error).__name__))

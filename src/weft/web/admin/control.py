@@ -1,6 +1,7 @@
-"""Control of the engine, for holders of a control key: pause, resume, cached blocks, aborts."""
+"""Control of the engine, for holders of a control key: pause, sleep, cached blocks, aborts."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from weft.web.http.endpoint import Access, Answer, Call, Endpoint, Handler
 from weft.web.http.problem import HttpError
 
 MAX_ABORT_IDS = 10_000
+_LEVELS = ("0", "1", "2")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -63,6 +65,24 @@ async def _is_sleeping(call: Call) -> Answer:
     return Sleeping(await call.served.client.is_sleeping())
 
 
+async def _sleep(call: Call) -> Answer:
+    _refuse_others(call.query, ("level", "mode"))
+    level = call.query.get("level", "1")
+    if level not in _LEVELS:
+        raise BadRequest("level", f"level must be one of {', '.join(_LEVELS)}, got {level[:40]!r}")
+    mode = call.query.get("mode", PauseMode.ABORT.value)
+    await call.served.client.sleep(int(level), mode)
+    return Status("sleeping")
+
+
+async def _wake_up(call: Call) -> Answer:
+    """Once `tags` have brought back all memory; before that it sleeps on."""
+    _refuse_others(call.query, ("tags",))
+    tags = call.query["tags"].split(",") if "tags" in call.query else None
+    is_awake = await call.served.client.wake_up(tags)
+    return Status("awake" if is_awake else "sleeping")
+
+
 async def _reset_prefix_cache(call: Call) -> Answer:
     names = ("reset_running_requests", "reset_external")
     _refuse_others(call.query, names)
@@ -100,7 +120,12 @@ def _boolean(query: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _control(
-    method: str, path: str, handler: Handler, summary: str, answer: type | None = None
+    method: str,
+    path: str,
+    handler: Handler,
+    summary: str,
+    answer: type | None = None,
+    **fields: Any,
 ) -> Endpoint:
     return Endpoint(
         method=method,
@@ -109,6 +134,7 @@ def _control(
         summary=summary,
         access=Access.CONTROL,
         answer=answer,
+        **fields,
     )
 
 
@@ -116,7 +142,28 @@ ENDPOINTS = (
     _control("POST", "/pause", _pause, "Stop scheduling; ?mode=abort, wait or keep.", Status),
     _control("POST", "/resume", _resume, "Schedule again.", Status),
     _control("GET", "/is_paused", _is_paused, "Whether a pause is in force.", Paused),
-    _control("GET", "/is_sleeping", _is_sleeping, "Whether scheduling is paused.", Sleeping),
+    _control(
+        "POST",
+        "/sleep",
+        _sleep,
+        "Pause (?mode=abort, wait or keep) and, from ?level=1, give memory back to the system.",
+        Status,
+    ),
+    _control(
+        "POST",
+        "/wake_up",
+        _wake_up,
+        "Bring memory back, all or by ?tags=weights, kv_cache, scheduling; then schedule again.",
+        Status,
+        repeatable=("tags",),
+    ),
+    _control(
+        "GET",
+        "/is_sleeping",
+        _is_sleeping,
+        "Whether scheduling is paused or memory is not there.",
+        Sleeping,
+    ),
     _control("POST", "/reset_prefix_cache", _reset_prefix_cache, "Drop every cached block."),
     Endpoint(
         method="POST",

@@ -13,8 +13,6 @@ _API = (
     ("GET", "/v1/realtime", "the realtime API is not supported; use /v1/responses"),
 )
 _CONTROL = (
-    ("POST", "/sleep", "sleep is not supported; /pause stops scheduling"),
-    ("POST", "/wake_up", "wake_up is not supported; /resume starts scheduling again"),
     ("POST", "/update_weights", "update_weights is not supported; restart with the new checkpoint"),
     (
         "POST",

@@ -357,7 +357,7 @@ class HttpApp:
             label=exchange.label,
             headers=exchange.headers,
             path_parameters=found.path_parameters,
-            query=_query(exchange.scope),
+            query=_query(exchange.scope, endpoint.repeatable),
             raw_body=body,
             decode=partial(self._decode, exchange, body),
         )
@@ -406,7 +406,7 @@ async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
         pass  # nobody is there to read it
 
 
-def _query(scope: Scope) -> dict[str, str]:
+def _query(scope: Scope, repeatable: tuple[str, ...]) -> dict[str, str]:
     try:
         pairs = parse_qsl(
             scope.get("query_string", b"").decode("ascii"),
@@ -418,6 +418,9 @@ def _query(scope: Scope) -> dict[str, str]:
         raise BadRequest(None, "the query string cannot be read") from None
     query: dict[str, str] = {}
     for name, value in pairs:
+        if name in query and name in repeatable:
+            query[name] += f",{value}"
+            continue
         if name in query:
             raise BadRequest(name[:100], f"{name[:100]!r} is in the query twice")
         query[name] = value

@@ -87,7 +87,8 @@ class Endpoint:
     """`answer` and `event` are what a JSON answer and an event's data consist of, for the description.
 
     `is_strict` refuses unknown fields of the body; the inference APIs ignore them, with a warning, unless the
-    server is strict. `deviations` are what else of a body is beyond the API. One that `is_refused` is
+    server is strict. Names in the query that are `repeatable` come as one value, joined by commas.
+    `deviations` are what else of a body is beyond the API. One that `is_refused` is
     there to say so, with 501.
     """
 
@@ -101,5 +102,6 @@ class Endpoint:
     answer: Any = None
     event: Any = None
     is_strict: bool = False
+    repeatable: tuple[str, ...] = ()
     deviations: Callable[[Any], Iterable[Deviation]] = no_deviations
     is_refused: bool = False
