@@ -14,10 +14,11 @@ from weft.model.card import ModelCard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where one of the servers listens."""
+    """Where one of the servers listens; one that `has_page` is for browsers too."""
 
     host_port: str
     has_tls: bool
+    has_page: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,8 @@ def _limits(ready: Ready) -> str:
 
 
 def _http(address: Address, has_keys: bool) -> str:
-    return f"{http_url(address)} (/v1, /metrics, /docs; {_security(address, has_keys)})"
+    page = "for a browser; " if address.has_page else ""
+    return f"{http_url(address)} ({page}/v1, /metrics, /docs; {_security(address, has_keys)})"
 
 
 def http_url(address: Address) -> str:

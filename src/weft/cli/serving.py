@@ -25,6 +25,7 @@ from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
 from weft.web.http.state import ServerState
+from weft.web.page.files import PAGE
 
 if TYPE_CHECKING:
     from weft.cli.loading import Loaded
@@ -85,7 +86,9 @@ class Serving:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signals.put_nowait, number)
         self._state = ServerState(self._metrics.registry, self._started)
-        self._http = HttpServer(self._state, self._http_options, probe_endpoints(self._state))
+        pages = PAGE if self._http_options.ui else ()
+        open_to_all = (*probe_endpoints(self._state), *pages)
+        self._http = HttpServer(self._state, self._http_options, open_to_all)
         self._servers.append(self._http)
         try:
             http_port = await self._http.start() if self._options.http else None
@@ -170,6 +173,7 @@ class Serving:
         return Address(
             host_port=join_host_port(self._http_options.host, port),
             has_tls=self._http_options.ssl_certfile is not None,
+            has_page=self._http_options.ui,
         )
 
     # -- the end --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every endpoint of a server, in one table: what is not here is not served."""
+"""Every endpoint of a server, in one table: what is not here is not served, but for `weft.web.page`."""
 
 from weft.web.admin import control, loras, models, refused, tokens
 from weft.web.admin.invocations import invocations_endpoint

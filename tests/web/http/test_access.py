@@ -4,6 +4,7 @@ import pytest
 
 from tests.web.http.serving import GENERATE, make_state, serving
 from weft.web.http.endpoint import Access
+from weft.web.page.files import PAGE
 from weft.web.routes import all_endpoints
 
 KEYS = {"api_keys": ("first", "sécond"), "control_api_keys": ("control",)}
@@ -58,6 +59,13 @@ OPEN = {
     ("GET", "/readyz"),
     ("GET", "/startupz"),
 }
+FILES = {("GET", "/"), ("GET", "/page/style.css"), ("GET", "/page/icon.svg")} | {
+    ("GET", f"/page/{name}.js")
+    for name in (
+        *("answer", "api", "app", "chat", "copy", "dom"),
+        *("engine", "models", "schema", "settings", "tokens"),
+    )
+}
 CONTROL = {
     ("POST", "/pause"),
     ("POST", "/resume"),
@@ -79,8 +87,8 @@ CONTROL = {
 async def statuses_with(headers: dict[str, str]) -> dict[tuple[str, str], int]:
     """What every endpoint says to a request with these headers and without a body."""
     found = {}
-    async with serving(**KEYS) as site:
-        for endpoint in all_endpoints(make_state()):
+    async with serving(has_page=True, **KEYS) as site:
+        for endpoint in (*all_endpoints(make_state()), *PAGE):
             path = endpoint.path.replace("{model:path}", "x").replace("{response_id}", "x")
             answer = await site.http.request(endpoint.method, path, headers=headers)
             found[endpoint.method, endpoint.path] = answer.status_code
@@ -88,9 +96,9 @@ async def statuses_with(headers: dict[str, str]) -> dict[tuple[str, str], int]:
 
 
 async def test_these_routes_are_open_and_no_others():
-    """Without a key: probes, and nothing that knows of a model."""
+    """Without a key: probes and the page's own files, and nothing that knows of a model."""
     statuses = await statuses_with({})
-    assert {route for route, status in statuses.items() if status != 401} == OPEN
+    assert {route for route, status in statuses.items() if status != 401} == OPEN | FILES
     assert len(statuses) > 40
 
 
@@ -99,7 +107,7 @@ async def test_these_routes_take_the_control_key_and_no_other():
     with_api_key = await statuses_with({"x-api-key": "first"})
     with_control_key = await statuses_with({"x-api-key": "control"})
     assert {route for route, status in with_api_key.items() if status in (401, 403)} == CONTROL
-    assert {r for r, status in with_control_key.items() if status != 401} == CONTROL | OPEN
+    assert {r for r, status in with_control_key.items() if status != 401} == CONTROL | OPEN | FILES
 
 
 @pytest.mark.parametrize("way", ["two slashes", "dots", "open first", "encoded dot"])

@@ -40,6 +40,8 @@ from weft.web.served import Served
 
 log = logging.getLogger("weft.web")
 
+# What is there without a key, and before the model is.
+_KEYLESS: Final = (Access.OPEN, Access.PAGE)
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
 _ANTHROPIC_PREFIX = b"/v1/messages"
 _MAX_QUERY_FIELDS = 100
@@ -77,7 +79,7 @@ class Router:
             methods[endpoint.method] = endpoint
         self._patterns = [(_to_pattern(path), methods) for path, methods in patterns.items()]
         self._open_paths = frozenset(
-            endpoint.path.encode() for endpoint in self.endpoints if endpoint.access is Access.OPEN
+            endpoint.path.encode() for endpoint in self.endpoints if endpoint.access in _KEYLESS
         )
 
     def is_open(self, raw_path: bytes) -> bool:
@@ -186,9 +188,7 @@ class Gate:
         is_known = any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))
         if self._api and not is_known:
             raise Unauthenticated(_KEY_ADVICE)
-        host = exchange.headers.get("host")
-        if host is not None and not self._hosts.allows(host):
-            raise HttpError(403, host_refusal(host), code="host_not_allowed")
+        self._check_host(exchange)
 
     def check(self, access: Access, exchange: Exchange) -> None:
         """Refuse a caller whose key is for something else."""
@@ -196,11 +196,18 @@ class Gate:
         match access:
             case Access.OPEN:
                 return
+            case Access.PAGE:
+                self._check_host(exchange)
             case Access.API:
                 if self._api and not any(map(self._api.is_valid, keys)):
                     raise Unauthenticated(_KEY_ADVICE)
             case Access.CONTROL:
                 self._check_control(exchange, keys)
+
+    def _check_host(self, exchange: Exchange) -> None:
+        host = exchange.headers.get("host")
+        if host is not None and not self._hosts.allows(host):
+            raise HttpError(403, host_refusal(host), code="host_not_allowed")
 
     def _check_control(self, exchange: Exchange, keys: list[bytes]) -> None:
         if not self._control:
@@ -298,11 +305,12 @@ class HttpApp:
         if not is_open:
             self._gate.let_in(exchange)
             _ = self._state.served  # nothing else is said of paths before the start is over
-        found = (self._router or self._probes).find(exchange.method, exchange.raw_path)
+        router = self._probes if is_open else self._router or self._probes
+        found = router.find(exchange.method, exchange.raw_path)
         endpoint = found.endpoint
         exchange.handler = endpoint.path
         self._gate.check(endpoint.access, exchange)
-        if endpoint.access is Access.OPEN:
+        if is_open:
             await self._answer(exchange, found, b"")
             return
         with self._state.hold(exchange), self._bodies.share() as grow:
@@ -348,7 +356,7 @@ class HttpApp:
 
     async def _to_call(self, exchange: Exchange, found: RouteMatch, body: bytes) -> Call:
         endpoint = found.endpoint
-        is_open = endpoint.access is Access.OPEN
+        is_open = endpoint.access in _KEYLESS
         return Call(
             body=None if endpoint.body is None else await self._decode(exchange, body, endpoint),
             # Probes answer before there is anything to serve; they know the state, and read no call.

@@ -18,6 +18,7 @@ class Access(Enum):
     """Who may call an endpoint."""
 
     OPEN = "open"  # anybody: probes
+    PAGE = "page"  # anybody, by a name that is allowed: files that are the same for all
     API = "api"  # holders of an API key, or anybody when none is set
     CONTROL = "control"  # holders of a control key; nobody when none is set
 

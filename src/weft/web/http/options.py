@@ -69,6 +69,7 @@ class HttpOptions:
             "Server",
         ),
     ] = ()
+    ui: Annotated[bool, Flag("Serve the page at / of the HTTP server.", "Server")] = True
     max_body_bytes: int = 12 * 2**20
     max_total_body_bytes: int = 256 * 2**20
     max_head_bytes: int = 32 * 2**10
