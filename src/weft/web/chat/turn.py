@@ -39,6 +39,7 @@ class Turn:
 
     `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
     `weft.web.chat`, and so is what `options` say of tokenising; everything else is the caller's.
+    `chat_template` takes the place of the model's.
     Where `is_streamed` is false nobody looks before the end, and each answer comes in one delta.
     """
 
@@ -50,6 +51,7 @@ class Turn:
     parallel_tool_calls: bool = True
     call_id_prefix: str = "chatcmpl-tool-"
     documents: Sequence[Mapping[str, Any]] | None = None
+    chat_template: str | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False

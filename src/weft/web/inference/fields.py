@@ -44,7 +44,6 @@ INNER_LABELS: Mapping[str, str] = {
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "this server answers in text"),
     "best_of": ((), "ask for n answers and choose among them"),
-    "chat_template": ((), "templates of callers are not run; the model's own is used"),
     "early_stopping": ((False,), "beam search is not offered"),
     "function_call": ((), "it was replaced by tool_choice"),
     "functions": ((), "it was replaced by tools"),

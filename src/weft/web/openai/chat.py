@@ -19,6 +19,7 @@ from weft.schema.chat import (
 from weft.text.content import joined_text
 from weft.text.outputs import write_rows
 from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
+from weft.web.chat.prompt import trusted_template
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
@@ -62,6 +63,7 @@ def to_turn(call: ModelCall, body: ChatBody) -> Turn:
         tool_choice=to_choice(body, tools),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         documents=body.documents,
+        chat_template=trusted_template(call.served, body.chat_template),
         template_kwargs=template_kwargs(
             body.reasoning_effort, body.verbosity, body.chat_template_kwargs
         ),
