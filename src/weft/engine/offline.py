@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from weft.compat.vllm import Setting, find_flag, translate
+from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
@@ -21,7 +22,9 @@ from weft.core.types import (
     OutputKind,
     PoolingParams,
     PoolingRequestOutput,
+    PositionLogprobs,
     PromptType,
+    RequestOptions,
     RequestOutput,
     SamplingParams,
 )
@@ -43,6 +46,21 @@ _UNLIMITED = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 -
 _OF_SERVERS = ("disable_log_stats",)
 # What `ChatTemplate.render` takes itself; every other keyword of `chat` is the template's.
 _RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_final_message")
+
+
+class BeamSearchSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt with one of its continuations. `cum_logprob` and `logprobs` are of the continuation."""
+
+    tokens: list[int]
+    text: str
+    cum_logprob: float
+    logprobs: list[PositionLogprobs]
+
+
+class BeamSearchOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found behind one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
 
 
 class LLM:
@@ -106,6 +124,19 @@ class LLM:
             self._generate_one(prompt, params, beside)
             for prompt, params in zip(all_prompts, all_params, strict=True)
         ]
+        return self._run_all(work, has_bar=use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        params: BeamSearchParams,
+        *,
+        lora_request: LoRARequest | None = None,
+        use_tqdm: bool = False,
+    ) -> list[BeamSearchOutput]:
+        """The best continuations of each prompt, in the prompts' order, best first."""
+        check_beam_search(params, self._client.info.limits)
+        work = [self._search_one(prompt, params, lora_request) for prompt in _as_list(prompts)]
         return self._run_all(work, has_bar=use_tqdm)
 
     def chat(
@@ -242,6 +273,26 @@ class LLM:
             async for output in outputs:
                 return output
         raise AssertionError("generate ended without an output")
+
+    async def _search_one(
+        self, prompt: PromptType, params: BeamSearchParams, lora_request: LoRARequest | None
+    ) -> BeamSearchOutput:
+        options = RequestOptions(request_id=str(next(self._request_ids)), lora_request=lora_request)
+        request = await self._client.prepare(
+            prompt, SamplingParams(max_tokens=params.max_tokens), options
+        )
+        beams = await search_beams(self._client, request, options, params)
+        sequences = []
+        for beam in beams:
+            tokens = [*request.prompt_token_ids, *beam.token_ids]
+            skips = params.skip_special_tokens
+            text = self._client.renderer.decode(tokens, skip_special_tokens=skips)
+            sequences.append(
+                BeamSearchSequence(
+                    tokens=tokens, text=text, cum_logprob=beam.logprob, logprobs=list(beam.rows)
+                )
+            )
+        return BeamSearchOutput(sequences=sequences)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on the event loop's thread; interrupting the wait cancels the work."""

@@ -240,8 +240,9 @@ async def test_simple_generate_refuses_before_it_starts_a_stream():
         with pytest.raises(BadRequest) as caught:
             await ask(served, "/generate", prompt="a", stream=True, top_p=7)
         assert caught.value.parameter == "top_p"
-        with pytest.raises(BadRequest):
-            await ask(served, "/generate", prompt="a", prompt_logprobs=1)
+        for beyond in ({"prompt_logprobs": 1}, {"use_beam_search": True}, {"length_penalty": 2}):
+            with pytest.raises(BadRequest):
+                await ask(served, "/generate", prompt="a", **beyond)
 
 
 @pytest.mark.parametrize("is_told", [True, False])

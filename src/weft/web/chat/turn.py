@@ -39,7 +39,7 @@ class Turn:
 
     `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
     `weft.web.chat`, and so is what `options` say of tokenising; everything else is the caller's.
-    `chat_template` takes the place of the model's.
+    `chat_template` takes the place of the model's. A `length_penalty` searches for `n` beams.
     Where `is_streamed` is false nobody looks before the end, and each answer comes in one delta.
     """
 
@@ -60,6 +60,7 @@ class Turn:
     is_streamed: bool = True
     truncation_side: str | None = None
     cache_salt: str | None = None
+    length_penalty: float | None = None
 
 
 TurnReason: TypeAlias = Literal["stop", "length", "tool_calls", "abort", "repetition"]
