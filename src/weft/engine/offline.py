@@ -14,8 +14,10 @@ import msgspec
 
 from weft.compat.vllm import Setting, find_flag, translate
 from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
+from weft.core.client import Renderer
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
+from weft.core.metrics import Metrics
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
 from weft.core.types import (
     LoRARequest,
@@ -30,6 +32,7 @@ from weft.core.types import (
 )
 from weft.engine.fit import fit
 from weft.engine.front.local_client import LocalClient
+from weft.engine.metric_values import Metric, read_metrics
 from weft.engine.progress import progress_bar
 from weft.model.open import Checkpoint, open_model
 from weft.model.overrides import read_overrides
@@ -93,7 +96,8 @@ class LLM:
         )
         self._thread.start()
         try:
-            self._client = self._wait(LocalClient.start(fitted.checkpoint, config))
+            self._metrics = Metrics()
+            self._client = self._wait(LocalClient.start(fitted.checkpoint, config, self._metrics))
         except BaseException:
             self._end_loop()
             raise
@@ -190,6 +194,15 @@ class LLM:
         """The scores of all classes, for each prompt."""
         return [o.data for o in self.encode(prompts, PoolingParams(task="classify"))]
 
+    def reward(
+        self, prompts: PromptType | Sequence[PromptType], *, use_tqdm: bool = True
+    ) -> list[PoolingRequestOutput]:
+        """A reward model's scores: of every token of each prompt, or of each prompt, as it is made."""
+        pooler = self._client.info.pooler
+        has_each = pooler is not None and "token_classify" in pooler.tasks
+        params = PoolingParams(task="token_classify" if has_each else "classify")
+        return self.encode(prompts, params, use_tqdm=use_tqdm)
+
     def score(self, text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[float]:
         """How well texts go together: one with one, one with each, or each with its counterpart."""
         first, second = ([t] if isinstance(t, str) else list(t) for t in (text_1, text_2))
@@ -205,6 +218,18 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """What `generate` uses when it is given none."""
         return msgspec.convert(dict(self._default_params), SamplingParams)
+
+    def get_tokenizer(self) -> Renderer:
+        """The model's tokenizer: `encode` and `decode`."""
+        return self._client.renderer
+
+    def get_metrics(self) -> list[Metric]:
+        """What a server's `/metrics` would show now."""
+
+        async def read() -> list[Metric]:
+            return read_metrics(self._metrics.registry.collect())
+
+        return self._wait(read())
 
     def close(self) -> None:
         """Stop the engine; idempotent."""
