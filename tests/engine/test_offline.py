@@ -11,6 +11,7 @@ from tests.busy import PATIENCE_S
 from tests.model.checkpoints import write_checkpoint
 from weft.core.errors import BadRequest, ConfigError, Unsupported
 from weft.core.types import SamplingParams
+from weft.engine.metric_values import Counter, Gauge, Histogram
 from weft.engine.progress import progress_bar
 
 SMALL = (
@@ -134,3 +135,26 @@ def test_a_script_need_not_close_its_engine():
         check=True,
     )
     assert (ended.stdout, ended.stderr) == ("1\n", "")
+
+
+def test_metrics_are_read_as_values():
+    """Those that a server would show, as they stand."""
+    with weft.LLM(SMALL, max_model_len=64) as llm:
+        llm.generate([[5, 9], [7]], GREEDY, use_tqdm=False)
+        metrics = {metric.name: metric for metric in llm.get_metrics()}
+    prompt_tokens = metrics["vllm:prompt_tokens"]
+    assert isinstance(prompt_tokens, Counter)
+    assert prompt_tokens.value == 3
+    assert isinstance(metrics["vllm:num_requests_running"], Gauge)
+    waits = metrics["vllm:time_to_first_token_seconds"]
+    assert isinstance(waits, Histogram)
+    assert waits.count == waits.buckets["+Inf"] == 2
+    assert waits.sum > 0
+
+
+def test_the_tokenizer_is_the_models(tiny):
+    """Its ids are those that a prompt becomes."""
+    ids = tiny.get_tokenizer().encode("Hello!")
+    (output,) = tiny.generate("Hello!", SamplingParams(max_tokens=1), use_tqdm=False)
+    assert output.prompt_token_ids == ids
+    assert tiny.get_tokenizer().decode(ids) == "Hello!"

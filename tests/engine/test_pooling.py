@@ -113,6 +113,15 @@ def test_a_decoder_classifies_by_its_last_token(tmp_path):
     assert np.abs(np.array(scores) - expected).max() < 1e-5
 
 
+def test_rewards_are_the_scores_of_a_prompt(tmp_path):
+    """Of a model that scores prompts as a whole; one that embeds has none."""
+    make_qwen3(tmp_path, "ForSequenceClassification", num_labels=3)
+    with weft.LLM(str(tmp_path)) as llm:
+        (output,) = llm.reward([2, 5, 6, 7, 3], use_tqdm=False)
+        (scores,) = llm.classify([2, 5, 6, 7, 3])
+    assert list(output.data) == list(scores)
+
+
 @pytest.fixture(scope="module")
 def cross_encoder(tmp_path_factory):
     """A small BERT with one label: its directory, and the model itself."""

@@ -12,7 +12,7 @@ from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model
-from weft.text.chat import ChatTemplate
+from weft.text.chat import ChatTemplate, RequestTemplates
 from weft.text.tokenizer import Tokenizer
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
@@ -52,6 +52,10 @@ async def serving(
     runner, pooler = load_model(checkpoint, config)
     client = await LocalClient.start_with(runner, tokenizer, config, pooler=pooler)
     source = template or checkpoint.chat_template
+    options = options or ApiOptions()
+    request_templates = (
+        RequestTemplates(tokenizer.special_tokens) if options.trust_request_chat_template else None
+    )
     with _template(source, tokenizer) as chat_template:
         try:
             yield Served(
@@ -59,9 +63,12 @@ async def serving(
                 tokenizer=tokenizer,
                 chat_template=chat_template,
                 started_at=1_700_000_000,
-                options=options or ApiOptions(),
+                request_templates=request_templates,
+                options=options,
             )
         finally:
+            if request_templates is not None:
+                request_templates.close()
             client.shutdown()
             await client.wait_closed()
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from weft.cli.adapters import load_lora_modules, read_lora_modules
 from weft.cli.banner import Address, Ready, ready_block
@@ -22,7 +23,7 @@ from weft.engine.front.child import EngineChild
 from weft.engine.front.process_client import ProcessClient
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer, credentials
-from weft.text.chat import ChatTemplate, RenderLimits
+from weft.text.chat import ChatTemplate, RenderLimits, RequestTemplates
 from weft.text.parsers.table import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -129,19 +130,19 @@ def make_served(
     client: EngineClient, tokenizer: Tokenizer, chat_template: str | None, options: ApiOptions
 ) -> Served:
     """What the HTTP endpoints see of `client`, wherever its engine is."""
-    template = None
-    if chat_template is not None:
-        template = ChatTemplate(
-            chat_template,
-            tokenizer.special_tokens,
-            wants_parts=_WANTS_PARTS[options.chat_template_content_format],
-            limits=RenderLimits.for_texts(client.info.limits.max_text_chars),
-        )
+    how: dict[str, Any] = {
+        "wants_parts": _WANTS_PARTS[options.chat_template_content_format],
+        "limits": RenderLimits.for_texts(client.info.limits.max_text_chars),
+    }
+    tokens = tokenizer.special_tokens
+    template = None if chat_template is None else ChatTemplate(chat_template, tokens, **how)
+    trusts_requests = options.trust_request_chat_template
     return Served(
         client=client,
         tokenizer=tokenizer,
         chat_template=template,
         started_at=int(time.time()),
+        request_templates=RequestTemplates(tokens, **how) if trusts_requests else None,
         options=options,
     )
 

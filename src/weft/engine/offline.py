@@ -13,8 +13,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from weft.compat.vllm import Setting, find_flag, translate
+from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
+from weft.core.client import Renderer
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
+from weft.core.metrics import Metrics
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
 from weft.core.types import (
     LoRARequest,
@@ -22,12 +25,15 @@ from weft.core.types import (
     PauseMode,
     PoolingParams,
     PoolingRequestOutput,
+    PositionLogprobs,
     PromptType,
+    RequestOptions,
     RequestOutput,
     SamplingParams,
 )
 from weft.engine.fit import fit
 from weft.engine.front.local_client import LocalClient
+from weft.engine.metric_values import Metric, read_metrics
 from weft.engine.progress import progress_bar
 from weft.model.open import Checkpoint, open_model
 from weft.model.overrides import read_overrides
@@ -44,6 +50,21 @@ _UNLIMITED = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 -
 _OF_SERVERS = ("disable_log_stats",)
 # What `ChatTemplate.render` takes itself; every other keyword of `chat` is the template's.
 _RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_final_message")
+
+
+class BeamSearchSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt with one of its continuations. `cum_logprob` and `logprobs` are of the continuation."""
+
+    tokens: list[int]
+    text: str
+    cum_logprob: float
+    logprobs: list[PositionLogprobs]
+
+
+class BeamSearchOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found behind one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
 
 
 class LLM:
@@ -76,7 +97,8 @@ class LLM:
         )
         self._thread.start()
         try:
-            self._client = self._wait(LocalClient.start(fitted.checkpoint, config))
+            self._metrics = Metrics()
+            self._client = self._wait(LocalClient.start(fitted.checkpoint, config, self._metrics))
         except BaseException:
             self._end_loop()
             raise
@@ -107,6 +129,19 @@ class LLM:
             self._generate_one(prompt, params, beside)
             for prompt, params in zip(all_prompts, all_params, strict=True)
         ]
+        return self._run_all(work, has_bar=use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        params: BeamSearchParams,
+        *,
+        lora_request: LoRARequest | None = None,
+        use_tqdm: bool = False,
+    ) -> list[BeamSearchOutput]:
+        """The best continuations of each prompt, in the prompts' order, best first."""
+        check_beam_search(params, self._client.info.limits)
+        work = [self._search_one(prompt, params, lora_request) for prompt in _as_list(prompts)]
         return self._run_all(work, has_bar=use_tqdm)
 
     def chat(
@@ -160,6 +195,15 @@ class LLM:
         """The scores of all classes, for each prompt."""
         return [o.data for o in self.encode(prompts, PoolingParams(task="classify"))]
 
+    def reward(
+        self, prompts: PromptType | Sequence[PromptType], *, use_tqdm: bool = True
+    ) -> list[PoolingRequestOutput]:
+        """A reward model's scores: of every token of each prompt, or of each prompt, as it is made."""
+        pooler = self._client.info.pooler
+        has_each = pooler is not None and "token_classify" in pooler.tasks
+        params = PoolingParams(task="token_classify" if has_each else "classify")
+        return self.encode(prompts, params, use_tqdm=use_tqdm)
+
     def score(self, text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[float]:
         """How well texts go together: one with one, one with each, or each with its counterpart."""
         first, second = ([t] if isinstance(t, str) else list(t) for t in (text_1, text_2))
@@ -190,6 +234,18 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """What `generate` uses when it is given none."""
         return msgspec.convert(dict(self._default_params), SamplingParams)
+
+    def get_tokenizer(self) -> Renderer:
+        """The model's tokenizer: `encode` and `decode`."""
+        return self._client.renderer
+
+    def get_metrics(self) -> list[Metric]:
+        """What a server's `/metrics` would show now."""
+
+        async def read() -> list[Metric]:
+            return read_metrics(self._metrics.registry.collect())
+
+        return self._wait(read())
 
     def close(self) -> None:
         """Stop the engine; idempotent."""
@@ -258,6 +314,26 @@ class LLM:
             async for output in outputs:
                 return output
         raise AssertionError("generate ended without an output")
+
+    async def _search_one(
+        self, prompt: PromptType, params: BeamSearchParams, lora_request: LoRARequest | None
+    ) -> BeamSearchOutput:
+        options = RequestOptions(request_id=str(next(self._request_ids)), lora_request=lora_request)
+        request = await self._client.prepare(
+            prompt, SamplingParams(max_tokens=params.max_tokens), options
+        )
+        beams = await search_beams(self._client, request, options, params)
+        sequences = []
+        for beam in beams:
+            tokens = [*request.prompt_token_ids, *beam.token_ids]
+            skips = params.skip_special_tokens
+            text = self._client.renderer.decode(tokens, skip_special_tokens=skips)
+            sequences.append(
+                BeamSearchSequence(
+                    tokens=tokens, text=text, cum_logprob=beam.logprob, logprobs=list(beam.rows)
+                )
+            )
+        return BeamSearchOutput(sequences=sequences)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on the event loop's thread; interrupting the wait cancels the work."""

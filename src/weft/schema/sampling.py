@@ -75,10 +75,11 @@ class SamplingFields(ParameterFields, frozen=True, kw_only=True):
     guided_decoding_backend: str | None = None
     guided_whitespace_pattern: str | None = None
     structural_tag: str | None = None
-    # Beam search, and code of the caller's: neither is offered.
+    # Beam search, in place of sampling.
     use_beam_search: bool | None = None
     length_penalty: float | None = None
     early_stopping: bool | str | None = None
+    # Code of the caller's: not offered.
     logits_processors: list[Any] | None = None
     vllm_xargs: dict[str, Any] | None = None
 

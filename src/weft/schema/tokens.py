@@ -1,6 +1,6 @@
 """Bodies of /inference/v1/generate, tokens in and out, and of /generate, the plainest of all."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -9,50 +9,126 @@ from weft.core.types import SamplingParams
 from weft.schema.sampling import SamplingFields, StreamOptions
 from weft.schema.usage import ChatLogprobs, PromptLogprobs, Usage
 
+OutputMode = Literal["tokens", "text"]
+
+
+class TokensParams(SamplingParams, frozen=True, kw_only=True):
+    """What an engine's client is given, field for field; only that `max_tokens` left out fills the context."""
+
+    max_tokens: int | None = None
+
 
 class TokensBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Token ids to go on with. `sampling_params` is what an engine's client is given, field for field."""
+    """Token ids to go on with. `output_mode` "text" answers with the text beside the ids."""
 
     token_ids: list[int]
-    sampling_params: SamplingParams = SamplingParams()
+    sampling_params: TokensParams = TokensParams()
     model: str | None = None
+    output_mode: OutputMode = "tokens"
+    return_token_ids: bool | None = None
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: dict[str, Any] | None = None
     request_id: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    token_offsets: list[tuple[int, int]] | None = None
     features: Any = None
+    content_parts: list[dict[str, Any]] | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
 
 
-class TokensChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer; in a chunk, what is new of it."""
+class IdLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token by its id; the likeliest has rank 1, and a rank that is not known is null."""
 
+    token_id: int
+    logprob: float
+    rank: int | None
+
+
+class ChosenIdLogprob(IdLogprob, frozen=True, kw_only=True):
+    """The token that came; `top_logprobs` begins with it, those that might have come follow by rank."""
+
+    top_logprobs: list[IdLogprob]
+
+
+class IdLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Of every token of an answer, or of a chunk of it."""
+
+    content: list[ChosenIdLogprob]
+
+
+class WeightVersionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of an answer from `start` up to `end` were sampled with the weights `version`."""
+
+    version: str
+    start: int
+    end: int
+
+
+class _Choice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     token_ids: list[int]
-    logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None
+    weight_versions: list[WeightVersionSpan] | None
 
 
-class TokensAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """All answers."""
+class TokensChoice(_Choice, frozen=True, kw_only=True):
+    """One answer; in a chunk, what is new of it. Its end brings the `weight_versions` of all of it."""
 
+    logprobs: IdLogprobs | None
+
+
+class TextChoice(_Choice, frozen=True, kw_only=True):
+    """The same with its text, and with those of tokens."""
+
+    text: str
+    logprobs: ChatLogprobs | None
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="output_mode"):
     request_id: str
+    created: int
     model: str
-    choices: list[TokensChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
     kv_transfer_params: None = None
 
 
-class TokensChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """The delta of one answer; or none and the usage, at the end."""
+class TokensAnswer(_Answer, frozen=True, kw_only=True, tag="tokens"):
+    """All answers."""
 
-    request_id: str
-    model: str
     choices: list[TokensChoice]
+
+
+class TextAnswer(_Answer, frozen=True, kw_only=True, tag="text"):
+    """All answers, with their texts."""
+
+    choices: list[TextChoice]
+
+
+class _Chunk(msgspec.Struct, frozen=True, kw_only=True, tag_field="output_mode"):
+    request_id: str
+    created: int
+    model: str
     usage: Usage | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class TokensChunk(_Chunk, frozen=True, kw_only=True, tag="tokens"):
+    """The delta of one answer; or none and the usage, at the end. The prompt comes with the first."""
+
+    choices: list[TokensChoice]
+
+
+class TextChunk(_Chunk, frozen=True, kw_only=True, tag="text"):
+    """The same, with texts."""
+
+    choices: list[TextChoice]
 
 
 class SimpleBody(SamplingFields, frozen=True, kw_only=True):

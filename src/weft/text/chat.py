@@ -34,6 +34,8 @@ RESERVED_NAMES = frozenset(
     "lipsum cycler joiner".split()
 )
 
+MAX_TEMPLATE_CHARS = 128 * 1024  # of a request; those of models have some thousands
+
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
@@ -65,14 +67,15 @@ class ChatTemplate:
         *,
         wants_parts: bool | None = None,
         limits: RenderLimits | None = None,
+        process: "_RenderProcess | None" = None,
     ) -> None:
         self._source = source
         self._special_tokens = dict(special_tokens)
-        self._limits = limits or RenderLimits()
-        reads = reads_parts(_parse(source))
-        self._wants_parts = reads if wants_parts is None else wants_parts
-        self._lock = threading.Lock()
-        self._worker: Worker | None = None
+        if process is None:  # the model's own, whose faults are those of the configuration
+            reads = reads_parts(_parse(source))
+            wants_parts = reads if wants_parts is None else wants_parts
+        self._wants_parts = bool(wants_parts)
+        self._process = process or _RenderProcess(limits or RenderLimits())
 
     @property
     def source(self) -> str:
@@ -119,13 +122,12 @@ class ChatTemplate:
             "documents": None if documents is None else list(documents),
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._call(variables)
+        text = self._process.render(self._source, variables)
         return text if marker is None else _cut_at(text, marker)
 
     def close(self) -> None:
         """End the child process; a later rendering starts another."""
-        with self._lock:
-            self._stop_worker()
+        self._process.close()
 
     def __enter__(self) -> Self:
         return self
@@ -151,27 +153,86 @@ class ChatTemplate:
                     f"got a value of type {type(value).__name__}",
                 )
 
-    def _call(self, variables: Mapping[str, Any]) -> str:
-        call = {"now": datetime.now().isoformat(), "variables": variables}
-        line = _to_line(call, self._limits.max_input_chars)
+
+class RequestTemplates:
+    """Templates that come with requests, under the limits of the model's own.
+
+    They share a process that is none of the model's template: one that hangs holds up its like alone.
+    """
+
+    def __init__(
+        self,
+        special_tokens: Mapping[str, str],
+        *,
+        wants_parts: bool | None = None,
+        limits: RenderLimits | None = None,
+    ) -> None:
+        self._special_tokens = special_tokens
+        self._wants_parts = wants_parts
+        self._process = _RenderProcess(limits or RenderLimits())
+
+    def open(self, source: str) -> ChatTemplate:
+        """The template of one request; `BadRequest` for what is none. Reading it may take its time."""
+        if len(source) > MAX_TEMPLATE_CHARS:
+            raise BadRequest(
+                "chat_template", f"chat_template has more than {MAX_TEMPLATE_CHARS} characters"
+            )
+        reads = self._process.reads_parts(source)
+        return ChatTemplate(
+            source,
+            self._special_tokens,
+            wants_parts=reads if self._wants_parts is None else self._wants_parts,
+            process=self._process,
+        )
+
+    def close(self) -> None:
+        """End the child process; a later rendering starts another."""
+        self._process.close()
+
+
+class _RenderProcess:
+    """The child process of some templates: started when it is needed, again after one was killed."""
+
+    def __init__(self, limits: RenderLimits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
+
+    def render(self, source: str, variables: Mapping[str, Any]) -> str:
+        """The text; `BadRequest` when the template fails or takes too much."""
+        line = _to_line(
+            {"now": datetime.now().isoformat(), "variables": variables},
+            self._limits.max_input_chars,
+        )
+        return self._call("messages", {"source": source}, line)
+
+    def reads_parts(self, source: str) -> bool:
+        """`weft.text.template.reads_parts`, of a text that nobody vouches for."""
+        return self._call("chat_template", {"source": source}, "null\n") == "true"
+
+    def _call(self, parameter: str, head: Mapping[str, Any], line: str) -> str:
         with self._lock:
             if self._worker is None:
-                setup = {"source": self._source, **asdict(self._limits)}
+                setup = asdict(self._limits)
                 self._worker = Worker("weft.text.render_worker", json.dumps(setup) + "\n")
-            answer = self._worker.call(line)
+            answer = self._worker.call(json.dumps(head) + "\t" + line)
             if answer is None:
-                self._stop_worker()
+                self._stop()
         if answer is None:
             raise BadRequest(
-                "messages",
+                parameter,
                 f"the chat template did not finish within {self._limits.time_limit_s:g} s "
                 "and its memory limit",
             )
         if "error" in answer:
-            raise BadRequest("messages", f"the chat template failed: {answer['error']}")
+            raise BadRequest(parameter, f"the chat template failed: {answer['error']}")
         return answer["text"]
 
-    def _stop_worker(self) -> None:
+    def close(self) -> None:
+        with self._lock:
+            self._stop()
+
+    def _stop(self) -> None:
         if self._worker is not None:
             self._worker.stop()
             self._worker = None

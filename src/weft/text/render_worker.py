@@ -1,7 +1,8 @@
 """The child process that runs one chat template: `python -m weft.text.render_worker`.
 
-It reads a line of JSON with the template and its limits, then one line of variables for each
-rendering, and answers each with a line (see `weft.core.worker`).
+It reads a line of JSON with its limits, then for each rendering one line: the template and, behind
+a tab, its variables. It answers each with a line (see `weft.core.worker`). Without variables (null)
+the answer is whether the template reads contents as lists of parts.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any
 import jinja2
 
 from weft.core.worker import serve_lines
-from weft.text.template import OutputTooLong, TemplateRefusal, make_environment, render
+from weft.text.template import OutputTooLong, TemplateRefusal, make_environment, reads_parts, render
 
 
 def main() -> None:
@@ -22,11 +23,14 @@ def main() -> None:
 
 def _answer(setup: dict[str, Any], line: str) -> dict[str, str]:
     try:
-        call = json.loads(line)
+        head, _, tail = line.partition("\t")  # JSON writes no tab as it is
+        source, call = json.loads(head)["source"], json.loads(tail)
+        if call is None:
+            return {"text": json.dumps(reads_parts(make_environment(datetime.now).parse(source)))}
         now = datetime.fromisoformat(call["now"])
         # Compiled for each call: it costs a millisecond, and evaluates constant expressions, so it
         # belongs under the limits too.
-        template = make_environment(lambda: now).from_string(setup["source"])
+        template = make_environment(lambda: now).from_string(source)
         return {"text": render(template, call["variables"], setup["max_chars"])}
     except TemplateRefusal as error:
         return {"error": str(error)[:500]}

@@ -21,6 +21,9 @@ class ApiOptions:
             "API",
         ),
     ] = "auto"
+    trust_request_chat_template: Annotated[
+        bool, Flag("Render a request's own chat_template, in a sandbox and within limits.", "API")
+    ] = False
     tool_call_parser: Annotated[
         str | None,
         Flag(

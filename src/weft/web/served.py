@@ -4,19 +4,23 @@ from dataclasses import dataclass, field
 
 from weft.core.client import EngineClient
 from weft.core.types import LoRARequest
-from weft.text.chat import ChatTemplate
+from weft.text.chat import ChatTemplate, RequestTemplates
 from weft.text.tokenizer import Tokenizer
 from weft.web.options import ApiOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Handed to every handler. `started_at` is Unix time in whole seconds."""
+    """Handed to every handler. `started_at` is Unix time in whole seconds.
+
+    `request_templates` is None where requests may not bring templates of their own.
+    """
 
     client: EngineClient
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     started_at: int
+    request_templates: RequestTemplates | None = None
     options: ApiOptions = field(default_factory=ApiOptions)
 
     def lora_request(self, model: str) -> LoRARequest | None:

@@ -139,7 +139,7 @@ async def completions_outcome(served, fields):
     shape = {name: getattr(job.shape, name) for name in job.shape.__slots__ if name != "head"}
     params = completion_params(served, call.body)  # a request no longer tells 1.0 from nothing
     requests = [comparable(request) for request in job.requests]
-    return head, shape, params, requests, job.has_prompt_rows
+    return head, shape, params, requests, job.has_prompt_rows, job.length_penalty
 
 
 def comparable(request):

@@ -1,6 +1,7 @@
 """Tokens in and out over HTTP: the same tokens as from the engine itself, streamed or not."""
 
 import json
+from itertools import accumulate
 
 import msgspec
 import pytest
@@ -75,10 +76,122 @@ async def test_stream_and_answer_are_equal():
     assert parts[-1]["usage"] == answer["usage"]
 
 
+async def test_logprobs_are_ids_and_ranks():
+    """The sampled token comes first and counts among those requested; ranks are the engine's."""
+    asked = {"max_tokens": 5, "temperature": 1.5, "seed": 4, "logprobs": 3}
+    async with serving() as served:
+        answer = await generate(served, sampling_params=asked)
+        params = SamplingParams(**asked, output_kind=OutputKind.FINAL_ONLY)
+        stream = served.client.generate({"prompt_token_ids": PROMPT}, params, "direct")
+        (output,) = [output async for output in stream]
+    (choice,) = answer["choices"]
+    rows = output.outputs[0].logprobs
+    expected = [
+        [
+            {"token_id": token_id, "logprob": entry.logprob, "rank": entry.rank}
+            for token_id, entry in row.items()
+        ]
+        for row in rows
+    ]
+    content = choice["logprobs"]["content"]
+    assert [row["top_logprobs"] for row in content] == [row[:3] for row in expected]
+    heads = [{name: row[name] for name in ("token_id", "logprob", "rank")} for row in content]
+    assert heads == [row[0] for row in expected]
+    assert [row["token_id"] for row in content] == choice["token_ids"]
+    assert any(row["rank"] > 3 for row in content)
+
+
+async def test_named_tokens_are_all_shown():
+    """Ids that the caller chose stand behind the sampled one, however many."""
+    asked = {"max_tokens": 1, "temperature": 0, "logprob_token_ids": [7, 8, 9]}
+    async with serving() as served:
+        answer = await generate(served, sampling_params=asked)
+    (row,) = answer["choices"][0]["logprobs"]["content"]
+    sampled, *named = (entry["token_id"] for entry in row["top_logprobs"])
+    assert (sampled, named) == (row["token_id"], [7, 8, 9])
+
+
+async def test_weight_versions_cover_an_answer_and_come_with_its_end():
+    """Weights do not change here: one span, under the name of the first ones."""
+    asked = {"max_tokens": 4, "n": 2, "ignore_eos": True}
+    span = [{"version": "default", "start": 0, "end": 4}]
+    async with serving() as served:
+        answer = await generate(served, sampling_params=asked)
+        parts = await chunks(served, sampling_params=asked)
+    assert [choice["weight_versions"] for choice in answer["choices"]] == [span, span]
+    streamed = [choice for part in parts for choice in part["choices"]]
+    for choice in streamed:
+        assert choice["weight_versions"] == (span if choice["finish_reason"] else None)
+
+
+async def test_text_mode_adds_texts_and_their_logprobs():
+    """As OpenAI's chat writes them; without it there is no text at all."""
+    asked = {"max_tokens": 6, "temperature": 0, "logprobs": 1, "stop": ["zzz"]}
+    async with serving() as served:
+        bare = await generate(served, sampling_params=asked)
+        whole = await generate(served, sampling_params=asked, output_mode="text")
+        parts = await chunks(served, sampling_params=asked, output_mode="text")
+        params = SamplingParams(**asked, output_kind=OutputKind.FINAL_ONLY)
+        stream = served.client.generate({"prompt_token_ids": PROMPT}, params, "direct")
+        (output,) = [output async for output in stream]
+    (choice,) = whole["choices"]
+    assert (bare["output_mode"], whole["output_mode"]) == ("tokens", "text")
+    assert "text" not in bare["choices"][0]
+    assert (
+        choice["text"]
+        == output.outputs[0].text
+        == "".join(one["text"] for part in parts for one in part["choices"])
+    )
+    assert choice["token_ids"] == bare["choices"][0]["token_ids"]
+    assert {"token", "bytes"} <= choice["logprobs"]["content"][0].keys()
+
+
+async def test_max_tokens_left_out_fills_the_context():
+    """The client's own default of 16 would cut every answer that does not ask for more."""
+    async with serving(max_model_len=64) as served:
+        answer = await generate(served, sampling_params={"ignore_eos": True})
+        bare = await generate(served)
+    assert answer["usage"]["completion_tokens"] == 64 - len(PROMPT)
+    assert bare["usage"]["total_tokens"] <= 64
+
+
+async def test_prompt_and_running_usage_come_when_requested():
+    """The prompt once, in the first chunk; the usage of its answer with every chunk."""
+    asked = {"max_tokens": 3, "ignore_eos": True}
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    async with serving() as served:
+        answer = await generate(served, sampling_params=asked, return_token_ids=True)
+        parts = await chunks(
+            served, sampling_params=asked, return_token_ids=True, stream_options=usage
+        )
+    assert answer["prompt_token_ids"] == PROMPT
+    assert [part.get("prompt_token_ids") for part in parts] == [PROMPT, *[None] * (len(parts) - 1)]
+    counts = [sum(len(one["token_ids"]) for one in part["choices"]) for part in parts]
+    assert [part["usage"]["completion_tokens"] for part in parts] == list(accumulate(counts))
+    assert answer["created"] <= parts[0]["created"]
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+async def test_constraints_wait_for_reasoning_that_has_not_ended(has_ended):
+    """`reasoning_ended` says what the prompt's token ids leave open."""
+    options = ApiOptions(reasoning_parser="qwen3")
+    asked = {"max_tokens": 8, "temperature": 0, "structured_outputs": {"choice": ["zz"]}}
+    async with serving(options=options) as served:
+        answer = await generate(
+            served, sampling_params=asked, reasoning_ended=has_ended, output_mode="text"
+        )
+    assert (answer["choices"][0]["text"] == "zz") is has_ended
+
+
 @pytest.mark.parametrize(
     ("body", "name"),
     [
         ({"features": {}}, "features"),
+        ({"content_parts": [{"type": "image_url"}]}, "content_parts"),
+        ({"ec_transfer_params": {"a": 1}}, "ec_transfer_params"),
+        ({"token_offsets": [[0, 1]]}, "token_offsets"),
+        ({"reasoning_parser_kwargs": {"end": "x"}}, "reasoning_parser_kwargs"),
+        ({"output_mode": "text", "sampling_params": {"detokenize": False}}, "output_mode"),
         ({"kv_transfer_params": {"do_remote_decode": True}}, "kv_transfer_params"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"sampling_params": {"n": 200}}, "sampling_params.n"),
@@ -127,8 +240,9 @@ async def test_simple_generate_refuses_before_it_starts_a_stream():
         with pytest.raises(BadRequest) as caught:
             await ask(served, "/generate", prompt="a", stream=True, top_p=7)
         assert caught.value.parameter == "top_p"
-        with pytest.raises(BadRequest):
-            await ask(served, "/generate", prompt="a", prompt_logprobs=1)
+        for beyond in ({"prompt_logprobs": 1}, {"use_beam_search": True}, {"length_penalty": 2}):
+            with pytest.raises(BadRequest):
+                await ask(served, "/generate", prompt="a", **beyond)
 
 
 @pytest.mark.parametrize("is_told", [True, False])

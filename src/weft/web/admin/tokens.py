@@ -10,7 +10,7 @@ from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
 from weft.core.validate import shown
 from weft.text.prompts import check_length
 from weft.text.tokenizer import Tokenizer
-from weft.web.chat.prompt import template_messages
+from weft.web.chat.prompt import find_template, template_messages
 from weft.web.http.endpoint import Answer, Call, Endpoint
 from weft.web.inference.call import ModelCall, for_model
 from weft.web.served import Served
@@ -96,8 +96,6 @@ def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
     """The text to encode, and whether special tokens usually go around it."""
     if (body.prompt is None) == (body.messages is None):
         raise BadRequest("prompt", "give either prompt or messages")
-    if body.chat_template is not None:
-        raise BadRequest("chat_template", "chat_template cannot be given with a request")
     if body.mm_processor_kwargs is not None:
         raise BadRequest("mm_processor_kwargs", "mm_processor_kwargs: the model reads text only")
     if body.prompt is not None:
@@ -106,16 +104,17 @@ def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
                 "add_generation_prompt",
                 "add_generation_prompt and continue_final_message are for messages",
             )
-        for name in ("tools", "documents", "chat_template_kwargs"):
+        for name in ("tools", "documents", "chat_template", "chat_template_kwargs"):
             if getattr(body, name) is not None:
                 raise BadRequest(name, f"{name} is for messages")
         return body.prompt, True
-    if served.chat_template is None:
+    template = find_template(served, body.chat_template)
+    if template is None:
         raise Unsupported(
             "the model has no chat template; give prompt, or start with --chat-template"
         )
-    text = served.chat_template.render(
-        template_messages(body.messages or [], served.chat_template.source),
+    text = template.render(
+        template_messages(body.messages or [], template.source),
         tools=body.tools,
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt,

@@ -157,7 +157,7 @@ def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParam
     # In harmony what rules the calls rules the reasoning before them too.
     has_ruled_reasoning = tool is not None and tool.is_harmony and is_forced(turn.tool_choice)
     if reasoning is not None and is_open is None and is_ruled and not has_ruled_reasoning:
-        is_open = _reasons_by_default(served, reasoning)
+        is_open = _reasons_by_default(served, turn, reasoning)
     if served.client.info.structured_outputs_in_reasoning and params.structured_outputs:
         is_open = False
     has_markers = _needs_special_tokens(reasoning, tool) and turn.params.skip_special_tokens
@@ -231,13 +231,14 @@ def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
     return is_begun and not any(end in text for end in family.ends)
 
 
-def _reasons_by_default(served: Served, family: ReasoningFamily) -> bool:
+def _reasons_by_default(served: Served, turn: Turn, family: ReasoningFamily) -> bool:
     """Whether a model that may think does so, where the prompt leaves it open and something depends on it.
 
     A constraint that waited for the end of reasoning that never comes would rule nothing. Models that
     can be asked not to reason have a word for it in their templates, and reason without it.
     """
-    source = "" if served.chat_template is None else served.chat_template.source
+    own = "" if served.chat_template is None else served.chat_template.source
+    source = own if turn.chat_template is None else turn.chat_template
     return family.may_omit_start or family.is_harmony or "enable_thinking" in source
 
 

@@ -20,16 +20,35 @@ _TEXTS = ("tool_call_id", "name", "reasoning", "reasoning_content", "refusal")
 
 
 async def render(served: Served, turn: Turn) -> str:
-    """The conversation as text, as the model's template writes it."""
-    if served.chat_template is None:
+    """The conversation as text, as the model's template writes it, or the request's own."""
+    # Messages may be thousands, and the template's process is waited for.
+    return await asyncio.to_thread(_render, served, turn)
+
+
+def trusted_template(served: Served, source: str | None) -> str | None:
+    """The template of a request; `BadRequest` unless this server renders those of requests."""
+    if source is not None and served.request_templates is None:
+        raise BadRequest(
+            "chat_template",
+            "chat_template must be absent: the model's own is used, unless the server is started "
+            "with --trust-request-chat-template",
+        )
+    return source
+
+
+def find_template(served: Served, source: str | None) -> ChatTemplate | None:
+    """The template to render with: the request's, if it has one, or the model's. It may take its time."""
+    if trusted_template(served, source) is None or served.request_templates is None:
+        return served.chat_template
+    return served.request_templates.open(source or "")
+
+
+def _render(served: Served, turn: Turn) -> str:
+    template = find_template(served, turn.chat_template)
+    if template is None:
         raise BadRequest(
             "messages", "this model has no chat template; use /v1/completions, or a server with one"
         )
-    # Messages may be thousands, and the template's process is waited for.
-    return await asyncio.to_thread(_render, served, served.chat_template, turn)
-
-
-def _render(served: Served, template: ChatTemplate, turn: Turn) -> str:
     is_hidden = turn.tool_choice == "none" and served.options.exclude_tools_when_tool_choice_none
     return template.render(
         template_messages(turn.messages, template.source),

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from weft.core.beam_search import run_beam_search
 from weft.core.errors import BadRequest
 from weft.core.types import (
     OutputKind,
     PositionLogprobs,
     Request,
+    RequestOutput,
     SamplingParams,
 )
 from weft.web.chat.answers import (
@@ -55,7 +57,7 @@ async def run_turn(
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     is_begun = False
     with _refusing_tools(turn):
-        async with aclosing(served.client.run(request)) as outputs:
+        async with aclosing(_run(served, turn, request)) as outputs:
             async for output in outputs:
                 if not is_begun:
                     is_begun = True
@@ -69,6 +71,12 @@ async def run_turn(
                 for answer in output.outputs:
                     yield readers[answer.index].read(answer)
     yield Ended(num_cached_tokens=num_cached_tokens, prompt_logprobs=prompt_logprobs)
+
+
+def _run(served: Served, turn: Turn, request: Request) -> AsyncGenerator[RequestOutput, None]:
+    if turn.length_penalty is None:
+        return served.client.run(request)
+    return run_beam_search(served.client, request, turn.options, turn.length_penalty)
 
 
 async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:
@@ -116,6 +124,8 @@ def _params(served: Served, turn: Turn) -> SamplingParams:
     forced = forced_format(served, turn)
     if forced is None:
         return msgspec.structs.replace(turn.params, output_kind=kind)
+    if turn.length_penalty is not None:
+        raise BadRequest("tool_choice", "a call cannot be forced with use_beam_search")
     if turn.params.structured_outputs is not None:
         raise BadRequest(
             "tool_choice",

@@ -39,6 +39,7 @@ class Turn:
 
     `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
     `weft.web.chat`, and so is what `options` say of tokenising; everything else is the caller's.
+    `chat_template` takes the place of the model's. A `length_penalty` searches for `n` beams.
     Where `is_streamed` is false nobody looks before the end, and each answer comes in one delta.
     """
 
@@ -50,6 +51,7 @@ class Turn:
     parallel_tool_calls: bool = True
     call_id_prefix: str = "chatcmpl-tool-"
     documents: Sequence[Mapping[str, Any]] | None = None
+    chat_template: str | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -58,6 +60,7 @@ class Turn:
     is_streamed: bool = True
     truncation_side: str | None = None
     cache_salt: str | None = None
+    length_penalty: float | None = None
 
 
 TurnReason: TypeAlias = Literal["stop", "length", "tool_calls", "abort", "repetition"]

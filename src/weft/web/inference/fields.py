@@ -8,14 +8,15 @@ from typing import Any
 
 import msgspec
 
+from weft.core.beam_search import MAX_PENALTY, max_beam_width
 from weft.core.errors import BadRequest
 from weft.core.params import IN_BODIES
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
-from weft.core.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS
+from weft.core.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS, Limits, check_number
 from weft.schema.chat import ChatBody
 from weft.schema.responses import ResponsesBody
-from weft.schema.sampling import ResponseFormat, SamplingFields
+from weft.schema.sampling import GenerationFields, ResponseFormat, SamplingFields
 from weft.web.http.endpoint import Deviation
 
 _SAME = tuple(parameter.name for parameter in IN_BODIES)
@@ -40,17 +41,18 @@ INNER_LABELS: Mapping[str, str] = {
     ),
 }
 
+_NO_BEAMS = "chat and text completions of OpenAI's API search beams"
+
 # By name: the values that ask for what happens anyway, and why no other is taken. Null is always one.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "this server answers in text"),
     "best_of": ((), "ask for n answers and choose among them"),
-    "chat_template": ((), "templates of callers are not run; the model's own is used"),
-    "early_stopping": ((False,), "beam search is not offered"),
+    "early_stopping": ((False,), "a beam search goes on until no beam can go on"),
     "function_call": ((), "it was replaced by tool_choice"),
     "functions": ((), "it was replaced by tools"),
     "guided_decoding_backend": (("auto", "guidance", "llguidance"), "there is one, llguidance"),
     "kv_transfer_params": (({},), "this engine takes no part in KV transfer"),
-    "length_penalty": ((1.0,), "beam search is not offered"),
+    "length_penalty": ((1.0,), _NO_BEAMS),
     "logits_processors": (([],), "code of callers is not run"),
     "mm_processor_kwargs": (({},), "this server takes text only"),
     "modalities": ((["text"],), "this server answers in text"),
@@ -62,10 +64,20 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "service_tier": (("auto", "default"), "there is one tier"),
     "store": ((False,), "chat completions are not stored"),
     "suffix": (("",), "suffix is not currently supported"),
-    "use_beam_search": ((False,), "beam search is not offered"),
+    "use_beam_search": ((False,), _NO_BEAMS),
     "vllm_xargs": (({},), "this engine has no further arguments"),
     "web_search_options": ((), "this server does not search"),
 }
+
+REFUSED_BESIDE_BEAMS = {name: row for name, row in REFUSED.items() if row[1] != _NO_BEAMS}
+
+# What means the same to a search as to sampling; constraints are looked for where all of them meet.
+_OF_BEAMS = frozenset(
+    "n max_tokens ignore_eos include_stop_str_in_output skip_special_tokens truncate_prompt_tokens "
+    "truncation_side use_beam_search length_penalty early_stopping response_format structured_outputs "
+    "guided_json guided_json_object guided_regex guided_choice guided_grammar structural_tag "
+    "guided_decoding_backend guided_whitespace_pattern".split()
+)
 
 
 def refuse_unsupported(
@@ -123,6 +135,42 @@ def to_params(
         logprobs=logprobs,
         structured_outputs=to_constraint(fields),
     )
+
+
+def to_length_penalty(
+    limits: Limits, body: GenerationFields, params: SamplingParams
+) -> float | None:
+    """What beams are compared with; None where none are searched. `BadRequest` for what does not go with it."""
+    penalty = 1.0 if body.length_penalty is None else body.length_penalty
+    if not body.use_beam_search:
+        if penalty != 1.0:
+            raise BadRequest("length_penalty", "length_penalty needs use_beam_search", penalty)
+        return None
+    check_number("length_penalty", penalty, -MAX_PENALTY, MAX_PENALTY)
+    if body.stream:
+        raise BadRequest(
+            "stream", "stream must be false with use_beam_search: answers come at the end"
+        )
+    if params.structured_outputs is not None:
+        raise BadRequest("use_beam_search", "use_beam_search does not go with a constraint")
+    for name in SamplingFields.__struct_fields__:
+        value = getattr(body, name)
+        # Nothing is drawn, which is what a temperature of 0 asks for.
+        neutral = (
+            None,
+            getattr(SamplingParams(), name, None),
+            0 if name == "temperature" else None,
+        )
+        if name not in _OF_BEAMS and value not in neutral:
+            raise BadRequest(name, f"{name} does not go with use_beam_search", value)
+    widest = max_beam_width(limits)
+    if params.n > widest:
+        raise BadRequest(
+            "n",
+            f"n must be at most {widest} with use_beam_search (half of --max-logprobs)",
+            params.n,
+        )
+    return float(penalty)
 
 
 def num_logprobs(body: ChatBody | ResponsesBody, *, is_on: bool, switch: str) -> int | None:

@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar, cast
 
 import msgspec
 
 from weft.core.types import Logprob, PositionLogprobs
+from weft.schema.tokens import ChosenIdLogprob, IdLogprob, IdLogprobs
 from weft.schema.usage import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -40,6 +42,10 @@ class LogprobWriter:
     def chat(self, rows: Sequence[PositionLogprobs]) -> ChatLogprobs:
         """The form of chat: one object a token."""
         return ChatLogprobs(content=in_pieces(self.tokens(rows)))
+
+    def ids(self, rows: Sequence[PositionLogprobs]) -> IdLogprobs:
+        """The form of tokens in and out: ids and ranks, no texts."""
+        return IdLogprobs(content=in_pieces([self._ids(row) for row in rows]))
 
     def tokens(self, rows: Sequence[PositionLogprobs]) -> list[TokenLogprob]:
         """One object a token."""
@@ -90,6 +96,22 @@ class LogprobWriter:
                 )
                 for other_id, other in self._tops(row)
             ],
+        )
+
+    def _ids(self, row: PositionLogprobs) -> ChosenIdLogprob:
+        """The sampled token is the first of those shown, and counts as one of `num_top`."""
+        is_whole = self.chosen_ids is not None or self.num_top == -1
+        shown = len(row) if is_whole else max(self.num_top, 1)
+        tops = [
+            IdLogprob(token_id=token_id, logprob=_floored(entry), rank=entry.rank)
+            for token_id, entry in islice(row.items(), shown)
+        ]
+        sampled = tops[0]
+        return ChosenIdLogprob(
+            token_id=sampled.token_id,
+            logprob=sampled.logprob,
+            rank=sampled.rank,
+            top_logprobs=tops,
         )
 
     def _tops(self, row: PositionLogprobs) -> list[tuple[int, Logprob]]:

@@ -19,6 +19,7 @@ from weft.schema.chat import (
 from weft.text.content import joined_text
 from weft.text.outputs import write_rows
 from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
+from weft.web.chat.prompt import trusted_template
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
@@ -29,7 +30,14 @@ from weft.web.inference.call import (
     to_details,
     to_usage,
 )
-from weft.web.inference.fields import num_logprobs, refuse_unsupported, template_kwargs, to_params
+from weft.web.inference.fields import (
+    REFUSED_BESIDE_BEAMS,
+    num_logprobs,
+    refuse_unsupported,
+    template_kwargs,
+    to_length_penalty,
+    to_params,
+)
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 from weft.web.openai.chat_stream import ChatShape, chat_events
 
@@ -51,17 +59,19 @@ async def create_chat_completion(call: ModelCall) -> Answer:
 
 def to_turn(call: ModelCall, body: ChatBody) -> Turn:
     """What `body` asks for, every field of it used or refused."""
-    refuse_unsupported(body)
+    refuse_unsupported(body, REFUSED_BESIDE_BEAMS)
     check_streamable(body)
     tools = to_tools(body)
+    params = _params(call, body, tools)
     return Turn(
         options=call.request_options(body.priority),
         messages=body.messages,
-        params=_params(call, body, tools),
+        params=params,
         tools=tools,
         tool_choice=to_choice(body, tools),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         documents=body.documents,
+        chat_template=trusted_template(call.served, body.chat_template),
         template_kwargs=template_kwargs(
             body.reasoning_effort, body.verbosity, body.chat_template_kwargs
         ),
@@ -72,6 +82,7 @@ def to_turn(call: ModelCall, body: ChatBody) -> Turn:
         is_streamed=bool(body.stream),
         truncation_side=body.truncation_side,
         cache_salt=body.cache_salt,
+        length_penalty=to_length_penalty(call.served.client.info.limits, body, params),
     )
 
 

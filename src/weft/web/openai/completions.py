@@ -9,15 +9,21 @@ from typing import cast
 
 import msgspec
 
+from weft.core.beam_search import run_beam_search
 from weft.core.errors import BadRequest
-from weft.core.types import OutputKind, Request, RequestOutput, SamplingParams
+from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
 from weft.core.validate import MAX_N
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
 from weft.text.outputs import num_rows_of, write_rows
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.http.endpoint import Answer, Events
 from weft.web.inference.call import AnswerDetails, ModelCall, check_streamable, to_details
-from weft.web.inference.fields import refuse_unsupported, to_params
+from weft.web.inference.fields import (
+    REFUSED_BESIDE_BEAMS,
+    refuse_unsupported,
+    to_length_penalty,
+    to_params,
+)
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 from weft.web.openai.completion_run import merged
 from weft.web.openai.completion_stream import (
@@ -35,9 +41,14 @@ MAX_ANSWERS = MAX_N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionJob:
-    """A body understood: what the engine is to be given, and how its outputs are written."""
+    """A body understood: what the engine is to be given, and how its outputs are written.
+
+    With a `length_penalty` beams are searched.
+    """
 
     requests: list[Request]
+    options: RequestOptions
+    length_penalty: float | None
     shape: CompletionShape
     has_prompt_rows: bool
 
@@ -57,6 +68,9 @@ async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
     check_body(body)
     details = to_details(call, body)
     params = completion_params(call.served, body)
+    length_penalty = to_length_penalty(call.served.client.info.limits, body, params)
+    if length_penalty is not None and params.prompt_logprobs is not None:
+        raise BadRequest("echo", "echo with logprobs does not go with use_beam_search")
     requests = await prepare_all(call, body, params)
     shape = CompletionShape(
         head=call.heading("cmpl"),
@@ -71,6 +85,8 @@ async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
     )
     return CompletionJob(
         requests=requests,
+        options=call.request_options(body.priority),
+        length_penalty=length_penalty,
         shape=shape,
         # An echo's are asked for with `logprobs`.
         has_prompt_rows=params.prompt_logprobs is not None,
@@ -84,7 +100,7 @@ def check_body(body: CompletionBody) -> None:
     """Refuse what is not offered, and what contradicts itself."""
     if body.best_of is not None and body.best_of == (1 if body.n is None else body.n):
         body = msgspec.structs.replace(body, best_of=None)  # all that are made are shown
-    refuse_unsupported(body)
+    refuse_unsupported(body, REFUSED_BESIDE_BEAMS)
     check_streamable(body)
     if body.logprob_token_ids and body.logprobs is None:
         raise BadRequest("logprob_token_ids", "logprob_token_ids needs logprobs")
@@ -188,7 +204,16 @@ def _logprob_writer(served: Served, body: CompletionBody, details: AnswerDetails
 
 def _outputs(served: Served, job: CompletionJob) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """The outputs of all prompts; nothing has begun before the first is asked for."""
-    return merged([served.client.run(request) for request in job.requests])
+    return merged([_run(served, job, request) for request in job.requests])
+
+
+def _run(
+    served: Served, job: CompletionJob, request: Request
+) -> AsyncGenerator[RequestOutput, None]:
+    if job.length_penalty is None:
+        return served.client.run(request)
+    options = msgspec.structs.replace(job.options, request_id=request.request_id)
+    return run_beam_search(served.client, request, options, job.length_penalty)
 
 
 async def _answer(

@@ -7,7 +7,7 @@ from weft.core.config import PoolerConfig
 from weft.core.errors import BadRequest
 from weft.core.types import SamplingParams
 from weft.schema.pooling import InputFields, PoolingFields
-from weft.web.chat.prompt import check_priority, render, tokenization_kwargs
+from weft.web.chat.prompt import check_priority, render, tokenization_kwargs, trusted_template
 from weft.web.chat.turn import Turn
 from weft.web.inference.call import ModelCall
 from weft.web.inference.fields import refuse_unsupported
@@ -52,6 +52,8 @@ async def read_inputs(call: ModelCall, body: InputFields) -> Prompts:
     if body.messages is not None:
         text = await render(call.served, _turn(call, body, body.messages))
         return Prompts([text], tokenization(body, add_special_tokens=False))
+    if body.chat_template is not None:
+        raise BadRequest("chat_template", "chat_template is for messages")
     if body.input is None or body.input == "":
         raise BadRequest("input", "Input or messages must be provided")
     return Prompts(split_input(body.input), tokenization(body, add_special_tokens=True))
@@ -85,6 +87,7 @@ def _turn(call: ModelCall, body: InputFields, messages: list[dict[str, Any]]) ->
         options=call.request_options(),
         messages=messages,
         params=_IDLE,
+        chat_template=trusted_template(call.served, body.chat_template),
         template_kwargs=body.chat_template_kwargs or {},
         add_generation_prompt=bool(body.add_generation_prompt),
         continue_final_message=bool(body.continue_final_message),

@@ -18,6 +18,7 @@ from weft.schema.responses import (
     TextFormat,
 )
 from weft.text.content import Place
+from weft.web.chat.prompt import trusted_template
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Call
@@ -44,6 +45,7 @@ def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Tu
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         call_id_prefix="call_",
+        chat_template=trusted_template(call.served, body.chat_template),
         template_kwargs=template_kwargs(
             (body.reasoning or ReasoningFields()).effort,
             (body.text or TextFields()).verbosity,

@@ -1,6 +1,14 @@
 """Tokens in and out (/inference/v1/generate), and a text with what follows it (/generate)."""
 
-from weft.schema.tokens import SimpleAnswer, SimpleBody, TokensAnswer, TokensBody, TokensChunk
+from weft.schema.tokens import (
+    SimpleAnswer,
+    SimpleBody,
+    TextAnswer,
+    TextChunk,
+    TokensAnswer,
+    TokensBody,
+    TokensChunk,
+)
 from weft.web.http.endpoint import Endpoint
 from weft.web.inference.call import for_model
 from weft.web.inference.fields import beyond_openai
@@ -15,8 +23,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="Token ids in, token ids out: what the gRPC method Generate does",
         body=TokensBody,
         deviations=lambda body: beyond_openai(body.sampling_params),
-        answer=TokensAnswer,
-        event=TokensChunk,
+        answer=TokensAnswer | TextAnswer,
+        event=TokensChunk | TextChunk,
     ),
     Endpoint(
         method="POST",

@@ -1,39 +1,62 @@
 """/inference/v1/generate: the body's own parameters go to the engine as they are."""
 
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.types import CompletionOutput, OutputKind, RequestOutput
-from weft.schema.tokens import TokensAnswer, TokensBody, TokensChoice, TokensChunk
-from weft.schema.usage import PromptTokensDetails, Usage
+from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
+from weft.schema.tokens import TokensBody
 from weft.text.outputs import num_rows_of, write_rows
+from weft.text.parsers.table import REASONING_PARSERS
 from weft.web.chat.prompt import check_priority, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.http.sse import DONE, data_event
 from weft.web.inference.call import ModelCall
 from weft.web.inference.fields import refuse_unsupported
-from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
+from weft.web.inference.logprobs import LogprobWriter
+from weft.web.tokens.writer import TokensShape, write_events
+
+# By name: the values that ask for what happens anyway, and why no other is taken.
+REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "content_parts": (([],), "this server takes text only"),
+    "ec_transfer_params": (({},), "no encoder runs apart from this engine"),
+    "features": ((), "this server takes text only"),
+    "kv_transfer_params": (({},), "this engine takes no part in KV transfer"),
+    "reasoning_parser_kwargs": (
+        ({}, {"chat_template_kwargs": {}}),
+        "reasoning_ended says whether the reasoning has ended",
+    ),
+    "token_offsets": (
+        ([],),
+        "prompts are token ids, and nothing depends on their places in a text",
+    ),
+}
 
 
 async def generate(call: ModelCall) -> Answer:
     """The handler."""
     body: TokensBody = call.body
     check_body(call, body)
-    shape = _Shape(
+    options = body.stream_options
+    has_usage = bool(options and options.include_usage)
+    shape = TokensShape(
         label=call.label,
         model=call.model,
+        created=int(time.time()),
+        mode=body.output_mode,
         logprobs=_logprob_writer(call, body),
-        has_usage=bool(body.stream_options and body.stream_options.include_usage),
+        has_prompt=bool(body.return_token_ids),
+        has_usage=has_usage,
+        has_running_usage=has_usage and bool(options and options.continuous_usage_stats),
         has_cached_tokens=call.served.options.enable_prompt_tokens_details,
     )
     outputs = await _outputs(call, body)
     if body.stream:
-        return Events(_events(outputs, shape))
+        return Events(write_events(outputs, shape))
     async with aclosing(outputs):
         async for output in outputs:
             if output.is_finished:
@@ -43,14 +66,16 @@ async def generate(call: ModelCall) -> Answer:
 
 def check_body(call: Call, body: TokensBody) -> None:
     """Refuse what is not offered, and what contradicts itself."""
-    if body.features is not None:
-        raise BadRequest("features", "features must be absent: this server takes text only")
-    refuse_unsupported(body)
+    refuse_unsupported(body, REFUSED)
+    if body.output_mode == "text" and not body.sampling_params.detokenize:
+        raise BadRequest(
+            "output_mode", 'output_mode "text" needs sampling_params.detokenize to be true'
+        )
     options = body.stream_options
     if options is not None and not body.stream:
         raise BadRequest("stream_options", "stream_options needs stream to be true")
-    if options is not None and (options.continuous_usage_stats or options.include_obfuscation):
-        raise BadRequest("stream_options", "only include_usage may be asked for here")
+    if options is not None and options.include_obfuscation:
+        raise BadRequest("stream_options", "include_obfuscation must be absent or false")
     if body.stream and body.sampling_params.prompt_logprobs is not None:
         raise BadRequest(
             "sampling_params.prompt_logprobs",
@@ -67,10 +92,25 @@ async def _outputs(call: ModelCall, body: TokensBody) -> AsyncGenerator[RequestO
     with client.preparing(max(1, body.sampling_params.n)):
         request = await client.prepare(
             with_salt(body.token_ids, body.cache_salt),
-            msgspec.structs.replace(body.sampling_params, output_kind=kind),
-            call.request_options(body.priority),
+            SamplingParams(**{**msgspec.structs.asdict(body.sampling_params), "output_kind": kind}),
+            _request_options(call, body),
         )
     return client.run(request)
+
+
+def _request_options(call: ModelCall, body: TokensBody) -> RequestOptions:
+    """What the engine is to know; where reasoning ends matters to constraints and budgets alone."""
+    options, params = call.request_options(body.priority), body.sampling_params
+    name = call.served.options.reasoning_parser
+    if body.reasoning_ended is None or name is None:
+        return msgspec.structs.replace(options, reasoning_ended=body.reasoning_ended)
+    if params.structured_outputs is None and params.thinking_token_budget is None:
+        return options
+    return msgspec.structs.replace(
+        options,
+        reasoning_ended=body.reasoning_ended,
+        reasoning_parser_kwargs={"end": REASONING_PARSERS[name].reasoning_end},
+    )
 
 
 def _logprob_writer(call: Call, body: TokensBody) -> LogprobWriter:
@@ -80,65 +120,3 @@ def _logprob_writer(call: Call, body: TokensBody) -> LogprobWriter:
         is_naming_by_id=call.served.options.return_tokens_as_token_ids,
         chosen_ids=body.sampling_params.logprob_token_ids,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
-    """How one request's answer is written."""
-
-    label: str
-    model: str
-    logprobs: LogprobWriter
-    has_usage: bool
-    has_cached_tokens: bool
-
-    def answer(self, output: RequestOutput) -> TokensAnswer:
-        return TokensAnswer(
-            request_id=self.label,
-            model=self.model,
-            choices=[self.choice(answer) for answer in output.outputs],
-            usage=self.usage(output, sum(len(answer.token_ids) for answer in output.outputs)),
-            prompt_logprobs=to_prompt_logprobs(output.prompt_logprobs),
-        )
-
-    def choice(self, answer: CompletionOutput) -> TokensChoice:
-        return TokensChoice(
-            index=answer.index,
-            token_ids=answer.token_ids,
-            logprobs=None if answer.logprobs is None else self.logprobs.chat(answer.logprobs),
-            finish_reason=answer.finish_reason,
-            stop_reason=answer.stop_reason,
-        )
-
-    def usage(self, output: RequestOutput, num_tokens: int) -> Usage:
-        num_prompt_tokens = len(output.prompt_token_ids)
-        cached = PromptTokensDetails(cached_tokens=output.num_cached_tokens)
-        return Usage(
-            prompt_tokens=num_prompt_tokens,
-            completion_tokens=num_tokens,
-            total_tokens=num_prompt_tokens + num_tokens,
-            prompt_tokens_details=cached if self.has_cached_tokens else msgspec.UNSET,
-        )
-
-
-async def _events(
-    outputs: AsyncGenerator[RequestOutput, None], shape: _Shape
-) -> AsyncGenerator[bytes, None]:
-    """A chunk for every delta of an answer, the usage if wanted, the end."""
-    num_tokens = 0
-    last: RequestOutput | None = None
-    async with aclosing(outputs):
-        async for output in outputs:
-            last = output
-            for answer in output.outputs:
-                num_tokens += len(answer.token_ids)
-                chunk = TokensChunk(
-                    request_id=shape.label, model=shape.model, choices=[shape.choice(answer)]
-                )
-                yield data_event(chunk)
-    if shape.has_usage and last is not None:
-        usage = shape.usage(last, num_tokens)
-        yield data_event(
-            TokensChunk(request_id=shape.label, model=shape.model, choices=[], usage=usage)
-        )
-    yield DONE

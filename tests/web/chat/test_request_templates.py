@@ -1,0 +1,127 @@
+"""Templates that come with requests: rendered where the server trusts them, within limits of their own."""
+
+import asyncio
+import threading
+import time
+
+import httpx2
+import pytest
+
+from tests.busy import PATIENCE_S
+from tests.web.serving import ECHO, RANDOM, http_serving, serving
+from weft.core.errors import BadRequest
+from weft.text.chat import MAX_TEMPLATE_CHARS, ChatTemplate, RenderLimits, RequestTemplates
+from weft.web.options import ApiOptions
+
+SAID = [{"role": "user", "content": "hello"}]
+MINE = "own: {{ messages[0]['content'] }} {{ bos_token }}"
+PARTS = "{% for part in messages[0]['content'] %}[{{ part['text'] }}]{% endfor %}"
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+TRUSTING = ApiOptions(trust_request_chat_template=True)
+BODIES = [
+    ("/v1/chat/completions", {"messages": SAID, "max_tokens": 1}),
+    ("/v1/responses", {"input": "hello", "max_output_tokens": 1}),
+    ("/tokenize", {"messages": SAID}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_a_request_brings_its_template(path, body):
+    """Its length shows: the prompt is what that template writes, and nothing else."""
+    async with (
+        serving(RANDOM, options=TRUSTING, template=MINE) as served,
+        http_serving(served) as url,
+        httpx2.AsyncClient(base_url=url) as client,
+    ):
+        answers = [
+            (await client.post(path, json=body | {"chat_template": "x" * length})).json()
+            for length in (7, 9)
+        ]
+    first, second = (
+        answer.get("count")
+        or answer["usage"].get("prompt_tokens")
+        or answer["usage"]["input_tokens"]
+        for answer in answers
+    )
+    assert second - first == 2
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_without_the_flag_a_template_is_refused_by_name(path, body):
+    """And the answer says which flag it takes."""
+    async with (
+        serving(ECHO) as served,
+        http_serving(served) as url,
+        httpx2.AsyncClient(base_url=url) as client,
+    ):
+        answer = await client.post(path, json=body | {"chat_template": "x"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "chat_template"
+    assert "--trust-request-chat-template" in answer.text
+
+
+async def test_a_model_without_template_takes_one():
+    """There is nothing that it would take the place of."""
+    async with (
+        serving(RANDOM, runner="pooling", options=TRUSTING) as served,
+        http_serving(served) as url,
+        httpx2.AsyncClient(base_url=url) as client,
+    ):
+        asked = {"messages": SAID, "chat_template": "{{ messages[0].content }}"}
+        assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
+        asked = {"input": "a", "chat_template": "x"}
+        refused = await client.post("/v1/embeddings", json=asked)
+    assert refused.json()["error"]["param"] == "chat_template"
+
+
+@pytest.fixture
+def templates():
+    """Those of requests, which may take half a second."""
+    made = RequestTemplates({"bos_token": "<s>"}, limits=RenderLimits(time_limit_s=0.5))
+    yield made
+    made.close()
+
+
+def test_it_renders_like_the_models_own(templates):
+    """The same text, special tokens and form of contents."""
+    for source in (MINE, PARTS):
+        said = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+        with ChatTemplate(source, {"bos_token": "<s>"}) as own:
+            assert templates.open(source).render(said) == own.render(said)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{% if %}", "TemplateSyntaxError"),
+        ("x" * (MAX_TEMPLATE_CHARS + 1), "characters"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        (ENDLESS, "did not finish"),
+        ("{{ 'a' * 10**10 }}", "failed"),
+    ],
+)
+def test_what_a_template_does_wrong_is_its_callers_error(templates, source, message):
+    """And the next one is rendered as if nothing had been."""
+    with pytest.raises(BadRequest, match=message):
+        templates.open(source).render(SAID)
+    assert templates.open(MINE).render(SAID) == "own: hello <s>"
+
+
+async def test_one_that_hangs_holds_up_its_like_alone(templates):
+    """The model's own template is rendered meanwhile, by a process of its own."""
+    with ChatTemplate(MINE, {"bos_token": "<s>"}) as own:
+        own.render(SAID)
+        has_begun = threading.Event()
+
+        def hang():
+            template = templates.open(ENDLESS)
+            has_begun.set()
+            with pytest.raises(BadRequest):
+                template.render(SAID)
+            return time.monotonic()
+
+        hanging = asyncio.create_task(asyncio.to_thread(hang))
+        await asyncio.to_thread(has_begun.wait, PATIENCE_S)
+        assert await asyncio.to_thread(own.render, SAID) == "own: hello <s>"
+        rendered_at = time.monotonic()
+        assert await hanging > rendered_at
