@@ -60,6 +60,7 @@ from weft.engine.messages import (
     Failed,
     Ready,
     Reply,
+    Resume,
     StepOutput,
     Stop,
 )

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from weft.core.types import Request, SamplingParams
 from weft.schema.chat import ChatBody
 from weft.schema.completion import CompletionBody
-from weft.schema.tokens import TokensBody
+from weft.schema.tokens import TokensBody, TokensParams
 from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
@@ -45,10 +45,10 @@ def _rendered(
     body: ChatBody | CompletionBody,
 ) -> TokensBody:
     # As given, but for the room that was left: the request's own have lost their constraints already.
-    params = msgspec.structs.replace(params, max_tokens=request.params.max_tokens)
+    given = msgspec.structs.asdict(params) | {"max_tokens": request.params.max_tokens}
     return TokensBody(
         token_ids=request.prompt_token_ids,
-        sampling_params=params,
+        sampling_params=TokensParams(**given),
         model=call.model,
         request_id=f"{prefix}-{call.label}",
         stream=body.stream,
