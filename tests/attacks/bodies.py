@@ -25,6 +25,8 @@ BASES = MappingProxyType(
     {
         "/v1/chat/completions": _CHAT,
         "/v1/completions": {"prompt": "a", "max_tokens": 2},
+        "/v1/chat/completions/render": _CHAT,
+        "/v1/completions/render": {"prompt": "a", "max_tokens": 2},
         "/v1/messages": {"model": "m", **_CHAT},
         "/v1/messages/count_tokens": {"model": "m", "messages": [_MESSAGE]},
         "/v1/responses": {"input": "a", "max_output_tokens": 2, "store": False},

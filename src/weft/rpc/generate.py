@@ -128,7 +128,7 @@ class GenerateCall:
             data_parallel_rank=generation.data_parallel_rank,
             **(self._reasoning(generation.params) | reasoning_of(context)),
         )
-        with self._client.preparing(max(1, generation.params.n)):
+        with self._client.preparing(generation.params.n):
             return await self._client.prepare(generation.prompt, generation.params, options)
 
     def _reasoning(self, params: SamplingParams) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from weft.core.types import (
     SequenceOutput,
     StreamingInput,
 )
+from weft.core.validate import MAX_N
 from weft.engine.constraints.check import GrammarChecker
 from weft.engine.front.calls import EngineCalls
 from weft.engine.front.controls import EngineControls
@@ -118,7 +119,8 @@ class FrontClient(EngineControls):
 
     def preparing(self, num_answers: int) -> AbstractContextManager[None]:
         self._check_alive()
-        return self._open.preparing(num_answers)
+        # A number that no request may have is for `prepare` to refuse.
+        return self._open.preparing(num_answers if 1 <= num_answers <= MAX_N else 1)
 
     async def prepare(
         self,

@@ -86,7 +86,7 @@ async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:
             "n", f"n must be at most {served.options.max_n}, got {turn.params.n}", turn.params.n
         )
     # Templates are rendered one at a time: who is to be refused does not wait in that line.
-    with served.client.preparing(max(1, turn.params.n)):
+    with served.client.preparing(turn.params.n):
         return await _prepared(served, turn)
 
 

@@ -164,7 +164,7 @@ async def prepare_all(
         ),
     )
     requests: list[Request] = []
-    with served.client.preparing(len(given) * max(params.n, 1)):
+    with served.client.preparing(len(given) * params.n):
         for position, prompt in enumerate(given):
             if position:
                 await asyncio.sleep(0)  # a short one takes no turn of its own

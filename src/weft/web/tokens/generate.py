@@ -89,7 +89,7 @@ def check_body(call: Call, body: TokensBody) -> None:
 async def _outputs(call: ModelCall, body: TokensBody) -> AsyncGenerator[RequestOutput, None]:
     kind = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
     client = call.served.client
-    with client.preparing(max(1, body.sampling_params.n)):
+    with client.preparing(body.sampling_params.n):
         request = await client.prepare(
             with_salt(body.token_ids, body.cache_salt),
             SamplingParams(**{**msgspec.structs.asdict(body.sampling_params), "output_kind": kind}),

@@ -30,7 +30,7 @@ async def simple_generate(call: Call) -> Answer:
     kind = OutputKind.CUMULATIVE if body.stream else OutputKind.FINAL_ONLY
     params = msgspec.structs.replace(params, output_kind=kind)
     client = call.served.client
-    with client.preparing(max(1, params.n)):
+    with client.preparing(params.n):
         options = RequestOptions(request_id=call.request_id)
         request = await client.prepare(body.prompt, params, options)
     outputs = client.run(request)
