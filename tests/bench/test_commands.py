@@ -102,6 +102,7 @@ def test_batches_are_timed_here_or_on_a_server(server, is_remote, tmp_path):
     assert list(found["percentiles"]) == ["10", "25", "50", "75", "90", "99"]
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_every_load_on_a_server_of_its_own(tmp_path):
     """One that it starts and stops; then a summary. What is there need not be measured again."""
     loads, servers = tmp_path / "loads.json", tmp_path / "servers.json"

@@ -7,6 +7,7 @@ nothing else to do.
 
 from functools import cache
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -139,6 +140,7 @@ def rows(output):
     return list(zip(output.token_ids, output.logprobs or (), strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STEPS, min_size=10, max_size=60))
 def test_a_walk_through_sleep_changes_no_answer(steps):
