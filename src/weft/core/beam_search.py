@@ -4,7 +4,6 @@ What beams have in common comes from the engine's prefix cache. Nothing is drawn
 equal answers.
 """
 
-import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
@@ -14,6 +13,7 @@ import msgspec
 
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
+from weft.core.tasks import gather_all
 from weft.core.types import (
     CompletionOutput,
     FinishReason,
@@ -171,15 +171,7 @@ class _Step:
     async def run(self, beams: Sequence[Beam]) -> list[CompletionOutput]:
         """One output a beam; the first error ends the others."""
         self._num_steps += 1
-        tasks = [
-            asyncio.create_task(self._extend(beam, position)) for position, beam in enumerate(beams)
-        ]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return await gather_all(self._extend(beam, position) for position, beam in enumerate(beams))
 
     async def _extend(self, beam: Beam, position: int) -> CompletionOutput:
         prompt: TokensPrompt = {

@@ -5,7 +5,7 @@ import atexit
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -19,6 +19,7 @@ from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.metrics import Metrics
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
+from weft.core.tasks import gather_all
 from weft.core.types import (
     LoRARequest,
     OutputKind,
@@ -283,20 +284,7 @@ class LLM:
 
     def _run_all(self, work: Sequence[Coroutine[Any, Any, T]], *, has_bar: bool) -> list[T]:
         with progress_bar(len(work), is_wanted=has_bar) as advance:
-            return self._wait(self._all(work, advance))
-
-    @staticmethod
-    async def _all(work: Sequence[Coroutine[Any, Any, T]], advance: Callable[[], None]) -> list[T]:
-        """The results in order; the first error ends the others."""
-        tasks = [asyncio.create_task(one) for one in work]
-        for task in tasks:
-            task.add_done_callback(lambda _: advance())
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            return self._wait(gather_all(work, advance))
 
     async def _encode_one(self, prompt: PromptType, params: PoolingParams) -> PoolingRequestOutput:
         request_id = str(next(self._request_ids))

@@ -6,6 +6,7 @@ What the wire has no call for raises `Unsupported`, and what it has no field for
 import asyncio
 import sys
 import time
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
@@ -63,9 +64,9 @@ class RemoteClient(EngineClient):
         self._closed = asyncio.Event()
 
     @property
+    @abstractmethod
     def target(self) -> str:
         """host:port of each server."""
-        raise NotImplementedError
 
     @property
     def is_running(self) -> bool:

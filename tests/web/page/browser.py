@@ -30,7 +30,7 @@ class Browser:
         self._session = session
 
     def command(self, method: str, path: str, body: Any = None) -> Any:
-        """What the driver answers to a command of this session."""
+        """What the driver answers to a command for this window."""
         content = None if method == "GET" else (body or {})
         answer = self._http.request(method, f"/session/{self._session}{path}", json=content).json()
         value = answer["value"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.errors import GenerationError
+from weft.core.tasks import gather_all
 from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType, RequestOptions
 from weft.schema.pooling import PoolingFields, PoolingUsage
 from weft.web.inference.call import ModelCall
@@ -51,13 +52,7 @@ async def run_jobs(
                     return output
         raise GenerationError("the engine ended the request without a result")
 
-    tasks = [asyncio.create_task(run(position, job)) for position, job in enumerate(jobs)]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return await gather_all(run(position, job) for position, job in enumerate(jobs))
 
 
 def usage_of(outputs: Sequence[PoolingRequestOutput]) -> PoolingUsage:

@@ -1,5 +1,6 @@
 """Items of a response while they come: each begins, grows and ends in its own events."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -33,7 +34,7 @@ from weft.web.responses.items import new_id
 Numbers = Iterator[int]
 
 
-class OpenItem:
+class OpenItem(ABC):
     """An item that is not done, and the texts it has so far. `numbers` are those of the response's next events."""
 
     _prefix: ClassVar[str]
@@ -60,9 +61,9 @@ class OpenItem:
         item = self.item(status)
         yield self._event(ItemDone, item=item)
 
+    @abstractmethod
     def item(self, status: str) -> OutputItem:
         """The item as it is now; one that is in progress is empty."""
-        raise NotImplementedError
 
     def _event(self, kind: Callable[..., StreamEvent], **fields: Any) -> StreamEvent:
         """The response's next event."""
@@ -72,8 +73,8 @@ class OpenItem:
         """The item's one part, for those that have parts."""
         return None
 
-    def _text_done(self, text: str) -> StreamEvent:
-        raise NotImplementedError
+    @abstractmethod
+    def _text_done(self, text: str) -> StreamEvent: ...
 
 
 class OpenMessage(OpenItem):
