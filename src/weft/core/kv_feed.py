@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 
 import msgspec
 
@@ -21,7 +21,8 @@ class KvEventFeed:
     holds bytes: as objects, ten thousand batches of short prompts took 65 MiB, and take 5.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_batches: int = MAX_BUFFERED_BATCHES) -> None:
+        self._max_batches = max_batches
         self._buffer: deque[bytes] = deque()
         self._num_buffered_bytes = 0
         self._num_published = 0
@@ -36,7 +37,7 @@ class KvEventFeed:
         self._buffer.append(encoded)
         self._num_buffered_bytes += len(encoded)
         self._num_published += 1
-        while len(self._buffer) > MAX_BUFFERED_BATCHES or (
+        while len(self._buffer) > self._max_batches or (
             self._num_buffered_bytes > MAX_BUFFERED_BYTES and len(self._buffer) > 1
         ):
             self._num_buffered_bytes -= len(self._buffer.popleft())
@@ -73,6 +74,20 @@ class KvEventFeed:
                 await woken
             finally:
                 self._waiting.discard(woken)
+
+    def buffered(self, start_sequence_number: int, max_batches: int) -> Iterator[KvEventBatch]:
+        """What is buffered of the last `max_batches` from that number on, while others are published.
+
+        Those that are dropped before they are reached are missing.
+        """
+        end = self._num_published
+        place = max(self._first, end - max_batches)
+        if self._buffer:  # numbers never skip: those before the start need not be read
+            oldest = self._decoder.decode(self._buffer[0]).sequence_number
+            place = max(place, self._first + start_sequence_number - oldest)
+        while (place := max(place, self._first)) < end:
+            place += 1
+            yield self._decoder.decode(self._buffer[place - 1 - self._first])
 
     @property
     def _first(self) -> int:
