@@ -1,4 +1,4 @@
-"""The processes that `weft up` starts: watched while they start and run, and never left behind."""
+"""The processes that `weft up` and `weft run` start: watched while they start and run, and never left behind."""
 
 import asyncio
 import ctypes
@@ -7,7 +7,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TextIO
 
 from weft.core.errors import WeftError
 from weft.core.terminal import say
@@ -22,18 +22,25 @@ class ChildFailed(WeftError):
 
 
 class Child:
-    """One process. Its standard error goes to ours, each line with its name before it."""
+    """One process. Its standard error goes to `log`, ours if None, each line with its name before it."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, log: TextIO | None = None
+    ) -> None:
         self.name = name
         self.process = process
+        self._log = log or sys.stderr
         self._last_lines: deque[str] = deque(maxlen=_MAX_LOG_LINES)
-        self._relay = asyncio.create_task(self._relay_errors(), name=f"weft-up-{name}")
+        self._relay = asyncio.create_task(self._relay_errors(), name=f"weft-{name}")
         self._sink: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
-        cls, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
+        cls,
+        name: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        log: TextIO | None = None,
     ) -> "Child":
         """Start it in a session of its own: a Ctrl-C reaches us alone, and we stop all in order."""
         process = await asyncio.create_subprocess_exec(
@@ -46,7 +53,7 @@ class Child:
             env=environment,
             preexec_fn=_die_with_parent() if sys.platform == "linux" else None,
         )
-        return cls(name, process)
+        return cls(name, process, log)
 
     async def read_until(self, start: str) -> list[str]:
         """Lines of its standard output up to one that begins so. `ChildFailed` if it ends before."""
@@ -61,10 +68,15 @@ class Child:
         await self._relay
         raise self.failure()
 
+    @property
+    def last_line(self) -> str:
+        """The end of its standard error."""
+        return self._last_lines[-1] if self._last_lines else "it said nothing"
+
     def failure(self) -> ChildFailed:
         """What to say of a process that ended by itself."""
-        last = self._last_lines[-1] if self._last_lines else "it said nothing"
-        return ChildFailed(f"{self.name} ended with status {self.process.returncode}: {last}")
+        status = self.process.returncode
+        return ChildFailed(f"{self.name} ended with status {status}: {self.last_line}")
 
     async def stop(self, timeout_s: float) -> None:
         """Terminate it; kill it, if it does not end."""
@@ -98,7 +110,7 @@ class Child:
                 return
             text = line.decode(errors="replace").rstrip()
             self._last_lines.append(text)
-            say(f"[{self.name}] {text}", file=sys.stderr)
+            say(f"[{self.name}] {text}", file=self._log)
 
     async def _discard_output(self) -> None:
         assert self.process.stdout is not None
@@ -114,3 +126,15 @@ def _die_with_parent() -> Callable[[], None]:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
     return set_signal
+
+
+def weft_command() -> list[str]:
+    """This command, in another process."""
+    return [sys.executable, "-m", "weft.cli.main"]
+
+
+def inherited_environment(num_processes: int) -> dict[str, str]:
+    """Ours, without settings that were meant for this command; cores are shared out."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    threads = str(max(1, (os.cpu_count() or 1) // num_processes))
+    return {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | inherited

@@ -1,4 +1,4 @@
-"""Several prompts at once: their outputs in one stream, each with its prompt's position."""
+"""Several streams in one: prompts of a call, answers of a request."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence

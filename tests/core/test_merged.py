@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from weft.web.openai.completion_run import merged
+from weft.core.merged import merged
 
 
 class Source:
