@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+SET_UP := PYTHONPATH=src $(PYTHON) -m tools.set_up $(VENV)
 NATIVE := CMakeLists.txt $(wildcard cpp/*.cpp cpp/*.h cpp/*/*.cpp cpp/*/*.h)
 PROTOS := $(wildcard proto/*.proto proto/*/*.proto proto/*/*/*.proto)
 
@@ -13,38 +13,40 @@ ARGS ?=
 # One process per core for the tests; empty for one process (make test WORKERS=).
 WORKERS ?= -n auto
 
-.PHONY: help setup serve test test-slow test-clients mutants sanitize check fix bench bench-peers proto docs clean
+.PHONY: help setup wheel serve test test-slow test-clients test-vllm mutants sanitize check check-deploy fix bench bench-peers proto docs clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
 	@echo "make test-slow  run the tests that take minutes"
 	@echo "make test-clients run real clients' packages against a server, each in an environment of its own"
+	@echo "make test-vllm  run vLLM's engine behind our servers, on a CPU, in an environment of its own (3 GB)"
 	@echo "make mutants    change the code a little and list what no test notices (ARGS=\"rpc --every 10\"); hours"
 	@echo "make sanitize   run the C++ tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "make check      format, lint, types, imports, tree, generated documents, files of a request"
+	@echo "make check-deploy check deploy/ with hadolint, nginx, promtool, kubectl, helm and others (downloads them)"
 	@echo "make fix        let the formatter and the linter mend what they can"
 	@echo "make bench      time steps of the engine"
 	@echo "make bench-peers time whole engines beside vLLM and llama.cpp (downloads them; an hour)"
 	@echo "make proto      generate Python code from proto/"
 	@echo "make docs       generate docs/reference/"
 	@echo "make setup      everything a contributor needs, in $(VENV)"
+	@echo "make wheel      compile once for many clones: dist/ holds what they take instead of compiling"
 	@echo "make clean      remove what was built, and $(VENV)"
 
-$(VENV)/pip.stamp:
+$(VENV)/core.stamp: pyproject.toml $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python 3.11 or newer is needed; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=...")'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --upgrade "pip>=25.1"
-	@touch $@
-
-$(VENV)/core.stamp: $(VENV)/pip.stamp pyproject.toml $(NATIVE)
-	$(PIP) install --editable .
+	@$(SET_UP) core
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/core.stamp
-	$(PIP) install --group dev
+	@$(SET_UP) dev
 	@touch $@
 
 setup: $(VENV)/dev.stamp
+
+# Of this platform, with all instruction paths: a clone with it in dist/ does not compile.
+wheel: $(VENV)/core.stamp
+	@$(SET_UP) wheel
 
 serve: $(VENV)/core.stamp
 	@exec $(BIN)/weft serve $(ARGS)
@@ -57,7 +59,12 @@ test-slow: $(VENV)/dev.stamp
 
 # Each client's package goes to build/clients, once; some hundred megabytes together.
 test-clients: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m clients $(ARGS)
+	$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
+
+# What is not an error of ours warns: vLLM's packages do, by the dozen. docs/engines.md has the last log.
+test-vllm: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.vllm.environment
+	PYTHONPATH=src build/peers/vllm-tests/bin/python -m pytest -m vllm -W default --timeout 3600 tests/vllm $(ARGS)
 
 # In the background of other work, of which it takes hours: what survives is judged in docs/mutants.md.
 mutants: $(VENV)/dev.stamp
@@ -79,6 +86,10 @@ check: $(VENV)/dev.stamp
 	$(BIN)/python tools/check_tree.py
 	$(BIN)/python -m tools.make_reference --check
 	$(BIN)/python tools/trace_request.py --check
+
+# The tools go to ~/.cache/weft-deploy, once.
+check-deploy: $(VENV)/dev.stamp
+	$(BIN)/python tools/check_deploy.py
 
 fix: $(VENV)/dev.stamp
 	$(BIN)/ruff format .

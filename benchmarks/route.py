@@ -1,8 +1,9 @@
 """What a routed request costs, and what prefix-aware routing gains: `python benchmarks/route.py`.
 
-Three parts, under three minutes together:
+Four parts, under four minutes together:
 
 - the picker alone: ext_proc messages straight to `weft epp`, CPU from the process's own clock;
+- flow control: the same with it and without it, in turns;
 - behind Envoy: HTTP through a real Envoy to servers that answer at once, with and without the picker;
 - the gain: two real Weft workers and prompts that share prefixes, round robin against prefix-aware.
 
@@ -19,8 +20,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import grpc
@@ -187,6 +190,47 @@ async def part_alone(report: list[str]) -> None:
             address, pid, lambda n: http_messages(200)(n) + response, count=300, lanes=8
         )
         show(report, "chat, 200 tokens, 100 streamed events followed", 10, result)
+
+
+# The second is never full, so nobody waits; in the third requests wait for the next reports of load.
+FLOW_CONTROLS = {
+    "without": SCORERS,
+    "with": SCORERS.replace(
+        "- type: queue-scorer\n",
+        "- type: queue-scorer\n- type: round-robin-fairness-policy\n"
+        "- {type: utilization-detector, parameters: {queueDepthThreshold: 1000000}}\n",
+        1,
+    )
+    + "featureGates: [flowControl]\n"
+    "flowControl: {defaultPriorityBand: {fairnessPolicyRef: round-robin-fairness-policy}}\n",
+    "with, requests wait": SCORERS + "featureGates: [flowControl]\n",
+}
+
+
+async def part_flow(report: list[str]) -> None:
+    """What flow control adds to a request."""
+    names = list(FLOW_CONTROLS)
+    report += ["", "## Flow control", "",
+               "CPU ms a request: chat, 200 tokens, 10 endpoints, 8 streams at once; the pickers in turns.",
+               "", f"| run | {' | '.join(names)} |", f"|{' --- |' * (len(names) + 1)}"]  # fmt: skip
+    runs: dict[str, list[float]] = {name: [] for name in names}
+    async with AsyncExitStack() as stack:
+        endpoints = await stack.enter_async_context(servers(10))
+        pickers = {
+            name: await stack.enter_async_context(picker(endpoints, "--config-text", text))
+            for name, text in FLOW_CONTROLS.items()
+        }
+        for run in range(1, 6):
+            for name, (pid, address) in pickers.items():
+                result = await alone(address, pid, http_messages(200), count=1000, lanes=8)
+                runs[name].append(result.cpu_ms["picker"])
+            row = " | ".join(f"{values[-1]:.3f}" for values in runs.values())
+            print(f"| {run} | {row} |", flush=True)
+            report.append(f"| {run} | {row} |")
+    medians = {name: median(values) for name, values in runs.items()}
+    for name in names[1:]:
+        report.append(f"\nAdded, {name}: {medians[name] - medians[names[0]]:+.3f} ms (medians)")
+        print(report[-1].strip())
 
 
 def show(report: list[str], name: str, count: int, result: Result) -> None:
@@ -387,7 +431,12 @@ def write(report: list[str], out: Path | None) -> None:
 async def main(parts: Sequence[str], out: Path | None) -> None:
     """Measure and report."""
     report = machine()
-    for name, part in (("alone", part_alone), ("envoy", part_envoy), ("gain", part_gain)):
+    for name, part in (
+        ("alone", part_alone),
+        ("flow", part_flow),
+        ("envoy", part_envoy),
+        ("gain", part_gain),
+    ):
         if name in parts:
             await part(report)
     report += ["", f"Load average at the end {load()}."]
@@ -396,7 +445,7 @@ async def main(parts: Sequence[str], out: Path | None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parts", nargs="+", default=["alone", "envoy", "gain"])
+    parser.add_argument("--parts", nargs="+", default=["alone", "flow", "envoy", "gain"])
     parser.add_argument("--out", type=Path, help="write the report here (Markdown)")
     arguments = parser.parse_args()
     asyncio.run(main(arguments.parts, arguments.out))

@@ -71,9 +71,10 @@ def shares_of_limits(
     head = spec.vocab_size * spec.hidden_size
     sizes = resident_bytes(spec, numbers.dtype)
     matrices = sizes.weights // width - (head if spec.tied_head else 2 * head)
+    of_matrices = {None: width, "int8": 1, "int4": 0.625}[numbers.quantization]  # bytes a weight
     width = width if numbers.quantization is None else 1
     rows = shape.sequences * shape.tokens
-    bytes_per_s = (matrices + head) * width / timing.running_s
+    bytes_per_s = (matrices * of_matrices + head * width) / timing.running_s
     operations_per_s = 2 * (matrices * rows + head * shape.sequences) / timing.running_s
     return (
         bytes_per_s / timing.limits.bytes_per_s,
@@ -200,7 +201,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", default=DEFAULT_MODEL, help="as for weft serve")
     parser.add_argument("--dtype", default="auto", help="as for weft serve")
     parser.add_argument("--compute", default="auto", choices=("auto", "native", "reference"))
-    parser.add_argument("--quantization", choices=("int8",), help="as for weft serve")
+    parser.add_argument("--quantization", choices=("int8", "int4"), help="as for weft serve")
     parser.add_argument(
         "--context", type=int, default=256, help="tokens a decoded sequence or a text has"
     )

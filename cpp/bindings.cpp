@@ -7,13 +7,16 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <memory>
 #include <tuple>
 
 #include "cpu.h"
 #include "kernels/select.h"
+#include "model/groups.h"
 #include "model/int8_product.h"
 #include "model/measure.h"
 #include "model/model.h"
@@ -25,6 +28,9 @@ namespace nb = nanobind;
 namespace {
 
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Numbers = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using WritableNumbers = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using WritableBits = nb::ndarray<std::uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Tensor = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
@@ -57,6 +63,34 @@ weft::Element element_named(const std::string& name) {
 weft::Quantization quantization_named(const std::string& name) {
     return choice<weft::Quantization>(
         "quantization", name, {{"none", weft::Quantization::kNone}, {"int8", weft::Quantization::kInt8}});
+}
+
+weft::GroupFormat group_format(int bits, int group, const std::string& offset, const std::string& scales) {
+    return {bits, group,
+            choice<weft::Offset>("offset", offset, {{"symmetric", weft::Offset::kSymmetric},
+                                                    {"zeros", weft::Offset::kZeros},
+                                                    {"minimums", weft::Offset::kMinimums}}),
+            choice<weft::ScaleType>("scales", scales, {{"float32", weft::ScaleType::kFloat32},
+                                                       {"bfloat16", weft::ScaleType::kBfloat16},
+                                                       {"float16", weft::ScaleType::kFloat16}})};
+}
+
+// Numbers in groups; both other arrays are [rows][groups].
+weft::Source grouped_source(const std::string& name, const Numbers& numbers, const Tensor& scales,
+                            const std::optional<Tensor>& offsets) {
+    const auto rows = static_cast<std::int64_t>(numbers.shape(0));
+    const auto is_whole = [&](const Tensor& tensor) {
+        return tensor.ndim() == 2 && static_cast<std::int64_t>(tensor.shape(0)) == rows &&
+               tensor.shape(1) == scales.shape(1);
+    };
+    if (!is_whole(scales) || (offsets && !is_whole(*offsets)))
+        throw std::invalid_argument(name + ": scales and offsets must have a row for each of its rows");
+    weft::Source source{numbers.data(), weft::Stored::kGrouped, rows, static_cast<std::int64_t>(numbers.shape(1)),
+                        scales.data()};
+    source.groups = static_cast<std::int64_t>(scales.shape(1));
+    source.scale_size = scales.itemsize();
+    if (offsets) source.offsets = offsets->data(), source.offset_size = offsets->itemsize();
+    return source;
 }
 
 weft::Source source_of(const std::string& name, const std::string& dtype, const Tensor& tensor,
@@ -195,13 +229,40 @@ void multiply_int8(const std::string& path, const Rows& rows, const Rows& weight
     weft::multiply_int8(path, {rows.data(), rows.size()}, source, {out.data(), out.size()});
 }
 
+void multiply_grouped(const std::string& path, const weft::GroupFormat& format, const Rows& rows,
+                      const Numbers& numbers, const Tensor& scales, const std::optional<Tensor>& offsets,
+                      Logits& out) {
+    weft::kernels_of(path, weft::Element::kFloat32);  // refuses a path that this CPU cannot run
+    const weft::Source source = grouped_source("weights", numbers, scales, offsets);
+    if (rows.shape(1) != numbers.shape(1)) throw std::invalid_argument("rows must be as wide as weights");
+    weft::multiply_grouped(path, format, {rows.data(), rows.size()}, source, {out.data(), out.size()});
+}
+
+void round_to_groups(const Rows& values, const WritableNumbers& numbers, const WritableBits& scales,
+                     const WritableBits& minimums) {
+    const weft::Source source = source_of(values);
+    const auto groups = static_cast<std::size_t>(weft::num_groups(weft::kRoundedFormat, static_cast<int>(values.shape(1))));
+    const auto fits = [&](const auto& array, std::size_t columns) {
+        return array.shape(0) == values.shape(0) && array.shape(1) == columns;
+    };
+    if (!fits(numbers, values.shape(1)) || !fits(scales, groups) || !fits(minimums, groups))
+        throw std::invalid_argument("numbers, scales and minimums must have the shape of values, or of its groups");
+    weft::round_to_groups(source, 0, source.rows, {numbers.data(), scales.data(), minimums.data()});
+}
+
 void bind_spec(nb::module_& module) {
     using weft::ModelSpec;
+    nb::class_<weft::GroupFormat>(module, "GroupFormat")
+        .def(nb::new_(&group_format), nb::arg("bits"), nb::arg("group"), nb::arg("offset"), nb::arg("scales"));
     nb::class_<weft::LayerSpec>(module, "LayerSpec")
         .def(nb::init<>())
         .def_rw("rope", &weft::LayerSpec::rope, nb::arg().none())
         .def_rw("window", &weft::LayerSpec::window, nb::arg().none())
-        .def_rw("has_attention_norm", &weft::LayerSpec::has_attention_norm);
+        .def_rw("has_attention_norm", &weft::LayerSpec::has_attention_norm)
+        .def_rw("qkv_groups", &weft::LayerSpec::qkv_groups, nb::arg().none())
+        .def_rw("o_groups", &weft::LayerSpec::o_groups, nb::arg().none())
+        .def_rw("up_groups", &weft::LayerSpec::up_groups, nb::arg().none())
+        .def_rw("down_groups", &weft::LayerSpec::down_groups, nb::arg().none());
     nb::class_<weft::Rope>(module, "Rope")
         .def(nb::init<>())
         .def_rw("frequencies", &weft::Rope::frequencies)
@@ -282,8 +343,15 @@ void bind_spec(nb::module_& module) {
 
 void bind_model(nb::module_& module) {
     nb::class_<weft::Model>(module, "Model")
-        .def(nb::init<const weft::ModelSpec&, const std::string&, int>(), nb::arg("spec"), nb::arg("path"),
-             nb::arg("num_threads"))
+        .def(nb::new_([](const weft::ModelSpec& spec, const std::string& path, int num_threads,
+                         const std::optional<int>& file, bool is_published) {
+                 std::optional<weft::SharedFile> shared;
+                 if (file) shared = {*file, is_published};
+                 return std::make_unique<weft::Model>(spec, path, num_threads, shared);
+             }),
+             nb::arg("spec"), nb::arg("path"), nb::arg("num_threads"), nb::arg("file").none() = nb::none(),
+             nb::arg("is_published") = false)
+        .def("publish", &weft::Model::publish, nb::call_guard<nb::gil_scoped_release>())
         .def("load",
              [](weft::Model& model, const std::string& name, const std::string& dtype, const Tensor& tensor,
                 const std::optional<Row>& scales, bool is_mapped) {
@@ -293,6 +361,15 @@ void bind_model(nb::module_& module) {
              },
              nb::arg("name"), nb::arg("dtype"), nb::arg("tensor").noconvert(),
              nb::arg("scales").noconvert().none(), nb::arg("is_mapped"))
+        .def("load_groups",
+             [](weft::Model& model, const std::string& name, const Numbers& numbers, const Tensor& scales,
+                const std::optional<Tensor>& offsets) {
+                 const weft::Source source = grouped_source(name, numbers, scales, offsets);
+                 const nb::gil_scoped_release release;
+                 return model.load(name, source);
+             },
+             nb::arg("name"), nb::arg("numbers").noconvert(), nb::arg("scales").noconvert(),
+             nb::arg("offsets").noconvert().none())
         .def("add_adapter", &add_adapter, nb::arg("adapter_id"), nb::arg("low_rank").noconvert(),
              nb::arg("whole").noconvert())
         .def("remove_adapter", &weft::Model::remove_adapter, nb::arg("adapter_id"),
@@ -305,13 +382,17 @@ void bind_model(nb::module_& module) {
              nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert().none(),
              nb::arg("logit_rows").noconvert(), nb::arg("adapter_ids").noconvert().none(),
              nb::arg("outputs").noconvert())
-        .def("fill_kv",
-             [](weft::Model& model, int byte) {
-                 for (std::byte& at : model.kv_bytes()) at = static_cast<std::byte>(byte);
+        // A view of the pool as it lies in memory, until the next `allocate_kv`.
+        .def_prop_ro("kv_bytes",
+             [](const weft::Model& model) {
+                 const std::span<std::byte> bytes = model.kv_bytes();
+                 return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes.data(), {bytes.size()});
              },
-             nb::arg("byte"))
+             nb::rv_policy::reference_internal)
         .def("seconds", &seconds)
-        .def_prop_ro("num_threads", &weft::Model::num_threads);
+        .def_prop_ro("num_threads", &weft::Model::num_threads)
+        .def("set_num_threads", &weft::Model::set_num_threads, nb::arg("num_threads"),
+             nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace
@@ -342,5 +423,10 @@ NB_MODULE(_core, module) {
     module.def("multiply_int8", &multiply_int8, nb::arg("path"), nb::arg("rows").noconvert(),
                nb::arg("weights").noconvert(), nb::arg("out").noconvert());
     bind_spec(module);
+    module.def("round_to_groups", &round_to_groups, nb::arg("values").noconvert(), nb::arg("numbers").noconvert(),
+               nb::arg("scales").noconvert(), nb::arg("minimums").noconvert());
+    module.def("multiply_grouped", &multiply_grouped, nb::arg("path"), nb::arg("form"),
+               nb::arg("rows").noconvert(), nb::arg("numbers").noconvert(), nb::arg("scales").noconvert(),
+               nb::arg("offsets").noconvert().none(), nb::arg("out").noconvert());
     bind_model(module);
 }

@@ -1,6 +1,7 @@
 """The package as users get it: what is in the wheel, what it imports, what it needs."""
 
 import ast
+import platform
 import re
 import subprocess
 import sys
@@ -35,12 +36,24 @@ def test_the_wheel_holds_the_model_the_types_and_the_native_module(wheel: Path):
     """Whatever is in the embedded model's directory is there too; tests and sources are not."""
     names = set(zipfile.ZipFile(wheel).namelist())
     embedded = {f"weft/model/embedded/tiny/{path.name}" for path in EMBEDDED.iterdir()}
-    assert embedded | {"weft/py.typed"} <= names
+    assert embedded | {"weft/py.typed", "weft/cli/help.json"} <= names
     assert (
         len([name for name in names if "compute/native/_core" in name and ".pyi" not in name]) == 1
     )
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"weft"}
     assert wheel.stat().st_size < 10_000_000
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_all_instruction_paths(wheel: Path):
+    """Those of the machine that compiled it would be slow, or nothing at all, on another."""
+    archive = zipfile.ZipFile(wheel)
+    (module,) = (name for name in archive.namelist() if name.endswith(".so"))
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    sources = (ROOT / "cpp" / "kernels").glob("*.cpp")
+    paths = {path.stem for path in sources} - {"select"} if is_x86 else {"portable"}
+    code = archive.read(module)
+    assert [path for path in sorted(paths) if f"{path}\0".encode() not in code] == []
 
 
 @pytest.mark.slow
@@ -101,7 +114,7 @@ def test_what_is_imported_is_what_is_declared():
     """Neither a dependency that came along by luck, nor one that nobody uses."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needs = [*project["dependencies"], *extras["epp"]]  # that of `up` is a program
+    needs = [*project["dependencies"], *extras["epp"], *extras["mcp"]]  # that of `up` is a program
     assert imported_distributions() == {re.split(r"[><=]", need)[0] for need in needs}
 
 

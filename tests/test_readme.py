@@ -5,14 +5,20 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import Server, clean_environment, running
+from tests.cli.running import clean_environment, running
 from tests.cli.test_epp_up import up
+from weft.rpc.methods import REFUSALS
+from weft.text.prompts import REFUSED
+from weft.web.admin import refused
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,66 +35,101 @@ UP_LINES = [line for line in SHELL_LINES if line.startswith(".venv/bin/weft up")
 CLIENT_LINES = [
     line for line in SHELL_LINES if line.startswith(".venv/bin/weft") and line not in UP_LINES
 ]
+PROGRAMS = blocks("python")
+INSTALL_LINES = [line for line in SHELL_LINES if " install " in line]
 CURL_LINES = [line for line in SHELL_LINES if line.startswith("curl")]
 MAKE_LINES = [line for line in SHELL_LINES if line.startswith("make")]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/architecture.md"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """What `make serve` starts, on another port."""
-    with running() as started:
-        yield started
+@dataclass(frozen=True)
+class Place:
+    """Where what the README starts listens, on other ports than there."""
+
+    address: str
+    http: str
 
 
-def run(argv: list[str], server: Server) -> str:
+@pytest.fixture(scope="module", params=["serve", pytest.param("up", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """What `make serve` starts, and what the line with `weft up` does: as written, but on free ports."""
+    if request.param == "serve":
+        with running() as server:
+            yield Place(server.address, server.http)
+        return
+    (line,) = UP_LINES
+    with up(*shlex.split(line)[2:], model=None) as stack:
+        # Not always the last: each worker says by itself when it is ready.
+        assert any(shown.startswith("  try") for shown in stack.lines)
+        yield Place(stack.address, f"http://{stack.address}")
+
+
+def run(argv: list[str], place: Place) -> str:
     result = subprocess.run(
         argv, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        env=clean_environment(WEFT_ADDRESS=server.address, WEFT_BASE_URL=server.http),
+        env=clean_environment(WEFT_ADDRESS=place.address, WEFT_BASE_URL=place.http),
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def to_server(text: str, server: Server) -> str:
-    """What the README shows, with the ports of `server`."""
-    return text.replace(ADDRESS, server.address).replace(HTTP, server.http)
+def to_place(text: str, place: Place) -> str:
+    """What the README shows, with the ports that are listened on."""
+    return text.replace(ADDRESS, place.address).replace(HTTP, place.http)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("line", CURL_LINES)
-def test_the_requests_of_the_readme_answer(server: Server, line: str):
+def test_the_requests_of_the_readme_answer(place: Place, line: str):
     """As written but for the port; a curl of before --json is told what that stands for."""
-    argv = shlex.split(to_server(line, server))
-    place = argv.index("--json")
+    argv = shlex.split(to_place(line, place))
+    at = argv.index("--json")
     header = ["--header", "content-type: application/json", "--data"]
-    assert '"choices"' in run([*argv[:place], "--fail", *header, *argv[place + 1 :]], server)
+    assert '"choices"' in run([*argv[:at], "--fail", *header, *argv[at + 1 :]], place)
 
 
 @pytest.mark.parametrize("line", CLIENT_LINES)
-def test_the_commands_of_the_readme_answer(server: Server, line: str):
+def test_the_commands_of_the_readme_answer(place: Place, line: str):
     """Each, as written, against a server without arguments."""
     argv = [sys.executable, "-m", "weft.cli.main", *shlex.split(line)[1:]]
-    assert run(argv, server).strip()
+    assert run(argv, place).strip()
 
 
-@pytest.mark.parametrize("source", blocks("python"), ids=lambda source: source.split()[1])
-def test_the_programs_of_the_readme_answer(server: Server, source: str):
-    """Each, as written but for the port."""
-    assert run([sys.executable, "-c", to_server(source, server)], server).strip()
+@pytest.mark.parametrize("source", PROGRAMS, ids=lambda source: source.split()[2])
+def test_the_programs_of_the_readme_answer(place: Place, source: str, tmp_path: Path):
+    """Each, as written but for the port, by the command in its first line."""
+    interpreter, name = shlex.split(source.splitlines()[0].removeprefix("# "))
+    assert interpreter == ".venv/bin/python"
+    (tmp_path / name).write_text(to_place(source, place), encoding="utf-8")
+    assert run([sys.executable, str(tmp_path / name)], place).strip()
 
 
-@pytest.mark.parametrize("line", UP_LINES)
-def test_the_stack_of_the_readme_comes_up(line: str):
-    """As written, but on free ports and with a small model."""
-    with up(*shlex.split(line)[2:]) as stack:
-        # Not always the last: each worker says by itself when it is ready.
-        assert any(shown.startswith("  try") for shown in stack.lines)
+@pytest.mark.parametrize("line", INSTALL_LINES)
+def test_the_packages_of_the_readme_are_those_that_are_tested_with(line: str):
+    """The programs above import them; pyproject.toml says in which versions."""
+    names = shlex.split(line.partition(" install ")[2])
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert all(find_spec(name) for name in names)
+    assert set(names) <= {
+        re.split(r"[^\w-]", one)[0] for one in groups["test"] if isinstance(one, str)
+    }
+
+
+def test_what_is_not_there_yet_is_in_the_readme():
+    """Everything that is refused to everybody, and nothing that is not."""
+    rows = README.partition("| not yet |")[2].partition("\n## ")[0].splitlines()
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
+    reference = (ROOT / "docs" / "reference" / "engine.md").read_text(encoding="utf-8")
+    always = {name for name, (_, where) in REFUSALS.items() if where.startswith("always")}
+    calls = set(re.findall(r"^\| `(\w+)` \| refused: ", reference, re.MULTILINE))
+    paths = {f"{endpoint.method} {endpoint.path}" for endpoint in refused.ENDPOINTS}
+    assert named == always | calls | paths | set(REFUSED)
 
 
 def test_every_line_of_shell_is_known_here():
     """A new kind of command in the README needs a way to be tested."""
-    assert sorted(UP_LINES + CLIENT_LINES + CURL_LINES + MAKE_LINES) == sorted(SHELL_LINES)
+    known = UP_LINES + CLIENT_LINES + CURL_LINES + MAKE_LINES + INSTALL_LINES
+    assert sorted(known) == sorted(SHELL_LINES)
 
 
 @pytest.mark.parametrize("line", MAKE_LINES)

@@ -31,6 +31,7 @@ WORDED = (
     "rpc",
     "schema",
     "text",
+    "vllm",
     "web",
     "wire",
 )

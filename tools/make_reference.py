@@ -1,4 +1,4 @@
-"""Write docs/reference/ from the code: `make docs`. With --check, only say what is out of date."""
+"""Write docs/reference/, and what --help prints, from the code: `make docs`. --check says what is out of date."""
 
 import argparse
 import dataclasses
@@ -6,39 +6,22 @@ import sys
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cyclopts import Parameter
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from tools.help_pages import help_pages
+from tools.model_reference import models
 from tools.picker_reference import NOTE, picker_metrics, plugins
 from tools.vllm_reference import vllm_flags_page
-from weft.cli.bench import (
-    BenchServeOptions,
-    CompareBenchOptions,
-    LatencyBenchOptions,
-    SweepBenchOptions,
-    ThroughputBenchOptions,
-)
-from weft.cli.epp_options import EppOptions, UpOptions
-from weft.cli.machine.commands import (
-    ConfigShowOptions,
-    ModelsOptions,
-    OutputOptions,
-    PlanOptions,
-    PullOptions,
-    RemoveOptions,
-    TopOptions,
-)
-from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions, ServeOptions
-from weft.core.client import UNSUPPORTED
+from weft.cli.commands import COMMANDS, EXIT_STATUSES, Command
+from weft.cli.flags import SHORT
+from weft.cli.help import PAGES as HELP
 from weft.core.errors import Code, WeftError
 from weft.core.lora import LORA_METADATA
 from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
-from weft.model.encoder_families import ENCODER_FAMILIES
-from weft.model.families import FAMILIES
-from weft.model.quantized.config import METHODS
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.auth import ACCESS_BY_METHOD, Access
 from weft.rpc.convert.request import REFUSED_FIELDS
@@ -53,26 +36,6 @@ from weft.web.http.problem import to_http_status
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 INTERFACE = ROOT / "tools" / "engine_interface.toml"
-COMMANDS = {
-    "weft serve [MODEL]": (ServeOptions,),
-    "weft complete [PROMPT]": (ConnectOptions, SampleOptions),
-    "weft chat [MESSAGE]": (ChatOptions, ConnectOptions, SampleOptions),
-    "weft bench serve": (BenchServeOptions,),
-    "weft bench throughput": (ThroughputBenchOptions,),
-    "weft bench latency": (LatencyBenchOptions,),
-    "weft bench sweep serve": (SweepBenchOptions,),
-    "weft bench compare A.json B.json": (CompareBenchOptions,),
-    "weft epp": (EppOptions,),
-    "weft up [MODEL]": (UpOptions,),
-    "weft plan [MODEL] [flags of weft serve]": (PlanOptions,),
-    "weft doctor [flags of weft serve]": (OutputOptions,),
-    "weft top": (TopOptions,),
-    "weft ps": (OutputOptions,),
-    "weft config show [MODEL] [flags of weft serve]": (ConfigShowOptions,),
-    "weft models": (ModelsOptions,),
-    "weft models rm NAME": (RemoveOptions,),
-    "weft models pull NAME": (PullOptions,),
-}
 
 
 def command_line() -> str:
@@ -86,39 +49,60 @@ def command_line() -> str:
             "A flag may be spelled with `-` or `_`, and set in the environment as `WEFT_` and its name in "
             "capitals (`--max-model-len`: `WEFT_MAX_MODEL_LEN`). `weft serve --config FILE` reads the same "
             "names from TOML, YAML or JSON. A flag wins over the environment, that over the file, and that "
-            "over the default. A SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB."
+            "over the default. A SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB. "
+            "`weft COMMAND --help` shows the flags, `--help=WORD` those with that word in name, help or heading. "
+            "`weft completion SHELL` prints what bash, zsh or fish needs to complete all of it."
         ),
     ]
-    for command, options in COMMANDS.items():
-        lines += [
-            "",
-            f"## {command}",
-            "",
-            "| flag | value | default | meaning |",
-            "| --- | --- | --- | --- |",
-        ]
-        lines += [row for option in options for row in _flag_rows(option)]
+    lines += [
+        "",
+        "## Exit statuses",
+        "",
+        "Every command ends with one of these; what else one ends with stands under it.",
+        "",
+        "| status | meaning |",
+        "| --- | --- |",
+        *(f"| {status} | {text} |" for status, text in EXIT_STATUSES.items()),
+    ]
+    for command in COMMANDS:
+        lines += ["", f"## weft {command.words} {command.arguments}".rstrip(), "", command.help, ""]
+        lines += ["```sh", *command.examples, "```"]
+        if command.exits:
+            statuses = ", ".join(f"{status} {text}" for status, text in command.exits.items())
+            lines += ["", f"Exit status: {statuses}."]
+        if rows := [row for options in _options_of(command) for row in _flag_rows(options)]:
+            lines += [
+                "",
+                "| flag | value | default | meaning |",
+                "| --- | --- | --- | --- |",
+                *rows,
+            ]
     return "\n".join(lines) + "\n"
+
+
+def _options_of(command: Command) -> Iterator[type[Any]]:
+    """The classes of its flags."""
+    module, _, name = command.target.partition(":")
+    function = getattr(import_module(module), name.removesuffix("_app"))
+    hints = typing.get_type_hints(function, include_extras=True).values()
+    return (hint for hint in hints if dataclasses.is_dataclass(hint) and isinstance(hint, type))
 
 
 def _flag_rows(options: type[Any]) -> Iterable[str]:
     rows = []
     hints = typing.get_type_hints(options, include_extras=True)
     for field in dataclasses.fields(options):
-        parameters = [
-            extra for extra in hints[field.name].__metadata__ if isinstance(extra, Parameter)
-        ]
-        if not all(parameter.show is not False for parameter in parameters):
+        kind, parameter, flag = typing.get_args(hints[field.name])
+        if flag.is_hidden:
             continue
-        text = next(parameter.help for parameter in parameters if parameter.help)
-        metavar = next((p.metavar for p in parameters if p.metavar), None)
-        value = metavar or _value(typing.get_args(hints[field.name])[0])
+        value = parameter.metavar or _value(kind)
         name = field.name.replace("_", "-")
-        is_negatable = value == "" and all(p.negative != () for p in parameters)
-        flag = f"`--{name}`" + (f", `--no-{name}`" if is_negatable else "")
-        default = "" if field.default in (None, "") else f"`{field.default}`"
-        (group,) = parameters[-1].group
-        rows.append((group.sort_key, f"| {flag} | {value} | {default} | {text} |"))
+        is_negatable = value == "" and flag.negatable
+        short = f", `{SHORT[field.name]}`" if field.name in SHORT else ""
+        spellings = f"`--{name}`{short}" + (f", `--no-{name}`" if is_negatable else "")
+        default = "" if field.default in (None, "", dataclasses.MISSING) else f"`{field.default}`"
+        (group,) = parameter.group
+        rows.append((group.sort_key, f"| {spellings} | {value} | {default} | {flag.help} |"))
     return [row for _, row in sorted(rows, key=lambda row: row[0])]  # by the headings of the help
 
 
@@ -242,43 +226,6 @@ def grpc() -> str:
     return "\n".join(lines) + "\n"
 
 
-def models() -> str:
-    """Every family of checkpoints that can be read."""
-    lines = [
-        NOTE,
-        "",
-        "# Models",
-        "",
-        (
-            "A checkpoint is told by `model_type` in its config.json. Any other is refused by name, and so is "
-            "a setting of these that is not computed exactly."
-        ),
-        "",
-        "| model_type | architecture |",
-        "| --- | --- |",
-        *(f"| {name} | {family.architecture} |" for name, family in sorted(FAMILIES.items())),
-        "",
-        "Encoders embed, or classify where they were saved with a classifier:",
-        "",
-        ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),
-        "",
-        "## Weights",
-        "",
-        (
-            "They lie in safetensors, as bfloat16, float16 or float32. Linear layers of a decoder may be rounded, "
-            "as `quantization_config` says; they are read as (number - zero) * scale in float32, layer by layer, "
-            "and then served as any others. With `--quantization int8`, numbers that have one scale a row and "
-            "no zeros are computed with as they are. Layers that were left out are read as they lie there. Any "
-            "other form is refused by name."
-        ),
-        "",
-        "| quant_method | forms |",
-        "| --- | --- |",
-        *(f"| {name} | {method.forms} |" for name, method in METHODS.items()),
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def engine() -> str:
     """Every method of an engine's client, every parameter of a request."""
     lines = [
@@ -295,8 +242,6 @@ def engine() -> str:
     for title, rows in tomllib.loads(INTERFACE.read_text(encoding="utf-8")).items():
         lines += ["", f"## {title}", "", "| name | |", "| --- | --- |"]
         lines += [f"| `{name}` | {_interface_cell(row)} |" for name, row in rows.items()]
-        if title == "EngineClient":
-            lines += [f"| `{name}` | refused: {why} |" for name, why in UNSUPPORTED.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -308,14 +253,14 @@ def _interface_cell(row: dict[str, str]) -> str:
 
 
 def parsers() -> str:
-    """Every family of tool calls and of thoughts."""
+    """Every family of tool calls and of reasoning."""
     lines = [
         NOTE,
         "",
         "# Parsers",
         "",
         (
-            "What takes a model's answer apart into thoughts, text and tool calls, while it is written. The "
+            "What takes a model's answer apart into reasoning, text and tool calls, while it is written. The "
             "names are those that vLLM's `--tool-call-parser` and `--reasoning-parser` take."
         ),
         "",
@@ -333,10 +278,12 @@ def parsers() -> str:
     ]
     for name, tool in sorted(TOOL_PARSERS.items()):
         lines.append(f"| {name} | {tool.models} | {_code(tool.example)} | {_forced(tool)} |")
-    lines += ["", "## Thoughts", "", "| name | models | from | to |", "| --- | --- | --- | --- |"]
-    for name, thoughts in sorted(REASONING_PARSERS.items()):
-        start = _code(thoughts.starts[0]) + (", or the start" if thoughts.may_omit_start else "")
-        lines.append(f"| {name} | {thoughts.models} | {start} | {_code(thoughts.reasoning_end)} |")
+    lines += ["", "## Reasoning", "", "| name | models | from | to |", "| --- | --- | --- | --- |"]
+    for name, reasoning in sorted(REASONING_PARSERS.items()):
+        start = _code(reasoning.starts[0]) + (", or the start" if reasoning.may_omit_start else "")
+        lines.append(
+            f"| {name} | {reasoning.models} | {start} | {_code(reasoning.reasoning_end)} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -455,13 +402,15 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+FILES = {REFERENCE / name: render for name, render in PAGES.items()} | {HELP: help_pages}
+
+
 def out_of_date() -> list[str]:
-    """Names of the pages whose file differs from what the code says now."""
+    """Names of the files that differ from what the code says now."""
     return [
-        name
-        for name, render in PAGES.items()
-        if not (REFERENCE / name).is_file()
-        or (REFERENCE / name).read_text(encoding="utf-8") != render()
+        path.name
+        for path, render in FILES.items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != render()
     ]
 
 
@@ -474,8 +423,8 @@ def main() -> int:
         print(f"docs: out of date, run `make docs`: {stale}" if stale else "docs: up to date")
         return 1 if stale else 0
     REFERENCE.mkdir(parents=True, exist_ok=True)
-    for name, render in PAGES.items():
-        (REFERENCE / name).write_text(render(), encoding="utf-8")
+    for path, render in FILES.items():
+        path.write_text(render(), encoding="utf-8")
     return 0
 
 

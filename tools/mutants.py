@@ -55,7 +55,11 @@ AREAS = {
         "tests/faults/test_leaving.py",
         "tests/contract",
     ],
-    "web/http": ["tests/web/http", "tests/faults/test_http_wire.py"],
+    "web/http": [
+        "tests/web/http",
+        "tests/web/admin/test_endpoints.py",
+        "tests/faults/test_http_wire.py",
+    ],
     "rpc": ["tests/rpc"],
 }
 PRELOADED = ("grpc", "httpx2", "numpy", "prometheus_client", "pytest", "uvicorn")

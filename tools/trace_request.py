@@ -1,7 +1,8 @@
 """Which files of ours one warm request runs through: `--check` holds the counts to the bounds below.
 
 The engine is in this process, on a thread; the request has eight tokens, and two of its kind went before it.
-What did not run in each of the requests that are traced ran beside them: a timer, a ping, a stroke of health.
+What did not run in each of the requests that are traced ran beside them, and so did what runs without one: a timer, a
+ping, a stroke of health.
 Run it without arguments for the files and how many functions of each were called.
 """
 
@@ -40,11 +41,12 @@ from weft.web.served import Served
 
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 # Files that a request may run through.
-BOUNDS = {"HTTP chat, streamed": 40, "gRPC Generate, streamed": 28}
+BOUNDS = {"HTTP chat, streamed": 41, "gRPC Generate, streamed": 29}
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30
 NUM_TOKENS = 8
-NUM_TRACED = 3
+NUM_TRACED = 12
+IDLE_S = 3.0  # what runs by the clock comes every second
 
 # How often each function of each file was called.
 Calls = dict[str, dict[str, int]]
@@ -135,6 +137,9 @@ async def traced(trace: Trace, send: Callable[[str], Awaitable[None]], address: 
     """The calls that every request makes: the first two fill what is made once, and are not looked at."""
     for _ in range(2):
         await send(address)
+    with trace.on():
+        await asyncio.sleep(IDLE_S)
+    idle = {file: set(names) for file, names in trace.calls.items()}
     requests: list[Calls] = []
     for _ in range(NUM_TRACED):
         with trace.on():
@@ -142,9 +147,18 @@ async def traced(trace: Trace, send: Callable[[str], Awaitable[None]], address: 
         for check in ONCE:
             if trace.times(check) > 1:
                 sys.exit(f"{check} ran {trace.times(check)} times for one request")
-        requests.append({file: dict(names) for file, names in trace.calls.items()})
+        requests.append(without(idle, trace.calls))
     first, *others = requests
     return {file: names for file, names in first.items() if all(file in calls for calls in others)}
+
+
+def without(idle: dict[str, set[str]], calls: Calls) -> Calls:
+    """What is left of the calls, and of the files, when those that nobody asked for are taken out."""
+    left = {
+        file: {name: times for name, times in names.items() if name not in idle.get(file, ())}
+        for file, names in calls.items()
+    }
+    return {file: names for file, names in left.items() if names}
 
 
 async def run(trace: Trace) -> dict[str, Calls]:

@@ -1,13 +1,13 @@
 """vLLM's flags: read from an installed vLLM, brought into our table, shown on a page.
 
 `python tools/vllm_flags.py list > FILE` needs a Python with vLLM. `python -m tools.vllm_flags apply FILE`
-makes the first four columns of the table anew; a flag that is new there stands with "?", to be decided.
+makes the first five columns of the table anew; a flag that is new there stands with "?", to be decided.
 """
 
 import argparse
 import csv
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -17,8 +17,13 @@ OLDER = "older"
 _MAX_DEFAULT = 80
 
 
-def rows_of(parser: argparse.ArgumentParser, release: str) -> list[tuple[str, str, str, str]]:
-    """Spellings, release, kind and default of each flag; a default that is no plain value is left out."""
+def rows_of(
+    parser: argparse.ArgumentParser, release: str, of_engine: Collection[str] = ()
+) -> list[tuple[str, ...]]:
+    """Spellings, release, kind, part and default of each flag; a default that is no plain value is left out.
+
+    `of_engine` are those that the engine is made with; the others are the server's.
+    """
     rows = []
     for action in parser._actions:
         long_first = sorted(action.option_strings, key=lambda text: not text.startswith("--"))
@@ -31,20 +36,23 @@ def rows_of(parser: argparse.ArgumentParser, release: str) -> list[tuple[str, st
         default = getattr(action.default, "value", action.default)
         is_plain = isinstance(default, bool | int | float | str) and default != argparse.SUPPRESS
         shown = str(default)[:_MAX_DEFAULT] if is_plain else ""
-        rows.append((" ".join(long_first), release, kind, shown))
+        part = "engine" if action.dest in of_engine else "server"
+        rows.append((" ".join(long_first), release, kind, part, shown))
     return sorted(rows)
 
 
-def read_vllm() -> list[tuple[str, str, str, str]]:
+def read_vllm() -> list[tuple[str, ...]]:
     """The rows of the vLLM of this Python."""
     version = import_module("vllm").__version__
     parser_class = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser
-    parser = import_module("vllm.entrypoints.openai.cli_args").make_arg_parser(parser_class())
-    return rows_of(parser, ".".join(version.split(".")[:2]))
+    parser = import_module("vllm.entrypoints.launchers.cli_args").make_arg_parser(parser_class())
+    arguments = import_module("vllm.engine.arg_utils").AsyncEngineArgs
+    engines = {action.dest for action in arguments.add_cli_args(parser_class())._actions}
+    return rows_of(parser, ".".join(version.split(".")[:2]), engines)
 
 
 def merged(table: str, listed: str) -> str:
-    """The table's text with the first four columns as `listed` has them; what that lacks has gone from vLLM."""
+    """The table's text with the first five columns as `listed` has them; what that lacks has gone from vLLM."""
     comments = [line for line in table.splitlines() if line.startswith("#")]
     ours = {row["spellings"].split()[0]: row for row in _read(table)}
     theirs = {row["spellings"].split()[0]: row for row in _read(listed)}
@@ -54,12 +62,13 @@ def merged(table: str, listed: str) -> str:
     return "\n".join([*comments, "\t".join(_COLUMNS), *rows]) + "\n"
 
 
-_COLUMNS = ("spellings", "release", "kind", "default", "use", "detail", "why")
+_COLUMNS = ("spellings", "release", "kind", "part", "default", "use", "detail", "why")
+_NUM_THEIRS = 5
 
 
 def _joined(left: Mapping[str, str], right: Mapping[str, str]) -> str:
     decided = (right.get("use", "?"), right.get("detail", ""), right.get("why", ""))
-    return "\t".join([*(left[column] for column in _COLUMNS[:4]), *decided])
+    return "\t".join([*(left[column] for column in _COLUMNS[:_NUM_THEIRS]), *decided])
 
 
 def _read(text: str) -> list[dict[str, str]]:
@@ -75,7 +84,7 @@ def main() -> int:
     commands.add_parser("apply").add_argument("file", type=Path)
     given = parser.parse_args()
     if given.command == "list":
-        print("\t".join(_COLUMNS[:4]))
+        print("\t".join(_COLUMNS[:_NUM_THEIRS]))
         for row in read_vllm():
             print("\t".join(row))
         return 0

@@ -43,7 +43,7 @@ class Numbers:
     """What the weights are, and what linear layers are rounded to."""
 
     dtype: str
-    quantization: Literal["int8"] | None
+    quantization: Literal["int8", "int4"] | None
 
 
 def make_batch(shape: Shape, vocab_size: int) -> Batch:

@@ -1,4 +1,5 @@
-// int8 for x86 CPUs that multiply whole tiles of it (AMX). What is not a product is that of AVX-512 VNNI.
+// int8 for x86 CPUs that multiply whole tiles of it (AMX). Products of groups, and what is not a product, are those
+// of AVX-512 VNNI.
 #include "int8/int8_vnni.h"
 
 #include "int8/product.h"
@@ -25,7 +26,7 @@ void int8_gemm_in_tiles(const Int8Task& task) {
     });
 }
 
-constexpr Int8Kernels kTiledTable = {int8_gemm_in_tiles, quantize, probe_tiles<TiledInt8>};
+constexpr Int8Kernels kTiledTable = {int8_gemm_in_tiles, grouped_gemm, quantize, probe_tiles<TiledInt8>};
 
 }  // namespace
 

@@ -31,6 +31,24 @@ inline __m256 widen_half(const std::uint16_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 inline Lanes widen_bfloat16(const std::uint16_t* p) { return {widen_half(p), widen_half(p + 8)}; }
+// Finite ones: the exponent is moved to its place, and made up for by a product, which is exact.
+inline __m256 widen_eight_float16(const std::uint16_t* p) {
+    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x8000)), 16);
+    const __m256i rest = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7FFF)), 13);
+    const __m256 value = _mm256_mul_ps(_mm256_castsi256_ps(rest), _mm256_set1_ps(0x1p112F));
+    return _mm256_or_ps(value, _mm256_castsi256_ps(sign));
+}
+inline Lanes widen_float16(const std::uint16_t* p) { return {widen_eight_float16(p), widen_eight_float16(p + 8)}; }
+inline Ints splat_ints(std::int32_t value) { return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)}; }
+inline __m256i take_eight(__m256i a, const std::int16_t* zeros, std::int32_t times) {
+    const __m256i wide = _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(zeros)));
+    return _mm256_sub_epi32(a, _mm256_mullo_epi32(wide, _mm256_set1_epi32(times)));
+}
+// Less 16 zeros, each so many times.
+inline Ints take_products(Ints a, const std::int16_t* zeros, std::int32_t times) {
+    return {take_eight(a.low, zeros, times), take_eight(a.high, zeros + 8, times)};
+}
 
 // Eight columns. The instruction adds pairs of products in 16 bits, where 255 * 127 * 2 would not fit:
 // so the weight gives its magnitude, at most 127, and its sign goes to the activation.
@@ -83,6 +101,34 @@ struct Int8 {
         std::memcpy(&four, x, sizeof four);
         const __m256i all = _mm256_set1_epi32(four);
         return {add_products(sum.low, cell.low, all), add_products(sum.high, cell.high, all)};
+    }
+};
+
+// Four bits: a cell is unpacked into two, each four of depth. Pairs of products fit 16 bits as they are.
+struct Int4 {
+    struct Cell {
+        __m256i low;
+        __m256i high;
+    };
+
+    static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
+        const __m256i mask = _mm256_set1_epi8(15);
+        const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+        const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32));
+        cells[0] = {_mm256_and_si256(low, mask), _mm256_and_si256(high, mask)};
+        cells[1] = {_mm256_and_si256(_mm256_srli_epi16(low, 4), mask),
+                    _mm256_and_si256(_mm256_srli_epi16(high, 4), mask)};
+    }
+    static Ints dot(Ints sum, const Cell& cell, const std::int8_t* x) {
+        int four;
+        std::memcpy(&four, x, sizeof four);
+        const __m256i all = _mm256_set1_epi32(four);
+        return {add_four(sum.low, cell.low, all), add_four(sum.high, cell.high, all)};
+    }
+
+private:
+    static __m256i add_four(__m256i sum, __m256i numbers, __m256i x) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(numbers, x), _mm256_set1_epi16(1)));
     }
 };
 

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "int8/grouped.h"
 #include "kernels/int8_rounding.h"
 #include "kernels/kernels.h"
 
@@ -22,14 +23,15 @@ constexpr int kInt8WeightShift = 128;  // added to a weight as it is stored
 // Beyond this depth a sum might not fit int32.
 constexpr int kInt8MostDepth = 1 << 17;
 
-// One row of activations.
+// One row of activations, in groups that each have a scale; all of a row may be one.
 struct QuantizeTask {
     const void* x;
     bool is_bfloat16;  // otherwise float
     int depth;         // a multiple of 16
+    int group;         // the same
     std::int8_t* out;
-    float* scale;       // NaN if the row holds NaN or infinity
-    std::int32_t* sum;  // of `out`
+    float* scales;       // by group; NaN if the group holds NaN or infinity
+    std::int32_t* sums;  // of `out`, by group
 };
 
 // `x` is int8 [rows][x_stride], `panels` are unsigned bytes; what `kActivate` makes is float.
@@ -41,6 +43,7 @@ struct Int8Task : GemmTask {
 
 struct Int8Kernels {
     void (*gemm)(const Int8Task&);
+    void (*grouped_gemm)(const GroupedTask&);
     void (*quantize)(const QuantizeTask&);
     double (*probe_arithmetic)(int rounds, float* sink);
 };

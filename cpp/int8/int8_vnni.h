@@ -25,6 +25,15 @@ inline Lanes widen_bfloat16(const std::uint16_t* p) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
+inline Lanes widen_float16(const std::uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline Ints splat_ints(std::int32_t value) { return {(SixteenInts)_mm512_set1_epi32(value)}; }
+// Less 16 zeros, each so many times.
+inline Ints take_products(Ints a, const std::int16_t* zeros, std::int32_t times) {
+    const __m512i wide = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(zeros)));
+    return {(SixteenInts)_mm512_sub_epi32((__m512i)a.v, _mm512_mullo_epi32(wide, _mm512_set1_epi32(times)))};
+}
 // Whole numbers as int8; returns their sum.
 inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
     const __m512i whole = _mm512_cvtps_epi32(a.v);
@@ -51,6 +60,19 @@ struct Int8 {
         std::memcpy(&four, x, sizeof four);
         return {(SixteenInts)_mm512_dpbusd_epi32((__m512i)sum.v, cell.bytes, _mm512_set1_epi32(four))};
     }
+};
+
+// Four bits: a cell is unpacked into two, each four of depth.
+struct Int4 {
+    using Cell = Int8::Cell;
+
+    static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
+        const __m512i both = _mm512_loadu_si512(p);
+        const __m512i low = _mm512_set1_epi8(15);
+        cells[0].bytes = _mm512_and_si512(both, low);
+        cells[1].bytes = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+    }
+    static Ints dot(Ints sum, const Cell& cell, const std::int8_t* x) { return Int8::dot(sum, cell, x); }
 };
 
 template <class E>

@@ -27,6 +27,28 @@ inline Lanes widen_bfloat16(const std::uint16_t* p) {
     return r;
 }
 
+// Finite ones: the exponent is moved to its place, and made up for by a product, which is exact.
+inline Lanes widen_float16(const std::uint16_t* p) {
+    Lanes r;
+    for (int i = 0; i < kLanes; i++) {
+        const std::uint32_t bits = static_cast<std::uint32_t>(p[i] & 0x7FFF) << 13;
+        float value;
+        std::memcpy(&value, &bits, sizeof value);
+        r.v[i] = (p[i] & 0x8000) != 0 ? value * -0x1p112F : value * 0x1p112F;
+    }
+    return r;
+}
+inline Ints splat_ints(std::int32_t value) {
+    Ints r;
+    for (std::int32_t& lane : r.v) lane = value;
+    return r;
+}
+// Less 16 zeros, each so many times.
+inline Ints take_products(Ints a, const std::int16_t* zeros, std::int32_t times) {
+    for (int i = 0; i < kLanes; i++) a.v[i] -= zeros[i] * times;
+    return a;
+}
+
 // Whole numbers as int8; returns their sum.
 inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
     alignas(64) float values[kLanes];
@@ -56,6 +78,24 @@ struct Int8 {
     static Sum dot(Sum sum, const Cell& cell, const Activation* x) {
         for (int i = 0; i < kLanes; i++)
             for (int k = 0; k < kStep; k++) sum.v[i] += (cell.bytes[i * kStep + k] - 128) * x[k];
+        return sum;
+    }
+};
+
+// Four bits: a cell is read as two, each four of depth.
+struct Int4 {
+    struct Cell {
+        const std::uint8_t* bytes;
+        int shift;
+    };
+
+    static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
+        cells[0] = {p, 0};
+        cells[1] = {p, 4};
+    }
+    static Ints dot(Ints sum, const Cell& cell, const std::int8_t* x) {
+        for (int i = 0; i < kLanes; i++)
+            for (int k = 0; k < 4; k++) sum.v[i] += (cell.bytes[i * 4 + k] >> cell.shift & 15) * x[k];
         return sum;
     }
 };

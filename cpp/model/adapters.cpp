@@ -51,7 +51,7 @@ void widen_row(const Matrix& table, Element element, int row, float* out) {
 }  // namespace
 
 AdapterBytes adapter_bytes(const ModelSpec& spec) {
-    const LayerShapes layer = layer_shapes(spec);
+    const LayerShapes layer = layer_shapes(spec, spec.layers[0]);
     const auto width = static_cast<std::size_t>(element_bytes(spec.element));
     const std::size_t of_layers = spec.layers.size() * width;
     const std::size_t embedding =

@@ -5,30 +5,15 @@
 #include <vector>
 
 #include "int8/select.h"
+#include "model/groups.h"
 #include "model/region.h"
 
 namespace weft {
 namespace {
 
-Matrix packed(const Source& weights, const Region& region, int depth) {
-    Matrix matrix;
-    matrix.panels = region.data();
-    matrix.depth = depth;
-    matrix.columns = round_up(static_cast<int>(weights.rows), kPanelColumns);
-    matrix.scales.assign(static_cast<std::size_t>(matrix.columns), 0.0F);
-    for (int row = 0; row < weights.rows; row++) {
-        const Int8Rounding rounding = int8_rounding(largest_of(weights, row));
-        matrix.scales[static_cast<std::size_t>(row)] = rounding.scale;
-        pack_int8_run(weights, row, 0, static_cast<int>(weights.columns), matrix, rounding.inverse, row, 0);
-    }
-    return matrix;
-}
+constexpr std::int64_t kMost = 1 << 20;
 
-}  // namespace
-
-void multiply_int8(const std::string& path, std::span<const float> rows, const Source& weights,
-                   std::span<float> out) {
-    constexpr std::int64_t kMost = 1 << 20;
+void check_sizes(std::span<const float> rows, const Source& weights, std::span<float> out) {
     if (weights.columns < 1 || weights.columns > kInt8MostDepth || weights.rows < 1 || weights.rows > kMost)
         throw std::invalid_argument("weights must have from 1 to 2^20 rows and to 2^17 columns");
     const std::size_t columns = static_cast<std::size_t>(weights.columns);
@@ -37,37 +22,93 @@ void multiply_int8(const std::string& path, std::span<const float> rows, const S
         throw std::invalid_argument("rows must be as wide as weights");
     if (out.size() != count * static_cast<std::size_t>(weights.rows))
         throw std::invalid_argument("out must have a row for each of rows, as wide as weights has rows");
-    const Int8Kernels& kernels = int8_kernels_of(path);
-    const int depth = round_up(static_cast<int>(weights.columns), kLanes);
-    const Region region(static_cast<std::size_t>(depth) *
-                        static_cast<std::size_t>(round_up(static_cast<int>(weights.rows), kPanelColumns)));
-    const Matrix matrix = packed(weights, region, depth);
-    const auto deep = static_cast<std::size_t>(depth);
-    std::vector<std::int8_t> rounded(count * deep);
-    std::vector<float> scales(count);
-    std::vector<std::int32_t> sums(count);
-    std::vector<float> padded(deep);
-    for (std::size_t row = 0; row < count; row++) {
-        std::copy_n(rows.data() + row * columns, columns, padded.data());
-        kernels.quantize(
-            {padded.data(), false, depth, &rounded[row * deep], &scales[row], &sums[row]});
+}
+
+Matrix matrix_of(const Source& weights) {
+    Matrix matrix;
+    matrix.depth = round_up(static_cast<int>(weights.columns), kLanes);
+    matrix.columns = round_up(static_cast<int>(weights.rows), kPanelColumns);
+    return matrix;
+}
+
+void pack(const Source& weights, Matrix& matrix) {
+    matrix.scales.assign(static_cast<std::size_t>(matrix.columns), 0.0F);
+    for (int row = 0; row < weights.rows; row++) {
+        const Int8Rounding rounding = int8_rounding(largest_of(weights, row));
+        matrix.scales[static_cast<std::size_t>(row)] = rounding.scale;
+        pack_int8_run(weights, row, 0, static_cast<int>(weights.columns), matrix, rounding.inverse, row, 0);
     }
-    Int8Task task{};
-    task.x = rounded.data();
-    task.x_stride = depth;
-    task.last_row = static_cast<int>(count);
+}
+
+// Rows as int8, in the matrix's groups.
+struct RoundedRows {
+    RoundedRows(const Int8Kernels& kernels, std::span<const float> rows, std::size_t columns, const Matrix& matrix)
+        : deep(static_cast<std::size_t>(matrix.depth)),
+          groups(static_cast<std::size_t>(matrix.num_groups())),
+          count(rows.size() / columns),
+          values(count * deep),
+          scales(count * groups),
+          sums(count * groups) {
+        std::vector<float> padded(deep);
+        for (std::size_t row = 0; row < count; row++) {
+            std::copy_n(rows.data() + row * columns, columns, padded.data());
+            kernels.quantize({padded.data(), false, matrix.depth, matrix.group_depth(), &values[row * deep],
+                              &scales[row * groups], &sums[row * groups]});
+        }
+    }
+
+    std::size_t deep;
+    std::size_t groups;
+    std::size_t count;
+    std::vector<std::int8_t> values;
+    std::vector<float> scales;
+    std::vector<std::int32_t> sums;
+};
+
+GemmTask task_of(const RoundedRows& rows, const Matrix& matrix, const Source& weights, std::span<float> out) {
+    GemmTask task{};
+    task.x = rows.values.data();
+    task.x_stride = matrix.depth;
+    task.last_row = static_cast<int>(rows.count);
     task.panels = matrix.panels;
-    task.depth = depth;
+    task.depth = matrix.depth;
     task.last_panel = matrix.num_panels();
     task.finish = Finish::kLogits;  // leaves out the columns that pad
     task.out = out.data();
     task.out_stride = static_cast<std::ptrdiff_t>(weights.rows);
     task.columns = static_cast<int>(weights.rows);
     task.divisor = 1.0F;
-    task.row_scales = scales.data();
-    task.row_sums = sums.data();
-    task.column_scales = matrix.scales.data();
-    kernels.gemm(task);
+    return task;
+}
+
+}  // namespace
+
+void multiply_int8(const std::string& path, std::span<const float> rows, const Source& weights,
+                   std::span<float> out) {
+    check_sizes(rows, weights, out);
+    const Int8Kernels& kernels = int8_kernels_of(path);
+    Matrix matrix = matrix_of(weights);
+    const Region region(static_cast<std::size_t>(matrix.depth) * static_cast<std::size_t>(matrix.columns));
+    matrix.panels = region.data();
+    pack(weights, matrix);
+    const RoundedRows rounded(kernels, rows, static_cast<std::size_t>(weights.columns), matrix);
+    kernels.gemm({task_of(rounded, matrix, weights, out), rounded.scales.data(), rounded.sums.data(),
+                  matrix.scales.data()});
+}
+
+void multiply_grouped(const std::string& path, const GroupFormat& format, std::span<const float> rows,
+                      const Source& weights, std::span<float> out) {
+    check_sizes(rows, weights, out);
+    check_format(format, "format");
+    check_groups("weights", format, weights);
+    const Int8Kernels& kernels = int8_kernels_of(path);
+    Matrix matrix = matrix_of(weights);
+    matrix.groups = format;
+    const Region region(static_cast<std::size_t>(matrix.num_panels() * panel_bytes(format, matrix.depth)));
+    matrix.panels = region.data();
+    for (int row = 0; row < weights.rows; row++) pack_groups(weights, row, matrix, row);
+    const RoundedRows rounded(kernels, rows, static_cast<std::size_t>(weights.columns), matrix);
+    kernels.grouped_gemm({task_of(rounded, matrix, weights, out), format, rounded.scales.data(), rounded.sums.data()});
 }
 
 }  // namespace weft

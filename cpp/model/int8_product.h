@@ -1,4 +1,4 @@
-// One int8 product by itself, for tests: what every path gives must be what numpy gives.
+// One product of int8 rows by itself, for tests: what every path gives must be what numpy gives.
 #pragma once
 
 #include <span>
@@ -12,5 +12,9 @@ namespace weft {
 // `path`. Throws std::invalid_argument for sizes that do not fit each other.
 void multiply_int8(const std::string& path, std::span<const float> rows, const Source& weights,
                    std::span<float> out);
+
+// The same with weights in groups of that format.
+void multiply_grouped(const std::string& path, const GroupFormat& format, std::span<const float> rows,
+                      const Source& weights, std::span<float> out);
 
 }  // namespace weft

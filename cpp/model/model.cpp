@@ -18,16 +18,27 @@ const ModelSpec& checked(const ModelSpec& spec) {
 
 }  // namespace
 
-Model::Model(const ModelSpec& spec, const std::string& path, int num_threads)
+Model::Model(const ModelSpec& spec, const std::string& path, int num_threads,
+             const std::optional<SharedFile>& file)
     : spec_(checked(spec)),
       kernels_(kernels_of(path, spec.element)),
       int8_kernels_(int8_kernels_of(path)),
       pool_(checked_threads(num_threads)),
-      weights_(spec_) {}
+      weights_(spec_, file) {}
 
 bool Model::load(const std::string& name, const Source& source) {
     const std::lock_guard lock(mutex_);
     return weights_.load(name, source, pool_);
+}
+
+bool Model::publish() {
+    const std::lock_guard lock(mutex_);
+    return weights_.publish();
+}
+
+void Model::set_num_threads(int num_threads) {
+    const std::lock_guard lock(mutex_);
+    pool_.resize(checked_threads(num_threads));
 }
 
 void Model::add_adapter(int id, const AdapterParts& parts) {
@@ -99,8 +110,9 @@ void Model::make_room(const Plan& plan, std::size_t num_logits) {
     space_.inner.make_room(most, spec_.padded_inner(), spec_.is_int8() ? sizeof(float) : act);
     if (spec_.is_int8()) {
         space_.rounded.make_room(most, std::max({hidden, spec_.padded_inner(), query}), 1);
-        grow(space_.row_scales, most * sizeof(float));
-        grow(space_.row_sums, most * sizeof(std::int32_t));
+        const auto groups = static_cast<std::size_t>(weights_.most_groups());
+        grow(space_.row_scales, most * groups * sizeof(float));
+        grow(space_.row_sums, most * groups * sizeof(std::int32_t));
     }
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();

@@ -35,8 +35,8 @@ struct Workspace {
     Region gathered;   // tiles put together from scattered slots
     Region scratch;    // for attention, by thread
     RowBuffer rounded;   // int8 [deepest], what a product of int8 begins with
-    Region row_scales;  // float [rows], of `rounded`
-    Region row_sums;    // int32 [rows], of `rounded`
+    Region row_scales;  // float [rows][groups], of `rounded`
+    Region row_sums;    // int32 [rows][groups], of `rounded`
     RowBuffer last_hidden;  // rows of the last layer that are wanted
     RowBuffer last_attended;
     AdapterSpace adapters;
@@ -45,10 +45,14 @@ struct Workspace {
 class Model {
 public:
     // `path` is one of `usable_paths()`; `num_threads` at least 1.
-    Model(const ModelSpec& spec, const std::string& path, int num_threads);
+    Model(const ModelSpec& spec, const std::string& path, int num_threads,
+          const std::optional<SharedFile>& file = std::nullopt);
 
     // False if the tensor holds NaN or infinity. See `Weights::load`.
     bool load(const std::string& name, const Source& source);
+
+    // See `Weights::publish`.
+    bool publish();
 
     // Has an adapter more, under an id of at least 1 that none has, or one less. Throws
     // std::invalid_argument for another id, and for parts that fit no matrix of the model.
@@ -68,7 +72,8 @@ public:
 
     const ModelSpec& spec() const { return spec_; }
     int num_threads() const { return pool_.size(); }
-    // The KV pool as it lies in memory, for tests.
+    void set_num_threads(int num_threads);
+    // The KV pool as it lies in memory: by layer all keys, then all values, in tiles.
     std::span<std::byte> kv_bytes() const { return {kv_.data(), kv_.size()}; }
 
 private:

@@ -41,21 +41,6 @@ bool has_finite(const char* data, std::int64_t first, std::int64_t last, Bits ex
     return found == 0;
 }
 
-// Up to `kRun` elements of a row, from `start` on, as floats.
-void widen_run(const Source& source, std::int64_t start, int count, float* out) {
-    const char* data = static_cast<const char*>(source.data);
-    if (source.stored == Stored::kBfloat16) {
-        for (int i = 0; i < count; i++) out[i] = widen_bfloat16(bits_at<std::uint16_t>(data, start + i));
-        return;
-    }
-    if (source.stored == Stored::kInt8) {
-        const float scale = scale_of(source, start / source.columns);
-        for (int i = 0; i < count; i++) out[i] = static_cast<float>(bits_at<std::int8_t>(data, start + i)) * scale;
-        return;
-    }
-    for (int i = 0; i < count; i++) out[i] = element_of(source, start + i);
-}
-
 // Place of an element of depth in a column: bfloat16 lies in pairs.
 std::ptrdiff_t offset_of(std::ptrdiff_t depth, Element element) {
     if (element == Element::kFloat32) return depth * kPanelColumns;
@@ -114,6 +99,20 @@ float element_of(const Source& source, std::int64_t index) {
     return source.stored == Stored::kBfloat16 ? widen_bfloat16(bits) : widen_float16(bits);
 }
 
+void widen_elements(const Source& source, std::int64_t start, int count, float* out) {
+    const char* data = static_cast<const char*>(source.data);
+    if (source.stored == Stored::kBfloat16) {
+        for (int i = 0; i < count; i++) out[i] = widen_bfloat16(bits_at<std::uint16_t>(data, start + i));
+        return;
+    }
+    if (source.stored == Stored::kInt8) {
+        const float scale = scale_of(source, start / source.columns);
+        for (int i = 0; i < count; i++) out[i] = static_cast<float>(bits_at<std::int8_t>(data, start + i)) * scale;
+        return;
+    }
+    for (int i = 0; i < count; i++) out[i] = element_of(source, start + i);
+}
+
 bool is_finite(const Source& source, std::int64_t first, std::int64_t last) {
     const char* data = static_cast<const char*>(source.data);
     switch (source.stored) {
@@ -127,6 +126,8 @@ bool is_finite(const Source& source, std::int64_t first, std::int64_t last) {
             return first == last || has_finite<std::uint32_t>(static_cast<const char*>(source.scales),
                                                               first / source.columns,
                                                               (last - 1) / source.columns + 1, kFloat32Exponent);
+        case Stored::kGrouped:  // said while it is packed
+            return true;
     }
     return false;
 }
@@ -161,7 +162,7 @@ void pack_run(const Source& source, std::int64_t row, int first, int last, const
     if (source.stored != Stored::kBfloat16) {
         float values[kRun];
         for (int i = 0; i < count; i++) {
-            if (i % kRun == 0) widen_run(source, start + i, std::min(kRun, count - i), values);
+            if (i % kRun == 0) widen_elements(source, start + i, std::min(kRun, count - i), values);
             out[offset_of(depth + i, element)] = narrow_bfloat16(values[i % kRun]);
         }
         return;
@@ -180,7 +181,7 @@ float largest_of(const Source& source, std::int64_t row) {
     float most = 0;
     for (std::int64_t first = 0; first < source.columns; first += kRun) {
         const int count = static_cast<int>(std::min<std::int64_t>(kRun, source.columns - first));
-        widen_run(source, start + first, count, values);
+        widen_elements(source, start + first, count, values);
         for (int i = 0; i < count; i++) most = std::max(most, std::fabs(values[i]));
     }
     return most;
@@ -198,7 +199,7 @@ void pack_int8_run(const Source& source, std::int64_t row, int first, int last, 
         const std::int64_t start = row * source.columns + from;
         std::uint8_t bytes[kRun];
         const bool is_int8 = source.stored == Stored::kInt8;
-        if (!is_int8) widen_run(source, start, count, values);
+        if (!is_int8) widen_elements(source, start, count, values);
         for (int i = 0; is_int8 && i < count; i++)
             bytes[i] = static_cast<std::uint8_t>(
                 bits_at<std::int8_t>(static_cast<const char*>(source.data), start + i) + kInt8WeightShift);

@@ -3,16 +3,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "int8/grouped.h"
 #include "kernels/kernels.h"
 
 namespace weft {
 
-enum class Stored { kFloat32, kBfloat16, kFloat16, kInt8 };
+// kGrouped: numbers without sign, a byte each, as `GroupFormat` means them.
+enum class Stored { kFloat32, kBfloat16, kFloat16, kInt8, kGrouped };
 
 constexpr std::size_t stored_bytes(Stored stored) {
-    return stored == Stored::kFloat32 ? 4 : stored == Stored::kInt8 ? 1 : 2;
+    return stored == Stored::kFloat32 ? 4 : stored == Stored::kInt8 || stored == Stored::kGrouped ? 1 : 2;
 }
 
 // A tensor of the checkpoint, row by row; a vector has one column. A file may place both arrays anywhere.
@@ -24,6 +27,11 @@ struct Source {
     const void* scales = nullptr;  // floats by row, of int8: an element is its whole number times that
     // The data is a file's read-only map, which may be forgotten page by page: it comes again when read.
     bool is_mapped = false;
+    // Of groups, by row: how many, their zeros (16 bits) or minimums, and what one value of either array takes.
+    std::int64_t groups = 0;
+    const void* offsets = nullptr;
+    std::size_t scale_size = sizeof(float);
+    std::size_t offset_size = 0;
 };
 
 // A packed matrix: `columns` output rows in panels of 32, each `depth` deep. Both are padded.
@@ -33,8 +41,11 @@ struct Matrix {
     int columns = 0;
     std::vector<float> bias;    // by packed column, or empty
     std::vector<float> scales;  // by packed column where the weights are int8, else empty
+    std::optional<GroupFormat> groups;  // where each panel has its scales by group
 
     bool is_int8() const { return !scales.empty(); }
+    int num_groups() const { return groups ? weft::num_groups(*groups, depth) : 1; }
+    int group_depth() const { return groups ? weft::group_depth(*groups, depth) : depth; }
     int num_panels() const { return columns / kPanelColumns; }
 };
 
@@ -44,6 +55,9 @@ std::uint16_t narrow_bfloat16(float value);  // to nearest, ties to even
 
 // The scale of a row, of int8.
 float scale_of(const Source& source, std::int64_t row);
+
+// Up to 256 elements of one row, from `start` on, widened.
+void widen_elements(const Source& source, std::int64_t start, int count, float* out);
 
 // Any element of the tensor, widened. `index` counts row by row.
 float element_of(const Source& source, std::int64_t index);

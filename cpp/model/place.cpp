@@ -5,15 +5,42 @@
 
 #include "int8/int8.h"
 #include "model/for_rows.h"
+#include "model/groups.h"
 
 namespace weft {
 namespace {
 
 constexpr int kPackDepth = 256;  // depth packed at once: 32 columns of it stay in the first cache
 
+// Numbers in groups as they are; floats are rounded first.
+bool pack_grouped_rows(const Place& place, const Source& source, int first_row, int last_row) {
+    bool is_finite = true;
+    const bool is_rounded = source.stored != Stored::kGrouped;
+    Source rows = source;
+    std::vector<std::uint8_t> numbers;
+    std::vector<std::uint16_t> scales;
+    std::vector<std::uint16_t> minimums;
+    if (is_rounded) {
+        const auto count = static_cast<std::size_t>(last_row - first_row);
+        rows.groups = num_groups(kRoundedFormat, static_cast<int>(source.columns));
+        numbers.resize(count * static_cast<std::size_t>(source.columns));
+        scales.resize(count * static_cast<std::size_t>(rows.groups));
+        minimums.resize(scales.size());
+        round_to_groups(source, first_row, last_row, {numbers.data(), scales.data(), minimums.data()});
+        rows.data = numbers.data();
+        rows.scales = scales.data();
+        rows.offsets = minimums.data();
+        rows.scale_size = rows.offset_size = sizeof(std::uint16_t);
+    }
+    for (int row = first_row; row < last_row; row++)
+        is_finite &= pack_groups(rows, is_rounded ? row - first_row : row, *place.matrix, column_of(place, row));
+    return is_finite;
+}
+
 bool pack_rows(const Place& place, const Source& source, Element element, int first_row, int last_row) {
     bool is_finite = true;
     Matrix& matrix = *place.matrix;
+    if (matrix.groups) return pack_grouped_rows(place, source, first_row, last_row);
     float inverses[kPanelColumns] = {};
     if (matrix.is_int8())
         for (int row = first_row; row < last_row; row++) {

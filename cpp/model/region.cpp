@@ -36,6 +36,20 @@ Region::Region(std::size_t bytes, bool is_huge) : size_(bytes) {
     if (is_huge) use_huge_pages(0, bytes);
 }
 
+Region Region::of_file(int file, std::size_t bytes, bool is_writable) {
+    Region region;
+    const int access = is_writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    void* mapping = mmap(nullptr, bytes, access, MAP_SHARED, file, 0);
+    if (mapping == MAP_FAILED) throw std::bad_alloc();
+    region.mapping_ = mapping;
+    region.mapped_ = region.size_ = bytes;
+    region.data_ = static_cast<std::byte*>(mapping);
+#if defined(MADV_HUGEPAGE)
+    (void)madvise(mapping, bytes, MADV_HUGEPAGE);
+#endif
+    return region;
+}
+
 void Region::use_huge_pages(std::size_t begin, std::size_t end) {
     begin = (begin + kHugePage - 1) / kHugePage * kHugePage;
     if (begin >= end) return;

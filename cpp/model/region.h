@@ -12,6 +12,8 @@ public:
     // Throws std::bad_alloc when the address space or the commit limit does not allow it. `is_huge`
     // wishes for huge pages: else they are small, but for what `use_huge_pages` names.
     explicit Region(std::size_t bytes, bool is_huge = true);
+    // The first bytes of a file in memory, which other processes map too. Throws std::bad_alloc likewise.
+    static Region of_file(int file, std::size_t bytes, bool is_writable);
     ~Region();
     Region(Region&& other) noexcept;
     Region& operator=(Region&& other) noexcept;

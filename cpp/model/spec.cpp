@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "int8/int8.h"
+#include "model/groups.h"
 
 namespace weft {
 namespace {
@@ -21,6 +22,13 @@ void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
     const int num_ropes = static_cast<int>(spec.ropes.size());
     if (layer.rope) need(*layer.rope >= 0 && *layer.rope < num_ropes, "layers: rope", "the index of a rope");
     if (layer.window) need(*layer.window >= 1, "layers: window", "at least 1");
+    for (const std::optional<GroupFormat>& groups :
+         {layer.qkv_groups, layer.o_groups, layer.up_groups, layer.down_groups}) {
+        if (!groups) continue;
+        need(spec.is_int8(), "layers: groups", "none unless the model's other weights are int8");
+        check_format(*groups, "layers: groups");
+    }
+    need(!layer.o_groups || spec.head_dim % kLanes == 0, "layers: o_groups", "none unless heads are whole lanes");
     need(layer.has_attention_norm || spec.norm_placement == NormPlacement::kBefore, "layers: has_attention_norm",
          "true unless norms come before");
 }
@@ -45,7 +53,6 @@ void check_sizes(const ModelSpec& spec) {
 void check_int8(const ModelSpec& spec) {
     need(spec.is_causal || !spec.has_int8_cache, "has_int8_cache", "false where no keys and values are kept");
     if (!spec.is_int8()) return;
-    need(spec.is_gated, "quantization", "none where there is no gate");
     const int deepest = std::max({spec.padded_hidden(), spec.padded_inner(), spec.query_size()});
     need(deepest <= kInt8MostDepth, "quantization", "none where a linear layer has over 2^17 inputs");
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "int8/grouped.h"
 #include "kernels/kernels.h"
 #include "model/rope.h"
 
@@ -23,6 +24,11 @@ struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
     std::optional<int> window;  // keys that a row sees on either side, or before it if causal; its own included
     bool has_attention_norm = true;  // may be left out where norms come before
+    // How weights lie, where they have scales by group; else as the whole model's.
+    std::optional<GroupFormat> qkv_groups;
+    std::optional<GroupFormat> o_groups;
+    std::optional<GroupFormat> up_groups;  // of gate and up
+    std::optional<GroupFormat> down_groups;
 };
 
 struct ModelSpec {

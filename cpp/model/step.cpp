@@ -77,8 +77,9 @@ void Step::prepare(int row) {
     const Weights& weights = model_.weights_;
     float* hidden = all_.hidden.floats(row);
     const std::int32_t type = batch_.token_types.empty() ? 0 : batch_.token_types[at];
-    weights.embed(batch_.token_ids[at], type, batch_.positions[at], hidden);
+    weights.embed(batch_.token_ids[at], hidden);
     if (!adapters_.is_idle()) adapters_.embed(row, batch_.token_ids[at], hidden);
+    weights.add_place(type, batch_.positions[at], hidden);
     for (int i = 0; i < spec_.hidden_size; i++) hidden[i] *= spec_.embedding_multiplier;
     std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
     for (std::size_t rope = 0; rope < spec_.ropes.size(); rope++) {
@@ -296,7 +297,7 @@ void Step::linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish
     task.divisor = spec_.logits_divisor;
     task.cap = spec_.final_soft_cap;
     if (!adapters_.is_idle()) adapters_.begin(matrix, x);
-    if (matrix.is_int8()) int8_linear(matrix, x, task);
+    if (matrix.is_int8() || matrix.groups) int8_linear(matrix, x, task);
     else share(matrix, task, model_.kernels_.gemm);
     adapters_.end();
 }
@@ -306,17 +307,21 @@ void Step::int8_linear(const Matrix& matrix, const RowsAt& x, const GemmTask& ta
     const RowsAt& rounded = model_.space_.rounded.rows();
     auto* sums = reinterpret_cast<std::int32_t*>(model_.space_.row_sums.data());
     float* scales = floats(model_.space_.row_scales);
+    const int groups = matrix.num_groups();
     model_.pool_.share(task.last_row, kRowsToRound, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++) {
             auto* out = reinterpret_cast<std::int8_t*>(rounded.row(row));
             model_.int8_kernels_.quantize(
-                {x.row(row), x.element_bytes == 2, matrix.depth, out, scales + row, sums + row});
+                {x.row(row), x.element_bytes == 2, matrix.depth, matrix.group_depth(), out, scales + row * groups,
+                 sums + row * groups});
         }
     });
-    Int8Task whole{task, scales, sums, matrix.scales.data()};
-    whole.x = rounded.first;
-    whole.x_stride = rounded.stride;
-    share(matrix, whole, model_.int8_kernels_.gemm);
+    GemmTask of_rounded = task;
+    of_rounded.x = rounded.first;
+    of_rounded.x_stride = rounded.stride;
+    if (matrix.groups)
+        share(matrix, GroupedTask{of_rounded, *matrix.groups, scales, sums}, model_.int8_kernels_.grouped_gemm);
+    else share(matrix, Int8Task{of_rounded, scales, sums, matrix.scales.data()}, model_.int8_kernels_.gemm);
 }
 
 template <class Task, class Gemm>

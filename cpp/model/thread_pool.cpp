@@ -98,16 +98,28 @@ int checked_threads(int num_threads) {
     return num_threads;
 }
 
-ThreadPool::ThreadPool(int num_threads) : size_(num_threads) {
+ThreadPool::ThreadPool(int num_threads) : size_(num_threads) { start(); }
+
+ThreadPool::~ThreadPool() { end(); }
+
+void ThreadPool::resize(int num_threads) {
+    end();
+    size_ = num_threads;
+    start();
+}
+
+void ThreadPool::start() {
+    is_over_.store(false);
     for (int thread = 1; thread < size_; thread++)
         threads_.emplace_back([this, thread] { help(thread); });
 }
 
-ThreadPool::~ThreadPool() {
+void ThreadPool::end() {
     is_over_.store(true);
     bell_.fetch_add(1);
     bell_.notify_all();
     for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
 }
 
 void ThreadPool::offer(std::uint32_t num_chunks) {

@@ -26,6 +26,9 @@ public:
 
     int size() const { return size_; }
 
+    // Goes on with so many, while nothing is shared.
+    void resize(int num_threads);
+
     // `work(thread, begin, end)` for ranges that cover [0, count), each a multiple of `chunk` long but
     // for the last. Returns when all is done. Called by one thread at a time; `work` must not throw.
     template <class Work>
@@ -57,9 +60,11 @@ private:
     bool take(int thread);
     void wait_until_done(std::uint32_t num_chunks);
     void help(int thread);
+    void start();
+    void end();
     void rest();
 
-    const int size_;
+    int size_;
     std::vector<std::thread> threads_;
     // Read only by who holds a chunk of it; and until that chunk is done it stays as it is.
     Job job_;

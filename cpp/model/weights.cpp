@@ -1,11 +1,16 @@
 #include "model/weights.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 
 #include "model/for_rows.h"
+#include "model/groups.h"
 
 namespace weft {
 namespace {
@@ -41,9 +46,12 @@ std::size_t table_elements(const ModelSpec& spec) {
 // By shape of a packed matrix, summed over all of them.
 template <class Bytes>
 std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
-    const LayerShapes layer = layer_shapes(spec);
-    const std::size_t of_layer = bytes(layer.qkv) + bytes(layer.o) + bytes(layer.up) + bytes(layer.down);
-    return of_layer * spec.layers.size() + bytes(head_shape(spec));
+    std::size_t sum = bytes(head_shape(spec));
+    for (const LayerSpec& layer : spec.layers) {
+        const LayerShapes shapes = layer_shapes(spec, layer);
+        sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down);
+    }
+    return sum;
 }
 
 // What lies in the region: all but vectors.
@@ -52,16 +60,32 @@ std::size_t region_bytes(const ModelSpec& spec) {
            table_elements(spec) * static_cast<std::size_t>(element_bytes(spec.element));
 }
 
+// Of the file: of the size of the region, to be packed, or as it was published.
+Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file) {
+    const std::size_t bytes = region_bytes(spec);
+    if (!file) return Region(bytes);
+    const auto length = static_cast<off_t>(bytes);
+    if (!file->is_published) {
+        // Emptied first: what another packed, and did not publish, is not there any more.
+        if (ftruncate(file->descriptor, 0) != 0 || ftruncate(file->descriptor, length) != 0) throw std::bad_alloc();
+        return Region::of_file(file->descriptor, bytes, true);
+    }
+    struct stat found;
+    if (fstat(file->descriptor, &found) != 0 || found.st_size < length)
+        throw std::invalid_argument("the file is shorter than the weights of this model");
+    return Region::of_file(file->descriptor, static_cast<std::size_t>(found.st_size), false);
+}
+
 }  // namespace
 
-LayerShapes layer_shapes(const ModelSpec& spec) {
+LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
     const int hidden = spec.padded_hidden();
     const int up = round_up((spec.is_gated ? 2 : 1) * spec.padded_inner(), kPanelColumns);
     const bool is_int8 = spec.is_int8();
-    return {{hidden, round_up(spec.qkv_size(), kPanelColumns), is_int8},
-            {spec.query_size(), hidden, is_int8},
-            {hidden, up, is_int8},
-            {spec.padded_inner(), hidden, is_int8}};
+    return {{hidden, round_up(spec.qkv_size(), kPanelColumns), is_int8, layer.qkv_groups},
+            {spec.query_size(), hidden, is_int8, layer.o_groups},
+            {hidden, up, is_int8, layer.up_groups},
+            {spec.padded_inner(), hidden, is_int8, layer.down_groups}};
 }
 
 PackedShape head_shape(const ModelSpec& spec) {
@@ -73,7 +97,8 @@ std::size_t weight_bytes(const ModelSpec& spec) {
     return region_bytes(spec) + sum_of_matrices(spec, [](const PackedShape& shape) { return shape.scale_bytes(); });
 }
 
-Weights::Weights(const ModelSpec& spec) : layers(spec.layers.size()), spec_(spec), region_(region_bytes(spec)) {
+Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file)
+    : layers(spec.layers.size()), spec_(spec), file_(file), region_(region_of(spec, file)) {
     for (std::size_t i = 0; i < layers.size(); i++)
         place_layer("layers." + std::to_string(i) + ".", layers[i], spec.layers[i]);
     if (spec.has_embed_norm) place_norm("embed_norm", embed_norm);
@@ -86,11 +111,74 @@ Weights::Weights(const ModelSpec& spec) : layers(spec.layers.size()), spec_(spec
     if (!shares_embedding(spec)) place_table("embed", tokens_, spec.vocab_size);
     place_table("positions", positions_, spec.num_positions);
     place_table("token_types", token_types_, spec.num_token_types);
+    if (file_ && file_->is_published) find_vectors();
+}
+
+// Always in the same order.
+template <class Visit>
+void Weights::visit_vectors(const Visit& visit) {
+    const auto of_matrix = [&](Matrix& matrix) {
+        visit(matrix.bias);
+        visit(matrix.scales);
+    };
+    const auto of_norm = [&](NormWeights& of) {
+        visit(of.weight);
+        visit(of.bias);
+    };
+    for (LayerWeights& layer : layers) {
+        for (Matrix* matrix : {&layer.qkv, &layer.o, &layer.up, &layer.down}) of_matrix(*matrix);
+        for (NormWeights* of : {&layer.q_norm, &layer.k_norm, &layer.attention_norm_before,
+                                &layer.attention_norm_after, &layer.attention_norm_sum, &layer.mlp_norm_before,
+                                &layer.mlp_norm_after, &layer.mlp_norm_sum})
+            of_norm(*of);
+    }
+    of_norm(embed_norm);
+    of_norm(norm);
+    of_matrix(head);
+}
+
+bool Weights::publish() {
+    if (!file_) throw std::invalid_argument("these weights are in no file");
+    if (const std::string name = missing(); !name.empty()) refuse(name, "was not loaded");
+    std::string bytes;
+    const auto add = [&](const void* data, std::size_t size) { bytes.append(static_cast<const char*>(data), size); };
+    visit_vectors([&](const std::vector<float>& vector) {
+        const std::uint64_t count = vector.size();
+        add(&count, sizeof count);
+        add(vector.data(), vector.size() * sizeof(float));
+    });
+    for (std::size_t done = 0; done < bytes.size();) {
+        const ssize_t written = pwrite(file_->descriptor, bytes.data() + done, bytes.size() - done,
+                                       static_cast<off_t>(region_.size() + done));
+        if (written <= 0) return false;
+        done += static_cast<std::size_t>(written);
+    }
+    return true;
+}
+
+void Weights::find_vectors() {
+    const std::byte* at = region_.data() + used_;
+    std::size_t left = region_.size() - used_;
+    const auto take_bytes = [&](std::size_t count, std::size_t size) {
+        if (count > left / size) throw std::invalid_argument("the file holds other weights than those of this model");
+        const std::byte* taken = at;
+        at += count * size;
+        left -= count * size;
+        return taken;
+    };
+    visit_vectors([&](std::vector<float>& vector) {
+        std::uint64_t count = 0;
+        std::memcpy(&count, take_bytes(1, sizeof count), sizeof count);
+        const std::byte* values = take_bytes(count, sizeof(float));
+        vector.resize(count);
+        if (count != 0) std::memcpy(vector.data(), values, count * sizeof(float));
+    });
+    missing_.clear();
 }
 
 void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec) {
     const ModelSpec& s = spec_;
-    const LayerShapes shapes = layer_shapes(s);
+    const LayerShapes shapes = layer_shapes(s, spec);
     layer.qkv = matrix_of(shapes.qkv);
     layer.o = matrix_of(shapes.o);
     layer.up = matrix_of(shapes.up);
@@ -163,7 +251,9 @@ Matrix Weights::matrix_of(const PackedShape& shape) {
     matrix.panels = take(shape.bytes(spec_.element));
     matrix.depth = shape.depth;
     matrix.columns = shape.columns;
-    if (shape.is_int8) matrix.scales.assign(static_cast<std::size_t>(matrix.columns), 0.0F);
+    matrix.groups = shape.groups;
+    if (shape.is_int8 && !shape.groups) matrix.scales.assign(static_cast<std::size_t>(matrix.columns), 0.0F);
+    most_groups_ = std::max(most_groups_, matrix.num_groups());
     return matrix;
 }
 
@@ -186,12 +276,16 @@ bool Weights::load(const std::string& name, const Source& source, ThreadPool& po
     const auto place = places_.find(is_bias ? name.substr(0, name.size() - kBias.size()) : name);
     const auto vector = vectors_.find(name);
     bool is_finite = true;
+    if (source.stored == Stored::kGrouped && place == places_.end()) refuse(name, "must not be in groups");
     if (table != tables_.end()) {  // which may be a matrix too
         check_shape(name, source, table->second->count, spec_.hidden_size);
         is_finite = load_table(*table->second, source, pool);
     }
     if (place != places_.end()) {
         check_shape(name, source, place->second.rows, is_bias ? 1 : place->second.columns);
+        const std::optional<GroupFormat>& groups = place->second.matrix->groups;
+        if (groups && !is_bias) check_groups(name, *groups, source);
+        else if (source.stored == Stored::kGrouped) refuse(name, "must not be in groups");
         if (is_bias) pack_bias(place->second, source);
         is_finite &= is_bias ? weft::is_finite(source, 0, source.rows)
                              : pack_matrix(place->second, source, spec_.element, pool);
@@ -223,9 +317,12 @@ void Weights::load_vector(const Span& span, const Source& source) const {
             element_of(source, i);
 }
 
-void Weights::embed(int token, int token_type, int position, float* out) const {
+void Weights::embed(int token, float* out) const {
     if (tokens_.count == 0) unpack_column(head, spec_.element, token, spec_.hidden_size, out);
     else for_row(tokens_, token, [&](int i, float value) { out[i] = value; });
+}
+
+void Weights::add_place(int token_type, int position, float* out) const {
     const auto add = [&](int i, float value) { out[i] += value; };
     if (token_types_.count > 0) for_row(token_types_, token_type, add);
     if (positions_.count > 0) for_row(positions_, position + spec_.position_offset, add);

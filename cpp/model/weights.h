@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -43,12 +44,14 @@ struct PackedShape {
     int depth;
     int columns;
     bool is_int8;
+    std::optional<GroupFormat> groups = std::nullopt;
 
     std::size_t bytes(Element element) const {
+        if (groups) return static_cast<std::size_t>(columns / kPanelColumns * panel_bytes(*groups, depth));
         return static_cast<std::size_t>(depth) * static_cast<std::size_t>(columns) *
                static_cast<std::size_t>(is_int8 ? 1 : element_bytes(element));
     }
-    std::size_t scale_bytes() const { return is_int8 ? static_cast<std::size_t>(columns) * sizeof(float) : 0; }
+    std::size_t scale_bytes() const { return is_int8 && !groups ? static_cast<std::size_t>(columns) * sizeof(float) : 0; }
     // Of a low-rank adapter of it, by rank: its `a` is as deep and its `b` as wide as the matrix.
     std::size_t adapter_elements() const { return static_cast<std::size_t>(depth) + static_cast<std::size_t>(columns); }
 };
@@ -60,15 +63,23 @@ struct LayerShapes {
     PackedShape down;
 };
 
-LayerShapes layer_shapes(const ModelSpec& spec);
+LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer);
 PackedShape head_shape(const ModelSpec& spec);
 
 // Memory of matrices, their scales and tables; norms and biases are left out.
 std::size_t weight_bytes(const ModelSpec& spec);
 
+// A file in memory where the packed weights of a model are, for several processes: one packs them there and
+// publishes them, the others find them.
+struct SharedFile {
+    int descriptor;
+    bool is_published;
+};
+
 class Weights {
 public:
-    explicit Weights(const ModelSpec& spec);
+    // Throws std::invalid_argument for a file where other weights were published.
+    explicit Weights(const ModelSpec& spec, const std::optional<SharedFile>& file = std::nullopt);
     Weights(const Weights&) = delete;
     Weights& operator=(const Weights&) = delete;
 
@@ -80,8 +91,17 @@ public:
     // Name of a tensor that is needed and was not loaded, or "".
     std::string missing() const { return missing_.empty() ? "" : *missing_.begin(); }
 
-    // The sum of a row's embeddings, into `out[0 .. hidden_size)`.
-    void embed(int token, int token_type, int position, float* out) const;
+    // Writes what is not in the region behind it, into the file; after the last `load`. False if that failed.
+    bool publish();
+
+    // A token's embedding, into `out[0 .. hidden_size)`.
+    void embed(int token, float* out) const;
+
+    // Adds what a row's type and its position have learned, where the model has such.
+    void add_place(int token_type, int position, float* out) const;
+
+    // Of all matrices: how many groups the depth of one has at most.
+    int most_groups() const { return most_groups_; }
 
     // Where the matrix "layers.3.q" or "head" is. Throws std::invalid_argument if there is none.
     const Place& place_of(const std::string& name) const;
@@ -113,14 +133,19 @@ private:
     void place_table(const std::string& name, Table& table, int count);
     Matrix matrix_of(const PackedShape& shape);
     std::byte* take(std::size_t bytes);
+    template <class Visit>
+    void visit_vectors(const Visit& visit);
+    void find_vectors();
     bool load_table(const Table& table, const Source& source, ThreadPool& pool) const;
     void load_vector(const Span& span, const Source& source) const;
     template <class Put>
     void for_row(const Table& table, int row, const Put& put) const;
 
     const ModelSpec spec_;
+    std::optional<SharedFile> file_;
     Region region_;
     std::size_t used_ = 0;
+    int most_groups_ = 1;
     Table tokens_;  // none where the head serves as the embedding
     Table positions_;
     Table token_types_;

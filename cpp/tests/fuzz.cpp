@@ -71,11 +71,12 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     spec.attention_soft_cap = draw(random, 0, 1) * 5.0F;
     spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
     draw_head(random, spec);
-    if (spec.is_gated && draw(random, 0, 2) == 0) spec.quantization = weft::Quantization::kInt8;
+    if (draw(random, 0, 2) == 0) spec.quantization = weft::Quantization::kInt8;
     spec.has_int8_cache = is_causal && draw(random, 0, 2) == 0;
     spec.ropes.push_back({{}, 1.0F});
     for (int i = draw(random, 1, spec.head_dim / 2); i > 0; i--) spec.ropes[0].frequencies.push_back(0.1F);
     for (int i = draw(random, 1, 3); i > 0; i--) spec.layers.push_back(draw_layer(random, spec));
+    weft::draw_formats(random, spec);
     return spec;
 }
 
@@ -97,6 +98,13 @@ bool load_int8(weft::Model& model, const std::string& name, int rows, int column
 
 void load(weft::Model& model, const std::string& name, int rows, int columns, unsigned seed) {
     Random random(seed + static_cast<unsigned>(std::hash<std::string>{}(name)));
+    if (const std::optional<weft::GroupFormat>& format = weft::format_of(model.spec(), name)) {
+        const weft::GroupedArrays arrays(random, *format, rows, columns);
+        need(model.load(name, arrays.source()), "numbers in groups are not finite", seed);
+        need(!model.load(name, arrays.broken().source()), "a scale that is no number was not seen", seed);
+        need(model.load(name, arrays.source()), "numbers in groups are not finite", seed);
+        return;
+    }
     if (load_int8(model, name, rows, columns, random)) return;
     const bool is_short = draw(random, 0, 1) == 1;
     const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
@@ -155,6 +163,7 @@ void load_all(weft::Model& model, unsigned seed) {
     if (s.num_token_types > 0) load(model, "token_types", s.num_token_types, s.hidden_size, seed);
     if (s.has_embed_norm) load(model, "embed_norm", s.hidden_size, 1, seed);
     if (!s.has_norm_of_sum()) load(model, "norm", s.hidden_size, 1, seed);
+    if (!s.has_norm_of_sum() && s.norm == weft::Norm::kLayer) load(model, "norm.bias", s.hidden_size, 1, seed);
     if (s.has_head && !s.tied_head) load(model, "head", s.head_columns(), s.hidden_size, seed);
     for (std::size_t i = 0; i < s.layers.size(); i++) load_layer(model, i, seed);
 }

@@ -173,10 +173,114 @@ private:
     Plan plan_;
 };
 
+GroupFormat draw_format(Random& random) {
+    const int groups[] = {16, 32, 64, 128, 0};
+    GroupFormat format;
+    format.bits = draw(random, 0, 1) == 1 ? 4 : 8;
+    format.group = groups[draw(random, 0, format.bits == 4 ? 4 : 3)];
+    format.offset = static_cast<Offset>(draw(random, 0, 2));
+    format.scales = static_cast<ScaleType>(draw(random, 0, 2));
+    return format;
+}
+
+// Of small exponents, in either type of 16 bits.
+std::vector<std::byte> draw_scales(Random& random, ScaleType type, std::size_t count) {
+    std::vector<std::byte> bytes(count * static_cast<std::size_t>(bytes_of(type)));
+    for (std::size_t i = 0; i < count; i++) {
+        const float value = static_cast<float>(draw(random, -100, 100)) / 10000.0F;
+        const auto half = static_cast<std::uint16_t>(draw(random, 0x2000, 0x2400) | draw(random, 0, 1) << 15);
+        const std::uint16_t upper = narrow_bfloat16(value);
+        if (type == ScaleType::kFloat32) std::memcpy(&bytes[4 * i], &value, 4);
+        else std::memcpy(&bytes[2 * i], type == ScaleType::kBfloat16 ? &upper : &half, 2);
+    }
+    return bytes;
+}
+
+// Products of weights in groups: the bits of the portable path, and parts that do not fit are refused.
+void check_grouped_products(Random& random, unsigned seed, const std::string& path) {
+    for (int round = 0; round < 6; round++) {
+        const int rows = draw(random, 1, 40);
+        const int depth = draw(random, 1, 300);
+        const int columns = draw(random, 1, 100);
+        const GroupFormat format = draw_format(random);
+        const GroupedArrays arrays(random, format, columns, depth);
+        const std::vector<float> x = draw_floats(random, rows * depth);
+        std::vector<float> expected(static_cast<std::size_t>(rows * columns));
+        std::vector<float> got(expected.size());
+        multiply_grouped("portable", format, x, arrays.source(), expected);
+        multiply_grouped(path, format, x, arrays.source(), got);
+        need(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0, "grouped products differ", seed);
+        for (int field = 0; field < 4; field++) {
+            Source broken = arrays.source();
+            if (field == 0) broken.groups++;
+            if (field == 1) broken.scale_size += 2;
+            if (field == 2) broken.offsets = broken.offsets == nullptr ? broken.scales : nullptr;
+            if (field == 3) broken.stored = Stored::kInt8;
+            need(is_refused([&] { multiply_grouped(path, format, x, broken, got); }), "a broken group was taken", seed);
+        }
+    }
+}
+
 }  // namespace
+
+void draw_formats(Random& random, ModelSpec& spec) {
+    if (!spec.is_int8()) return;
+    const auto maybe = [&](std::optional<GroupFormat>& format) {
+        if (draw(random, 0, 2) == 0) format = draw_format(random);
+    };
+    for (LayerSpec& layer : spec.layers) {
+        maybe(layer.qkv_groups);
+        if (spec.head_dim % kLanes == 0) maybe(layer.o_groups);
+        maybe(layer.up_groups);
+        maybe(layer.down_groups);
+    }
+}
+
+const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::string& name) {
+    static const std::optional<GroupFormat> none;
+    if (!name.starts_with("layers.") || name.ends_with(".bias")) return none;
+    const LayerSpec& layer = spec.layers[static_cast<std::size_t>(name[7] - '0')];
+    const std::string part = name.substr(name.rfind('.') + 1);
+    if (part == "q" || part == "k" || part == "v") return layer.qkv_groups;
+    if (part == "o") return layer.o_groups;
+    if (part == "gate" || part == "up") return layer.up_groups;
+    return part == "down" ? layer.down_groups : none;
+}
+
+GroupedArrays::GroupedArrays(std::mt19937& random, const GroupFormat& format, int rows, int columns)
+    : format_(format), rows_(rows), columns_(columns), groups_(num_groups(format, columns)) {
+    numbers_.resize(static_cast<std::size_t>(rows * columns));
+    for (std::uint8_t& number : numbers_) number = static_cast<std::uint8_t>(draw(random, 0, (1 << format.bits) - 1));
+    const auto count = static_cast<std::size_t>(rows * groups_);
+    scales_ = draw_scales(random, format.scales, count);
+    if (format.offset == Offset::kMinimums) offsets_ = draw_scales(random, format.scales, count);
+    if (format.offset != Offset::kZeros) return;
+    offsets_.resize(count * 2);
+    for (std::size_t i = 0; i < count; i++) {
+        const auto zero = static_cast<std::int16_t>(draw(random, 0, 1 << format.bits));
+        std::memcpy(&offsets_[2 * i], &zero, 2);
+    }
+}
+
+Source GroupedArrays::source() const {
+    Source source{numbers_.data(), Stored::kGrouped, rows_, columns_, scales_.data()};
+    source.groups = groups_;
+    source.scale_size = static_cast<std::size_t>(bytes_of(format_.scales));
+    source.offsets = offsets_.empty() ? nullptr : offsets_.data();
+    source.offset_size = format_.offset == Offset::kZeros ? 2 : source.scale_size;
+    return source;
+}
+
+GroupedArrays GroupedArrays::broken() const {
+    GroupedArrays other = *this;
+    // All ones are no number in any of the types.
+    std::fill(other.scales_.end() - bytes_of(format_.scales), other.scales_.end(), std::byte{0xFF});
+    return other;
+}
 
 void check_products(unsigned seed, const std::string& path) {
     Random random(seed);
+    check_grouped_products(random, seed, path);
     for (int round = 0; round < 6; round++) {
         const int rows = draw(random, 1, 40);
         const int depth = draw(random, 1, 300);

@@ -1,12 +1,41 @@
 // Random inputs for parts of the core that no whole model is needed for; see fuzz.cpp.
 #pragma once
 
+#include <random>
 #include <string>
+#include <vector>
+
+#include "model/pack.h"
+#include "model/spec.h"
 
 namespace weft {
 
-// Int8 products: the bits of the portable path, rows that hold NaN or infinity included; sizes that do not fit
-// are refused.
+// How the weights of linear layers lie, where other rounded weights are int8.
+void draw_formats(std::mt19937& random, ModelSpec& spec);
+
+// That of a matrix, by the name that it is loaded by.
+const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::string& name);
+
+// Random numbers in groups.
+class GroupedArrays {
+public:
+    GroupedArrays(std::mt19937& random, const GroupFormat& format, int rows, int columns);
+
+    Source source() const;
+    GroupedArrays broken() const;  // the same with a scale that is no number
+
+private:
+    GroupFormat format_;
+    int rows_;
+    int columns_;
+    int groups_;
+    std::vector<std::uint8_t> numbers_;
+    std::vector<std::byte> scales_;
+    std::vector<std::byte> offsets_;
+};
+
+// Int8 products, and those of weights in groups: the bits of the portable path, rows that hold NaN or infinity
+// included; sizes that do not fit are refused.
 void check_products(unsigned seed, const std::string& path);
 
 // Draws from whole rows: the token that the portable path draws, and none from a row that is not finite.

@@ -44,6 +44,11 @@ BASES = MappingProxyType(
         "/tokenize": {"prompt": "a"},
         "/detokenize": {"tokens": [65]},
         "/abort_requests": {"request_ids": ["a"]},
+        "/collective_rpc": {"method": "check_health"},
+        "/init_weight_transfer_engine": {"init_info": {}},
+        "/start_weight_update": {"is_checkpoint_format": True},
+        "/update_weights": {"update_info": {}},
+        "/scale_elastic_ep": {"new_data_parallel_size": 2},
         "/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "/nowhere"},
         "/v1/unload_lora_adapter": {"lora_name": "a"},
     }

@@ -2,7 +2,7 @@
 
 A pause is what the loop's own thread computes between two turns of the probe, and what the process's
 other threads compute while it cannot go on: with the interpreter's lock they hold it up. Time in which
-the system ran somebody else is neither, so that a busy machine pauses nobody.
+it could have gone on, and the system ran somebody else, is neither: a busy machine pauses nobody.
 """
 
 import operator
@@ -26,19 +26,31 @@ class Probe:
 
     def __init__(self, loop: uvloop.Loop) -> None:
         self._loop = loop
+        self._schedule: int | None = None  # of the loop's thread, opened by it
         self._pause_s = 0.0
-        self._times = _times()
-        loop.call_soon(self._tick)
+        self._times = (0.0, 0.0, 0.0, 0.0)
+        loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        self._times = self._read_times()
+        self._tick()
 
     def _tick(self) -> None:
         self._measure()
         self._loop.call_later(_TICK_S, self._tick)
 
     def _measure(self) -> None:
-        before, self._times = self._times, _times()
-        wall_s, own_s, all_s = map(operator.sub, self._times, before)
-        held_s = min(max(wall_s - own_s - _TICK_S, 0), max(all_s - own_s, 0))
+        before, self._times = self._times, self._read_times()
+        wall_s, own_s, all_s, ready_s = map(operator.sub, self._times, before)
+        held_s = min(max(wall_s - own_s - ready_s - _TICK_S, 0), max(all_s - own_s, 0))
         self._pause_s = max(self._pause_s, own_s + held_s)
+
+    def _read_times(self) -> tuple[float, float, float, float]:
+        """By the clock, of this thread, of all, and while this thread was ready and did not run."""
+        assert self._schedule is not None
+        ready_ns = int(os.pread(self._schedule, 100, 0).split()[1])
+        return time.perf_counter(), time.thread_time(), time.process_time(), ready_ns / 1e9
 
     def _take(self) -> float:
         """The longest pause, with the one that has just been: an answer may leave at its end."""
@@ -60,10 +72,6 @@ class Probe:
                 asker.send((self._take(), _memory("VmHWM") - base_bytes))
                 Path("/proc/self/clear_refs").write_text("5")  # the height is now what there is
                 base_bytes = _memory("VmRSS")
-
-
-def _times() -> tuple[float, float, float]:
-    return time.perf_counter(), time.thread_time(), time.process_time()
 
 
 def _memory(name: str) -> int:

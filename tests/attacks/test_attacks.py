@@ -11,12 +11,12 @@ import pytest
 from tests.attacks.bodies import BASES, KINDS, Attack, attacks, fields_by_path
 from tests.attacks.messages import MessageAttack, message_attacks
 from tests.attacks.target import Target, target
+from tests.doubles.loop_probe import MAX_PAUSE_S
 from weft.rpc.methods import METHODS
 from weft.web.http.options import HttpOptions
 
 # On a machine of our own. On a slower one, so often what reading one string of the largest body takes there:
 # nothing can come between.
-MAX_PAUSE_S = 0.05
 MAX_PAUSE_IN_STRINGS = 3
 MAX_GROWTH = 4  # bodies
 # What is there anyway: a text of 32,768 tokens' context while it is cut into tokens, pages of the heap.

@@ -17,7 +17,6 @@ from tests.faults.watching import until
 from weft.cli.main import make_app
 
 SHORT = ("--num-prompts", "8", "--input-len", "40", "--output-len", "6", "--max-concurrency", "4")
-COMMANDS = ("serve", "throughput", "latency", "sweep serve", "compare")
 
 
 @pytest.fixture(scope="module")
@@ -166,13 +165,6 @@ def test_nobody_there_is_said_in_a_line():
     done = weft("bench", "serve", "--port", "1", "--num-prompts", "1")
     assert done.returncode == 1
     assert done.stderr.startswith("error: http://127.0.0.1:1: ")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_an_example(command):
-    """What to type is the first question."""
-    done = weft("bench", *command.split(), "--help")
-    assert f"weft bench {command}" in done.stdout.partition("or example")[2]
 
 
 BENCH_PAGE = (Path(__file__).parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")

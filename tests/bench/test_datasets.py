@@ -2,10 +2,12 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.model.bpe_files import GPT2_TOKENS, write_bpe_files
 from weft.bench.datasets import check_prompts, make_prompts
 from weft.bench.options import PromptOptions
 from weft.bench.targets import read_tokenizer
@@ -165,3 +167,12 @@ def test_a_file_that_cannot_be_read_is_refused_by_its_line(tmp_path, text, said)
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
         made(dataset_name="custom", dataset_path=path)
+
+
+def test_tokenizers_of_old_are_read_as_the_server_reads_them(tmp_path: Path):
+    """GPT-2's two files will do; a directory with neither is refused by the same sentence."""
+    with pytest.raises(ConfigError, match=r"or GPT-2's vocab.json and merges.txt"):
+        read_tokenizer(str(tmp_path))
+    write_bpe_files(tmp_path, GPT2_TOKENS, {"tokenizer_class": "GPT2Tokenizer"})
+    tokenizer = read_tokenizer(str(tmp_path))
+    assert tokenizer.decode(tokenizer.encode("Hello!")) == "Hello!"

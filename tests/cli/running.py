@@ -1,5 +1,8 @@
 """`weft` commands as real processes: started on a free port, watched, and never left behind."""
 
+import contextlib
+import io
+import json
 import os
 import signal
 import subprocess
@@ -7,10 +10,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.busy import PATIENCE_S
+from tests.model.checkpoints import write_checkpoint
+from weft.cli.main import run
 
 WEFT = (sys.executable, "-m", "weft.cli.main")
 SMALL = (
@@ -19,9 +26,19 @@ SMALL = (
 START_TIMEOUT_S = PATIENCE_S
 
 
+def with_every_call(directory: Path) -> tuple[str, ...]:
+    """A model and flags with which no HTTP call is off; what is written goes into the directory."""
+    model = write_checkpoint(directory / "model")  # weights are sent to none that is made up
+    profiler = json.dumps({"torch_profiler_dir": str(directory)})
+    transfer = json.dumps({"backend": "shared_memory"})
+    flags = ("--profiler-config", profiler, "--weight-transfer-config", transfer)
+    return (str(model), *flags)
+
+
 def clean_environment(**extra: str) -> dict[str, str]:
-    """This process's environment without settings of ours."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    """This process's environment without settings of ours, or of a `make` that runs the tests."""
+    ours = ("WEFT_", "MAKE", "MFLAGS", "ARGS")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return inherited | extra
 
 
@@ -39,6 +56,22 @@ def weft(
         env=clean_environment(**environment),
         check=False,
     )
+
+
+def here(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end in this process, which spares its imports: for what is about no process."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        for name in os.environ.keys() - clean_environment().keys():
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        status = run(argv)
+    return subprocess.CompletedProcess(argv, status, out.getvalue(), err.getvalue())
 
 
 class Server:
@@ -85,7 +118,12 @@ class Server:
 
 
 @contextmanager
-def running(*argv: str, program: tuple[str, ...] = WEFT, **environment: str) -> Iterator[Server]:
+def running(
+    *argv: str,
+    program: tuple[str, ...] = WEFT,
+    start_timeout_s: float = START_TIMEOUT_S,
+    **environment: str,
+) -> Iterator[Server]:
     """`weft serve ARGV` on a free port, from its ready block until the end of the block."""
     process = subprocess.Popen(
         [*program, "serve", *argv, *_free_ports(argv)],
@@ -94,7 +132,7 @@ def running(*argv: str, program: tuple[str, ...] = WEFT, **environment: str) -> 
         text=True,
         env=clean_environment(**environment),
     )
-    watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
+    watchdog = threading.Timer(start_timeout_s, process.kill)
     watchdog.start()
     family: list[psutil.Process] = []
     try:
@@ -142,7 +180,7 @@ def _read_banner(process: subprocess.Popen[str]) -> str:
     lines: list[str] = []
     for line in process.stdout:
         lines.append(line)
-        if line.startswith("  try"):
+        if line.startswith("  next"):
             return "".join(lines)
     _, err = process.communicate()
     raise AssertionError(f"the server did not become ready:\n{''.join(lines)}{err}")

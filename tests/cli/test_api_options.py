@@ -1,20 +1,21 @@
 """The flags of the APIs arrive where they are used."""
 
 from dataclasses import fields
+from typing import Annotated
 
 import pytest
 
 from weft.cli.epp_options import EppOptions
-from weft.cli.flags import flag_names
+from weft.cli.flags import flag_names, flags
 from weft.cli.loading import check_parsers, to_api_options, to_rpc_options
 from weft.cli.options import ServeOptions
 from weft.cli.serve import to_http_options
 from weft.core.config import EngineOptions
-from weft.core.declare import declared
+from weft.core.declare import Flag
 from weft.core.errors import ConfigError
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits
-from weft.epp.server.server import ServerOptions
+from weft.epp.server.options import ServerOptions
 from weft.rpc.options import RpcOptions
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS
 from weft.web.http.options import HttpOptions
@@ -42,10 +43,18 @@ def test_the_defaults_of_flags_are_the_defaults_of_the_apis():
 def test_a_flag_is_declared_once(kind):
     """Its name, type, default and help stand beside the setting, and nowhere else."""
     options = EppOptions if kind in OF_PICKER else ServeOptions
-    flags = set(flag_names(kind))
-    assert flags
-    assert not set(options.__annotations__) & (flags | {field.name for field in declared(kind)})
-    assert flags <= {field.name for field in fields(options)}
+    names = set(flag_names(kind))
+    assert names
+    assert names <= {field.name for field in fields(options)}
+    with pytest.raises(AssertionError, match="declared once"):
+        flags(kind)(
+            type(
+                "Again",
+                (),
+                dict.fromkeys(names)
+                | {"__annotations__": dict.fromkeys(names, Annotated[int, Flag("", "Server")])},
+            )
+        )
 
 
 def test_what_may_be_repeated_arrives_as_the_setting_has_it():

@@ -400,7 +400,8 @@ sys.meta_path.insert(0, Refuse())
 from weft.cli.epp import epp  # what the command runs
 from weft.epp.build import open_picker
 from weft.epp.config.options import PickerOptions
-from weft.epp.server.server import PickerServer, ServerOptions
+from weft.epp.server.options import ServerOptions
+from weft.epp.server.server import PickerServer
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 import grpc

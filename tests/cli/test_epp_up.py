@@ -28,12 +28,12 @@ class Up:
 
 
 @contextmanager
-def up(*argv: str) -> Iterator[Up]:
-    """`weft up ARGV` on free ports, from its last ready line."""
+def up(*argv: str, model: str | None = SMALL) -> Iterator[Up]:
+    """`weft up MODEL ARGV` on free ports, from its last ready line."""
     port = free_port()
     ports = ("--port", str(port), "--metrics-port", str(free_port()))
     process = subprocess.Popen(
-        [*WEFT, "up", SMALL, *ports, *argv],
+        [*WEFT, "up", *([model] if model else []), *ports, *argv],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
     )  # fmt: skip
     watchdog = threading.Timer(90, process.kill)
@@ -46,6 +46,7 @@ def up(*argv: str) -> Iterator[Up]:
             lines.append(line)
             if line.startswith("  try"):
                 break
+        watchdog.cancel()
         assert lines, process.communicate()[1]
         running = Up(process, lines, port)
         family = running.children
@@ -94,6 +95,19 @@ def test_strange_names_get_nothing():
         assert ports == {int(stack.address.rpartition(":")[2])}
 
 
+@pytest.mark.slow
+def test_long_prompts_are_computed_by_workers_of_their_own():
+    """The picker names one, and the worker that answers has it compute the prompt."""
+    with up("--prefill=1", "--decode=1", "--worker-args=--enable-prompt-tokens-details") as stack:
+        url = f"http://{stack.address}/v1/completions"
+        body = {"model": SMALL, "prompt": [*range(5, 105)] * 4, "max_tokens": 3, "temperature": 0}
+        short = {**body, "prompt": [*range(105, 155)]}
+        answers = [httpx2.post(url, json=each).json() for each in (body, short)]
+    cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in answers]
+    assert cached == [384, 0]
+
+
+@pytest.mark.slow
 def test_nothing_outlives_it_even_when_it_is_killed():
     """Not even SIGKILL leaves a worker or an Envoy behind."""
     with up("--workers=1") as stack:
@@ -102,6 +116,7 @@ def test_nothing_outlives_it_even_when_it_is_killed():
         assert psutil.wait_procs(stack.children, timeout=PATIENCE_S)[1] == []
 
 
+@pytest.mark.slow
 def test_a_worker_may_die():
     """The others go on; that is what they are for."""
     with up() as stack:
@@ -128,6 +143,7 @@ def line_with(stack: Up, words: str) -> str:
     return next(line for line in stack.process.stdout if words in line)
 
 
+@pytest.mark.slow
 def test_without_the_picker_requests_go_on_until_it_is_back():
     """Failing open is the default: it is started again, where Envoy looks for it."""
     with up("--explain-header") as stack, httpx2.Client() as client:
@@ -150,6 +166,7 @@ def test_without_the_picker_requests_go_on_until_it_is_back():
         assert psutil.wait_procs(stack.children, timeout=PATIENCE_S)[1] == []
 
 
+@pytest.mark.slow
 def test_a_picker_that_may_not_be_missing_is_the_end():
     """With --no-fail-open nothing could be answered without it."""
     with up("--workers=1", "--no-fail-open") as stack:
@@ -171,6 +188,7 @@ def test_a_model_need_not_be_named():
         assert error == {"type": "invalid_request_error", "param": None, "code": None}
 
 
+@pytest.mark.slow
 def test_workers_may_speak_grpc_alone():
     """HTTP is then refused by Envoy itself, with the reason."""
     with up("--workers=1", "--worker-args=--no-http") as stack:
@@ -192,6 +210,7 @@ def test_workers_that_nobody_behind_envoy_can_reach_are_refused(lines: list[str]
         Worker.from_banner(lines)
 
 
+@pytest.mark.slow
 def test_without_envoy_it_ends():
     """Nothing can be reached any more, so that is said."""
     with up("--workers=1") as stack:
@@ -205,6 +224,8 @@ def test_without_envoy_it_ends():
     ("argv", "words"),
     [
         (("--workers=0",), "--workers must be between 1 and 256"),
+        (("--prefill=1",), "--prefill and --decode go together"),
+        (("--prefill=1", "--decode=-1"), "--decode must be between 1 and 256"),
         (("--envoy=/no/such",), "--envoy /no/such: not a program"),
         (("--port=99999",), "--port must be between 1 and 65535"),
     ],

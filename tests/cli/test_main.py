@@ -184,7 +184,10 @@ def test_a_missing_file_is_refused(capsys):
             ["complete", "a", "--address", "http://x:1"],
             "--address must be HOST:PORT of the server's gRPC",
         ),
-        (["serve", "model.gguf", "--port", "0", "--grpc-port", "0"], "GGUF files are not read"),
+        (
+            ["serve", "model.gguf", "--port", "0", "--grpc-port", "0"],
+            "'model.gguf': the file does not",
+        ),
     ],
 )
 def test_a_bad_command_line_ends_in_one_line_and_status_2(capsys, argv: list[str], words: str):

@@ -1,5 +1,6 @@
 """`weft serve` as a process: ready block, signals, the engine's death, and start-ups that fail."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.busy import PATIENCE_S, is_within
-from tests.cli.running import SMALL, WEFT, clean_environment, running, streaming, weft
+from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, streaming, weft
 from weft.cli.limits import check_port
 from weft.core.errors import ConfigError
 
@@ -26,13 +27,27 @@ def is_serving(address: str) -> bool:
     return answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_the_ready_block_is_last_and_its_command_works():
-    """A user copies the line that says "try", and gets an answer."""
+def test_the_ready_block_is_last_and_its_commands_work():
+    """A user copies each line that says "try", as it is, and gets an answer."""
     with running(SMALL, "--served-model-name", "small") as server:
         assert server.banner.startswith("Weft 0.1.0 serves small, loaded in ")
-        command = server.banner.splitlines()[-1]
-        assert f"complete --address {server.address}" in command
-        assert weft("complete", "hello", "--address", server.address).returncode == 0
+        commands = tried(server)
+        chat, curl = (
+            subprocess.run(
+                command, shell=True, input="hi\n", capture_output=True, text=True,
+                timeout=PATIENCE_S, env=clean_environment(), check=True,
+            ).stdout
+            for command in commands
+        )  # fmt: skip
+    assert f" chat --address {server.address}" in commands[0]
+    assert chat.strip()
+    assert json.loads(curl)["choices"][0]["message"]["content"]
+
+
+def tried(server: Server) -> list[str]:
+    """What the block offers to try."""
+    lines = server.banner.splitlines()
+    return [line.removeprefix("  try").strip() for line in lines if line.startswith("  try")]
 
 
 def test_the_ready_block_shows_what_was_decided():

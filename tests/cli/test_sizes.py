@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.cli.sizes import format_bytes, parse_size
+from weft.cli.sizes import parse_size
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,3 @@ def test_what_is_no_size_is_refused(text: str):
     """The message repeats what was given."""
     with pytest.raises(ValueError, match="is not a"):
         parse_size(text)
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (4 << 30, "4 GiB"), (3 << 42, "12 TiB")],
-)
-def test_bytes_are_shown_in_the_largest_unit_that_fits(num_bytes: int, text: str):
-    """Three digits are enough to compare."""
-    assert format_bytes(num_bytes) == text

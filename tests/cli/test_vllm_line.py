@@ -70,7 +70,7 @@ def test_a_line_of_vllms_pages_starts(line: str, tmp_path, monkeypatch):
 def test_a_line_that_cannot_be_followed_names_the_flag(line: str, refused: str):
     """And the reason, before anything is read."""
     with pytest.raises(ConfigError, match=rf"^{refused}\b.* is not supported: \w"):
-        to_own_arguments(with_our_model(line))
+        fitted(*with_our_model(line))
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,51 @@
 Versions are pinned: a release of somebody else's must not change what a test of ours says.
 """
 
+import json
+import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2] / "build" / "clients"
+TREE = Path(__file__).resolve().parents[2]
+ROOT = TREE / "build" / "clients"
+
+# weft-vllm, which is installed like this alone.
+COMPATIBLE = str(TREE / "compat" / "vllm")
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where `script`, a file of `scripts`, runs, and what pip installs there."""
+    """Where `script`, a file beside this one, runs, and what pip installs there; npm, where it is no Python."""
 
     name: str
     script: str
     packages: tuple[str, ...]
+    has_weft: bool = False  # what Weft needs is installed too, and Weft found in this tree
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the script's process has to know."""
+        return {"PYTHONPATH": str(TREE / "src") if self.has_weft else ""}
+
+    @property
+    def missing(self) -> str | None:
+        """The program without which this cannot be made."""
+        needed = ("node", "npm") if self._is_node else ()
+        return next((name for name in needed if shutil.which(name) is None), None)
+
+    def command(self) -> list[str]:
+        """What runs the script. Node finds packages beside a script only: it gets a copy there."""
+        script = Path(__file__).parent / self.script
+        if not self._is_node:
+            return [str(self.python), str(script)]
+        return ["node", shutil.copy(script, ROOT / self.name)]
+
+    @property
+    def _is_node(self) -> bool:
+        return self.script.endswith(".mjs")
 
     @property
     def python(self) -> Path:
@@ -31,10 +61,34 @@ class Environment:
             return
         print(f"setting up {self.name} (once)", file=sys.stderr)
         ROOT.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ROOT / self.name)], check=True)
-        pip = [str(self.python), "-m", "pip", "-qq", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", *self.packages], check=True)
+        if self._is_node:
+            self._install_node_packages()
+        else:
+            self._install()
         stamp.write_text(wanted)
+
+    def _install(self) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ROOT / self.name)], check=True)
+        packages = list(self.packages)
+        if self.has_weft:
+            project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+            packages += project["dependencies"]
+        subprocess.run([*self.pip_install, *packages], check=True)
+        if self.has_weft:
+            subprocess.run([*self.pip_install, "--no-deps", "--editable", COMPATIBLE], check=True)
+
+    @property
+    def pip_install(self) -> list[str]:
+        """What installs something there."""
+        return [str(self.python), "-m", "pip", "-qq", "--disable-pip-version-check", "install"]
+
+    def _install_node_packages(self) -> None:
+        place = ROOT / self.name
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        (place / "package.json").write_text(json.dumps({"private": True}))
+        npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--save-exact"]
+        subprocess.run([*npm, *self.packages], cwd=place, check=True)
 
 
 ENVIRONMENTS = (
@@ -50,6 +104,30 @@ ENVIRONMENTS = (
     Environment("litellm", "litellm_sdk.py", ("litellm==1.100.5",)),
     Environment("instructor", "instructor_sdk.py", ("instructor==1.17.0",)),
     Environment("pydantic-ai", "pydantic_ai_sdk.py", ("pydantic-ai-slim[openai]==2.68.0",)),
+    Environment(
+        "ai",
+        "ai_sdk.mjs",
+        (
+            "ai@6.0.326",
+            "@ai-sdk/openai@3.0.141",
+            "@ai-sdk/openai-compatible@2.0.91",
+            "zod@4.6.7",
+        ),
+    ),
+    Environment(
+        "weft-vllm",
+        "vllm_programs.py",
+        # With what pip would find after minutes.
+        (
+            "langchain-community==0.4.2",
+            "langchain-core==1.7.2",
+            "langchain-classic==1.0.8",
+            "langsmith==0.15.0",
+            "llama-index-core==0.14.25",
+            "llama-index-llms-vllm==0.8.0",
+        ),
+        has_weft=True,
+    ),
 )
 
 if __name__ == "__main__":

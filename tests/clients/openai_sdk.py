@@ -151,6 +151,31 @@ def responses() -> None:
     assert client.responses.retrieve(second.id).output_text == second.output_text
 
 
+def server_tools() -> None:
+    """A tool of an MCP server, called by the server; in one piece, streamed, and with an approval."""
+    station = {"type": "mcp", "server_label": "station", "allowed_tools": ["get_weather"]}
+    asked = {"model": MODEL, "temperature": 0, "input": WEATHER}
+    free = [{**station, "require_approval": "never"}]
+    made = client.responses.create(tools=free, **asked)
+    (call,) = [item for item in made.output if item.type == "mcp_call"]
+    assert json.loads(call.arguments) == WEATHER_ARGUMENTS
+    assert is_told(made.output_text)
+    with client.responses.stream(tools=free, **asked) as events:
+        kinds = [event.type for event in events]
+        assert is_told(events.get_final_response().output_text)
+    assert "response.mcp_call.completed" in kinds
+    made = client.responses.create(tools=[station], **asked)
+    request = made.output[-1]
+    assert request.type == "mcp_approval_request"
+    approval = {
+        "type": "mcp_approval_response", "approval_request_id": request.id, "approve": True,
+    }  # fmt: skip
+    made = client.responses.create(
+        tools=[station], previous_response_id=made.id, **asked | {"input": [approval]}
+    )
+    assert is_told(made.output_text)
+
+
 def embeddings() -> None:
     """Vectors, which the package asks for in base64."""
     embedder = openai.OpenAI(base_url=f"{embedding_address()}/v1", api_key="none")
@@ -159,4 +184,5 @@ def embeddings() -> None:
     assert abs(sum(number * number for number in made.data[0].embedding) - 1) < 1e-3
 
 
-run(chat, stream, tools, streamed_tools, forced_tools, schema, errors, responses, embeddings)
+run(chat, stream, tools, streamed_tools, forced_tools, schema, errors, responses, server_tools,
+    embeddings)  # fmt: skip

@@ -31,20 +31,20 @@ def test_a_new_flag_waits_for_a_decision():
     """Brought in with a mark that the table's reader refuses; one that is gone stays, as an older one."""
     changed = LISTED.replace("--uds\t", "--brand-new\t")
     rows = {line.split("\t")[0]: line for line in merged(TABLE.read_text(), changed).splitlines()}
-    assert rows["--brand-new"].split("\t")[4] == "?"
+    assert rows["--brand-new"].split("\t")[5] == "?"
     assert rows["--uds"].split("\t")[1] == "older"
 
 
 def test_flags_are_read_from_a_parser():
-    """By kind: a switch, one value, several."""
+    """By kind: a switch, one value, several; and by what of vLLM they are for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("-n", "--number", type=int, default=3)
     parser.add_argument("--names", nargs="+")
     parser.add_argument("--on", action=argparse.BooleanOptionalAction, default=False)
-    assert rows_of(parser, "1.0") == [
-        ("--names", "1.0", "list", ""),
-        ("--number -n", "1.0", "value", "3"),
-        ("--on --no-on", "1.0", "switch", "False"),
+    assert rows_of(parser, "1.0", of_engine={"number"}) == [
+        ("--names", "1.0", "list", "server", ""),
+        ("--number -n", "1.0", "value", "engine", "3"),
+        ("--on --no-on", "1.0", "switch", "server", "False"),
     ]
 
 
@@ -73,7 +73,7 @@ def test_what_vllm_does_by_itself_is_never_refused(flag: VllmFlag):
     [
         ("tensor-parallel-size", "1"),
         ("tensor_parallel_size", 1),
-        ("data-parallel-size", "1.0"),
+        ("data-parallel-size-local", "1.0"),
         ("trust-remote-code", True),
         ("enforce-eager", False),
         ("seed", 1024),
@@ -81,12 +81,12 @@ def test_what_vllm_does_by_itself_is_never_refused(flag: VllmFlag):
         ("structured-outputs-config", {"backend": "outlines"}),
         ("structured-outputs-config", '{"backend": "xgrammar"}'),
         ("limit-mm-per-prompt", {"image": 0}),
-        ("kv-events-config", '{"enable_kv_cache_events": false, "publisher": "zmq"}'),
         ("quantization", "awq"),
         ("max-model-len", "auto"),
+        ("quantization", "gguf"),
         ("load-format", "safetensors"),
+        ("load-format", "gguf"),
         ("headless", False),
-        ("kv-transfer-config", None),
     ],
 )
 def test_values_that_change_nothing_are_taken_without_a_word(name: str, value: object):
@@ -99,11 +99,12 @@ def test_values_that_change_nothing_are_taken_without_a_word(name: str, value: o
     [
         ("tensor-parallel-size", "2", "leave it out, and set --num-threads"),
         ("pipeline_parallel_size", 2, "one process on one machine"),
-        ("headless", True, "weft up --workers"),
-        ("kv-transfer-config", {"kv_connector": "x"}, "KV is not sent"),
+        ("headless", True, "behind one server"),
         ("structured-outputs-config", {"disable_any_whitespace": True}, "disable_any_whitespace"),
         ("structured-outputs-config", {"unheard": 1}, "unheard is not supported"),
         ("limit-mm-per-prompt", '{"image": 2}', "prompts are text"),
+        ("load-format", "pt", "safetensors, or GGUF .* convert others"),
+        ("load-format", "dummy", "serve embedded:random"),
         ("hf-token", "t", "set HF_TOKEN"),
         ("rope-theta", "1e6", "--hf-overrides"),
     ],

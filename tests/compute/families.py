@@ -119,6 +119,31 @@ CASES = {
             "final_logit_softcapping": 4.0,
         },
     ),
+    "opt": ("opt", {"ffn_dim": 72, "num_key_value_heads": 4}),
+    "opt without biases, gelu, untied": (
+        "opt",
+        {
+            "ffn_dim": 80,
+            "num_key_value_heads": 4,
+            "enable_bias": False,
+            "activation_function": "gelu",
+            "tie_word_embeddings": False,
+        },
+    ),
+    "opt, norms after, narrow embedding": (
+        "opt",
+        {
+            "ffn_dim": 80,
+            "num_key_value_heads": 4,
+            "do_layer_norm_before": False,
+            "word_embed_proj_dim": 20,
+        },
+    ),
+    "gpt2": ("gpt2", {"num_key_value_heads": 4}),
+    "gpt2, narrow, untied": (
+        "gpt2",
+        {"n_inner": 56, "num_key_value_heads": 4, "tie_word_embeddings": False},
+    ),
 }
 
 

@@ -3,10 +3,13 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from tests.doubles.fake_engine import FakeEngine
 from weft.core.client import EngineClient
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
+from weft.engine.front.data_parallel import DataParallelClient
 from weft.engine.front.local_client import LocalClient
 from weft.engine.front.process_client import ProcessClient
 from weft.model.open import open_model
@@ -57,6 +60,16 @@ async def process(**options) -> AsyncIterator[EngineClient]:
 
 
 @asynccontextmanager
+async def data_parallel(**options) -> AsyncIterator[EngineClient]:
+    """Two engines in child processes, as one."""
+    client = await start(DataParallelClient, **{"data_parallel_size": 2, **options})
+    try:
+        yield client
+    finally:
+        await stop(client)
+
+
+@asynccontextmanager
 async def served(**options) -> AsyncIterator[str]:
     """The address of a gRPC server with an engine of its own."""
     async with local(**options) as engine:
@@ -98,4 +111,20 @@ async def fake(**options) -> AsyncIterator[EngineClient]:
     yield FakeEngine()
 
 
-ENGINES = {"local": local, "process": process, "rpc": rpc, "fleet": fleet, "fake": fake}
+ENGINES = {
+    "local": local,
+    "process": process,
+    "data_parallel": data_parallel,
+    "rpc": rpc,
+    "fleet": fleet,
+    "fake": fake,
+}
+
+
+def kinds(*names: str) -> list[object]:
+    """The clients of these names, or all, as parameters; two processes a test are slow."""
+    slow = pytest.mark.slow
+    return [
+        pytest.param(name, marks=slow) if name == "data_parallel" else name
+        for name in names or ENGINES
+    ]

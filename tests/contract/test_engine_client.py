@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from tests.busy import PATIENCE_S, until
-from tests.contract.engines import ENGINES
+from tests.contract.engines import ENGINES, kinds
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
 from weft.core.logprobs import FlatLogprobs
 from weft.core.types import (
@@ -20,6 +20,7 @@ from weft.core.types import (
     SamplingParams,
     StructuredOutputsParams,
 )
+from weft.core.weight_transfer import WeightTransferUpdateRequest
 
 PROMPT = {"prompt_token_ids": list(range(100, 140))}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -28,7 +29,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=kinds())
 async def engine(request):
     """Each client in turn; but for the double, with room for an answer that takes its time."""
     room = {} if request.param == "fake" else {"max_model_len": 1000}
@@ -36,21 +37,21 @@ async def engine(request):
         yield client
 
 
-@pytest.fixture(params=["local", "process", "fake"])
+@pytest.fixture(params=kinds("local", "process", "data_parallel", "fake"))
 async def controlled(request):
     """The clients that can be paused; the wire has no call for it."""
     async with ENGINES[request.param]() as client:
         yield client
 
 
-@pytest.fixture(params=["local", "process", "rpc"])
+@pytest.fixture(params=kinds("local", "process", "data_parallel", "rpc"))
 async def constrained(request):
     """The clients with an engine behind them that follows grammars."""
     async with ENGINES[request.param]() as client:
         yield client
 
 
-@pytest.fixture(params=["local", "process"])
+@pytest.fixture(params=kinds("local", "process", "data_parallel"))
 async def in_process(request):
     """The clients without a wire that has no field for some parameters."""
     async with ENGINES[request.param]() as client:
@@ -372,7 +373,7 @@ async def test_what_is_not_offered_is_refused_by_name(engine):
     with pytest.raises(Unsupported, match="encode"):
         await anext(engine.encode(PROMPT, PoolingParams(), "e"))
     with pytest.raises(Unsupported, match="update_weights"):
-        await engine.update_weights(None)
+        await engine.update_weights(WeightTransferUpdateRequest({}))
     for name in ("start_profile", "stop_profile"):
         with pytest.raises(Unsupported, match=name):
             await getattr(engine, name)()

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from tests.busy import until
-from tests.contract.engines import ENGINES
+from tests.contract.engines import ENGINES, kinds
 from tests.contract.test_engine_client import GREEDY, collect
 from weft.core.errors import BadRequest, FailedPrecondition
 from weft.core.types import FinishReason
 
 
-@pytest.fixture(params=["local", "process", "fake"])
+@pytest.fixture(params=kinds("local", "process", "data_parallel", "fake"))
 async def controlled(request):
     """The clients that can be put to sleep; the wire has no call for it."""
     async with ENGINES[request.param]() as client:
@@ -75,3 +75,7 @@ async def test_a_sleeping_engine_ends_requests_and_shuts_down(controlled):
     await until(lambda: controlled.num_active_requests == 1)
     await controlled.abort("queued")
     assert (await task)[-1].outputs[0].finish_reason is FinishReason.ABORT
+    assert not controlled.is_stopped
+    controlled.shutdown()
+    await controlled.wait_closed()
+    assert (controlled.is_stopped, controlled.is_running) == (True, False)

@@ -6,8 +6,13 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.doubles.stepping import make_config
-from weft.core.config import CacheConfig, EngineConfig, SpeculativeConfig
+from weft.core.config import (
+    CacheConfig,
+    EngineConfig,
+    SpeculativeConfig,
+)
 from weft.core.errors import ConfigError
+from weft.core.kv_cache import KvOffloadingConfig
 from weft.core.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
 from weft.core.metrics import Metrics, expose
 from weft.core.observed import RemoteRequest
@@ -46,6 +51,11 @@ EXPECTED = {
     ),
     "prefix_cache_queries": ("counter", "", ""),
     "prefix_cache_hits": ("counter", "", ""),
+    "external_prefix_cache_queries": ("counter", "", ""),
+    "external_prefix_cache_hits": ("counter", "", ""),
+    "kv_offload_total_bytes": ("counter", "transfer_type", ""),
+    "kv_offload_usage_bytes": ("gauge", "", ""),
+    "kv_offload_lost_blocks": ("counter", "reason", ""),
     "num_preemptions": ("counter", "", ""),
     "corrupted_requests": ("counter", "", ""),
     "spec_decode_num_drafts": ("counter", "", ""),
@@ -82,7 +92,10 @@ def families(metrics: Metrics):
 def with_engine(**options):
     """Metrics and an engine that has told its load."""
     metrics = Metrics(**options)
-    engine = metrics.add_engine(_speculating(make_config()))
+    config = msgspec.structs.replace(
+        make_config(), kv_offloading_config=KvOffloadingConfig(num_bytes=1, path=None)
+    )
+    engine = metrics.add_engine(_speculating(config))
     engine.load = EngineLoad()
     return metrics, engine
 
@@ -177,6 +190,16 @@ def test_two_engines_share_families_and_differ_in_a_label():
     metrics.add_engine(make_config()).load = EngineLoad(num_running=2)
     found = families(metrics)["vllm:num_requests_running"].samples
     assert [(s.labels["engine"], s.value) for s in found] == [("0", 0), ("1", 2)]
+
+
+def test_an_engine_that_takes_its_rank_again_counts_from_zero():
+    """It is the same label, and as after any restart what it counts begins anew."""
+    metrics = Metrics()
+    config = msgspec.structs.replace(make_config(), data_parallel_size=2)
+    for rank in (0, 1, 0):
+        metrics.add_engine(config.of_rank(rank)).count_tokens(rank + 3, 0)
+    found = families(metrics)["vllm:prompt_tokens"].samples
+    assert [(s.labels["engine"], s.value) for s in found] == [("0", 3), ("1", 4)]
 
 
 def test_an_engine_behind_another_server_has_no_load_of_its_own():

@@ -120,6 +120,7 @@ def test_messages_that_clients_look_for(name, value, message):
         {"stop_token_ids": [], "logit_bias": {}},
         {"logit_bias": {"5": 1000, 6: -1000}},
         {"max_tokens": 2**31 - 1, "min_tokens": 50},
+        {"max_tokens": 7, "min_tokens": 7},
         {"logprobs": 0, "prompt_logprobs": 20},
         {"truncate_prompt_tokens": 64},
         {"output_kind": "delta"},

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_config
+from weft.core.config import EngineConfig
 from weft.engine.engine_model import EngineModel
 from weft.engine.front.local_client import QueueMailbox
 from weft.engine.loop import EngineLoop
@@ -40,8 +41,10 @@ class GatedRunner(FakeRunner):
 class EngineThread:
     """Runs as a context; what the engine says comes from `until`."""
 
-    def __init__(self, runner: FakeRunner | None = None) -> None:
-        self._config = make_config()
+    def __init__(
+        self, runner: FakeRunner | None = None, config: EngineConfig | None = None
+    ) -> None:
+        self._config = config or make_config()
         self._runner = runner or FakeRunner()
         self._mailbox = QueueMailbox()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()

@@ -34,6 +34,7 @@ class FakeDirector:
         self.error: Exception | None = None
         self.delay_s = 0.0
         self.is_ready = True
+        self.max_wait_s = 0.0
         self.response_headers: dict[str, str] = {}
         self.end_metadata: dict[str, Any] = {}
         self.requests: list[InferenceRequest] = []

@@ -128,6 +128,8 @@ class Answer:
 class FakeEngine(EngineClient):
     """Answers at once, unless told to wait for `allow`; fails when told to."""
 
+    is_degraded = False  # a test may say otherwise
+
     def __init__(self, config: EngineConfig | None = None) -> None:
         config = config or make_config()
         self.info = EngineInfo.of(config)
@@ -144,6 +146,7 @@ class FakeEngine(EngineClient):
         self.kv_batches: list[KvEventBatch] = []
         self.num_resets_refused = 0
         self.has_profiler = False
+        self.profiles: list[tuple[str | int | None, ...]] = []  # what each start was given
         self.is_traced = False
         self.is_stalled = False  # alive, but health checks find no progress
         self._steps_allowed: int | None = None
@@ -452,15 +455,33 @@ class FakeEngine(EngineClient):
             return False
         return True
 
-    async def start_profile(self) -> None:
+    async def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
         """Only if there is a profiler."""
         if not self.has_profiler:
             await super().start_profile()
+        self.profiles.append((profile_prefix, delay_iterations, max_iterations))
 
     async def stop_profile(self) -> None:
         """Only if there is a profiler."""
         if not self.has_profiler:
             await super().stop_profile()
+
+    async def reset_mm_cache(self) -> None:
+        """There is none."""
+
+    async def reset_encoder_cache(self) -> None:
+        """There is none."""
+
+    async def collective_rpc(self, method: str, *_args: Any, **_kwargs: Any) -> list[Any]:
+        """One method is known."""
+        if method != "check_health":
+            raise BadRequest("method", "method must be check_health")
+        return [None]
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Abort what is open, and be gone."""

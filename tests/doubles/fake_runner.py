@@ -7,6 +7,7 @@ block, a block shared too early or one reused too soon changes what comes out.
 import hashlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.compute.runner import Batch, FloatArray
 
@@ -15,6 +16,7 @@ class FakeRunner:
     """`nan_after`: a token id after which the logits are NaN. `epoch`: which weights it has."""
 
     adapters = None
+    kv_layout = "fake"
 
     def __init__(self, vocab_size: int = 64, nan_after: int | None = None) -> None:
         self.vocab_size = vocab_size
@@ -38,6 +40,25 @@ class FakeRunner:
         self._epochs[batch.slots] = self.epoch
         rows = [self._row(batch, row) for row in batch.logit_rows]
         return np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
+
+    def read_block(self, block_id: int) -> NDArray[np.uint8]:
+        """See `BlockCopies`."""
+        return (
+            np.stack([pool[self._places(block_id)] for pool in self._pools()])
+            .reshape(-1)
+            .view(np.uint8)
+        )
+
+    def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
+        """See `BlockCopies`."""
+        for pool, content in zip(self._pools(), data.view(np.int64).reshape(2, -1), strict=True):
+            pool[self._places(block_id)] = content
+
+    def _pools(self):
+        return self._slots, self._epochs
+
+    def _places(self, block_id: int) -> slice:
+        return slice(block_id * self._block_size, (block_id + 1) * self._block_size)
 
     def _row(self, batch: Batch, row: int) -> FloatArray:
         owner = int(np.searchsorted(batch.query_starts, row, side="right")) - 1

@@ -19,7 +19,9 @@ from weft.core.types import (
     SequenceOutput,
 )
 from weft.engine.constraints.grammar import Grammar, GrammarFailed, GrammarVocabulary, build
+from weft.engine.kv_tier import KvTier
 from weft.engine.loop import Finisher
+from weft.engine.offloading import Elsewhere, Offloading
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.step_sampler import StepSampler
@@ -59,12 +61,18 @@ class Answer:
 class SteppingEngine:
     """Steps when told to. `answers[request id][index]` holds what came out."""
 
-    def __init__(self, config: EngineConfig, runner: Runner) -> None:
+    def __init__(self, config: EngineConfig, runner: Runner, tier: KvTier | None = None) -> None:
         self.config = config
         self.runner = runner
+        elsewhere = None if tier is None else Elsewhere(tier, None, None)
         self.scheduler = Scheduler(
-            config.scheduler_config, config.cache_config, config.model_config.max_model_len
+            config.scheduler_config,
+            config.cache_config,
+            config.model_config.max_model_len,
+            tier=elsewhere,
         )
+        self.tier = tier
+        self.offloading = None if elsewhere is None else Offloading(elsewhere, self.scheduler)
         self.answers: dict[str, list[Answer]] = {}
         self.vocabulary: GrammarVocabulary | None = None  # set by tests that use grammars
         # Tests that pool give another.
@@ -155,6 +163,8 @@ class SteppingEngine:
         """Run one step."""
         plan = self.scheduler.plan()
         if plan is not None:
+            if self.offloading is not None:
+                self.offloading.store_evicted(self.runner)
             logits = self.runner.forward(plan.to_batch(self.config.cache_config.block_size))
             for part, results in self.finisher.finish(logits, plan):
                 self._take(self.scheduler.commit(part, results))
@@ -226,7 +236,9 @@ def make_config(**overrides) -> EngineConfig:
     )
 
 
-def make_engine(runner: Runner | None = None, **overrides) -> SteppingEngine:
+def make_engine(
+    runner: Runner | None = None, tier: KvTier | None = None, **overrides
+) -> SteppingEngine:
     """An engine on a `FakeRunner`, or on the runner given."""
     config = make_config(**overrides)
-    return SteppingEngine(config, runner or FakeRunner(config.model_config.vocab_size))
+    return SteppingEngine(config, runner or FakeRunner(config.model_config.vocab_size), tier)

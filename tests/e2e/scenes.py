@@ -16,7 +16,8 @@ from tests.e2e.workers import GrpcWorker, HttpWorker, grpc_worker, http_worker
 from weft.cli.up_envoy import EnvoyPlan
 from weft.epp.decision.tickets import Decision
 from weft.epp.request.values import InferenceRequest
-from weft.epp.server.server import PickerServer, ServerOptions
+from weft.epp.server.options import ServerOptions
+from weft.epp.server.server import PickerServer
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 PARSERS = ("openai-parser", "vllmgrpc-parser", "passthrough-parser")

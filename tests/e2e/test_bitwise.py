@@ -149,7 +149,14 @@ async def ask_one_by_one(name: str, compute: str) -> list[Answer]:
         return answers
 
 
-@pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS.keys())
+@pytest.fixture(
+    scope="module",
+    params=[
+        # The reference takes its time, and is the same for every model.
+        pytest.param(model, id=name, marks=[pytest.mark.slow] if name == "tiny-reference" else [])
+        for name, model in MODELS.items()
+    ],
+)
 def model(request: pytest.FixtureRequest) -> Model:
     """Each model on each runner."""
     name, compute = request.param

@@ -395,10 +395,14 @@ def test_the_gateway_drops_the_prefix_cache(stack, chat):
 SLOW_CHAT = MappingProxyType({"messages": [{"role": "user", "content": LONG_TEXT}]})
 REQUESTS = (
     pytest.param("/v1/chat/completions", {**SLOW_CHAT}, id="chat"),
-    pytest.param("/v1/chat/completions", {**SLOW_CHAT, "n": 2}, id="two-choices"),
-    pytest.param("/v1/completions", {"prompt": LONG_TEXT}, id="completions"),
+    pytest.param(
+        "/v1/chat/completions", {**SLOW_CHAT, "n": 2}, id="two-choices", marks=pytest.mark.slow
+    ),
+    pytest.param(
+        "/v1/completions", {"prompt": LONG_TEXT}, id="completions", marks=pytest.mark.slow
+    ),
     pytest.param("/v1/messages", {**SLOW_CHAT, "max_tokens": 1000}, id="messages"),
-    pytest.param("/v1/responses", {"input": LONG_TEXT}, id="responses"),
+    pytest.param("/v1/responses", {"input": LONG_TEXT}, id="responses", marks=pytest.mark.slow),
 )
 
 

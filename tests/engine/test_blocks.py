@@ -2,15 +2,15 @@
 
 from tests.doubles.stepping import make_engine
 from weft.core.types import BlockStored
+from weft.engine.scheduling.block_pool import BlockPool
 from weft.engine.scheduling.drafts import DraftCounts
-from weft.engine.scheduling.kv_cache import BlockPool
 
 PROMPT = list(range(10, 21))  # two full blocks of 4 and a part
 
 
 def test_a_block_that_nobody_can_find_is_given_out_before_one_that_is_cached():
     """Though it was freed later: what is cached may still spare somebody a prompt."""
-    pool = BlockPool(2, on_drop=lambda _: None)
+    pool = BlockPool(2, on_evict=lambda _: None)
     cached, plain = pool.allocate(2)
     pool.label(cached)
     pool.release([cached])

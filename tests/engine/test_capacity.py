@@ -44,6 +44,15 @@ def test_adapters_have_room_of_their_own():
     assert two.adapter_bytes == 2 * one.adapter_bytes > 0
 
 
+def test_several_engines_have_one_copy_of_the_weights():
+    """And pools, steps and processes of their own."""
+    one, two = (capacity("embedded:tiny", num_threads=2, data_parallel_size=n) for n in (1, 2))
+    assert (two.num_engines, two.num_copies) == (2, 1)
+    front_bytes = 2 * one.process_bytes - two.process_bytes
+    assert two.total_bytes == 2 * one.total_bytes - one.weight_bytes - front_bytes
+    assert front_bytes > 0
+
+
 def test_a_larger_step_takes_more():
     """Activations are by the token of a step, and logits by the sequence."""
     small = capacity("embedded:tiny", max_num_batched_tokens=128, max_num_seqs=128)

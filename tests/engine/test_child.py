@@ -1,18 +1,24 @@
 """The engine's process before it has been told anything."""
 
 import asyncio
+import os
 import signal
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.contract.engines import start
-from weft.core.errors import ConfigError
+from tests.contract.engines import GIB, MODEL, start, stop
+from tests.model.checkpoints import tensors_of, write_checkpoint
+from weft.core.config import EngineOptions
+from weft.core.errors import ConfigError, EngineDead
+from weft.engine.configure import resolve
 from weft.engine.front.child import EngineChild
 from weft.engine.front.process_client import ProcessClient
+from weft.model.open import open_model
 
 
 def ignores_interrupts(pid: int) -> bool:
@@ -50,6 +56,27 @@ async def test_the_terminal_does_not_end_a_child():
     await child.discard()
 
 
+@pytest.mark.slow
+async def test_an_engine_that_is_given_up_but_does_not_end_is_killed():
+    """Here it is stopped, and what it said before was not understood."""
+    client = await start(ProcessClient)
+    client._child.process.send_signal(signal.SIGSTOP)
+    client._on_event(object())
+    assert client.errored
+    async with asyncio.timeout(PATIENCE_S):
+        await client.wait_closed()
+
+
+async def test_the_sockets_leave_with_their_client(monkeypatch):
+    """Their directory too."""
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        client = await start(ProcessClient)
+        assert os.listdir(directory)
+        await stop(client)
+        assert not os.listdir(directory)
+
+
 async def test_a_long_temporary_directory_is_no_place_for_sockets(tmp_path, monkeypatch):
     """The system takes paths of about a hundred bytes; the engine's sockets go elsewhere then."""
     deep = tmp_path / ("d" * 100)
@@ -59,9 +86,36 @@ async def test_a_long_temporary_directory_is_no_place_for_sockets(tmp_path, monk
     try:
         await client.check_health()
     finally:
-        client.shutdown()
-        await client.wait_closed()
+        await stop(client)
     assert not list(deep.iterdir())
+
+
+async def test_the_child_loads_each_tensor_as_it_is_stored(tmp_path):
+    """As its front found the model: rounding all to what most of them are is for `--dtype` to ask for."""
+    tensors = tensors_of(dtype=np.float16)
+    # More than a float16 holds, so that rounding it is an error.
+    tensors["model.norm.weight"] = np.full_like(tensors["model.norm.weight"], 1e5, np.float32)
+    directory = str(write_checkpoint(tmp_path / "m", tensors=tensors))
+    assert open_model(directory).card.dtype == "float16"
+    await stop(await start(ProcessClient, model=directory, max_model_len=64))
+
+
+async def test_an_event_that_cannot_be_handled_ends_the_engine(caplog):
+    """Its traceback is in the log; nobody waits for what the event may have said, and nothing is left."""
+
+    def fail(_loaded: int, _all: int) -> None:
+        raise ZeroDivisionError
+
+    settings = EngineOptions(model=MODEL, max_model_len=64)
+    checkpoint = open_model(MODEL)
+    child = await EngineChild.spawn()
+    config = resolve(settings, checkpoint.card, GIB)
+    await child.launch(config)
+    with pytest.raises(EngineDead, match="could not be handled"):
+        await ProcessClient.start(checkpoint, config, child=child, on_loading=fail)
+    assert child.process.returncode is not None
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info[0] is ZeroDivisionError
 
 
 async def test_without_a_place_for_sockets_the_start_is_refused(tmp_path, monkeypatch):

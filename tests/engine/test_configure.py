@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
+from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
 from weft.engine.configure import DEFAULT_POOL_BYTES, resolve
 from weft.model.card import AdapterBytes, ModelCard
@@ -189,8 +190,8 @@ def test_memory_is_reserved_for_adapters(rank, ranks):
 def test_weights_beyond_the_memory_are_refused_with_the_numbers():
     """No flag helps there, so none is named."""
     message = refusal(card(weight_bytes=8 * GIB), free=4 * GIB)
-    assert "8.00 GiB" in message
-    assert "4.00 GiB" in message
+    assert "8 GiB" in message
+    assert "4 GiB" in message
     assert "--" not in message
 
 
@@ -265,6 +266,69 @@ def test_what_cannot_compute_is_refused(flags, flag):
     assert flag in refusal(**flags)
 
 
+def test_engines_share_memory_and_threads():
+    """Each has what one alone would have of its part, beside the weights, which there are once; what is given
+    for one engine is not divided.
+    """
+    half = resolved(free=8 * GIB, num_threads=2, compute="native", memory_share=0.5)
+    both = resolved(
+        free=16 * GIB - card().weight_bytes,
+        num_threads=5,
+        compute="native",
+        memory_share=0.5,
+        data_parallel_size=2,
+    )
+    assert both.cache_config == half.cache_config
+    assert both.compute_config == half.compute_config
+    assert (
+        resolved(data_parallel_size=2, num_gpu_blocks_override=300).cache_config.num_blocks == 300
+    )
+    assert both.of_rank(1).data_parallel_rank == 1
+    assert half.of_rank(0) is half
+
+
+def test_one_more_engine_takes_its_pool_and_what_is_not_shared():
+    """The threads are those of all, however many there come to be."""
+    flags = {"enable_elastic_ep": True, "num_threads": 4, "num_gpu_blocks_override": 300}
+    config = resolved(compute="native", data_parallel_size=2, **flags)
+    pool_bytes = 300 * config.cache_config.block_bytes
+    assert config.elastic_config == ElasticConfig(num_threads=4, engine_bytes=pool_bytes)
+    assert config.of_size(4).compute_config.num_threads == 1
+    assert resolved(compute="native", **flags).of_rank(0).data_parallel_rank == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"data_parallel_size": 0}, "--data-parallel-size must be between 1 and 64"),
+        ({"data_parallel_size": 65}, "--data-parallel-size must be between 1 and 64"),
+        (
+            {"data_parallel_size": 3, "num_threads": 2, "compute": "native"},
+            "--num-threads 2 leaves",
+        ),
+        (
+            {
+                "data_parallel_size": 2,
+                "compute": "reference",
+                "weight_transfer_config": '{"backend": "shared_memory"}',
+            },
+            "--weight-transfer-config needs --data-parallel-size 1 with --compute reference",
+        ),
+        (
+            {
+                "data_parallel_size": 2,
+                "kv_events_config": {"enable_kv_cache_events": True, "endpoint": "ipc:///x"},
+            },
+            "endpoint must be tcp://HOST:PORT with --data-parallel-size",
+        ),
+    ],
+    ids=range(5),
+)
+def test_what_several_engines_cannot_do_is_refused(flags, words):
+    """By the name of the flag, and what is allowed."""
+    assert words in refusal(**flags)
+
+
 def test_an_encoder_keeps_its_weights_as_they_are():
     """Rounding them is refused by the flag."""
     assert "--quantization int8" in refusal(replace(card(), is_causal=False), quantization="int8")
@@ -292,3 +356,12 @@ def test_sizes_are_suggested_as_people_write_them():
     """In MiB, rounded up to where the pool holds what it must."""
     with pytest.raises(ConfigError, match=r"try .*--kv-cache-bytes \d+MiB"):
         resolved(kv_cache_bytes=1 << 20)
+
+
+def test_where_memory_is_full_a_size_is_suggested_in_kib():
+    """A whole MiB more would not fit."""
+    small = card(kv_bytes_per_token=1 << 10)
+    free = GIB + 256 * (16 << 10) + (16 << 10)  # one sequence of full length, and a block
+    message = refusal(small, free=free, kv_cache_bytes=GIB)
+    assert "--kv-cache-bytes 4112KiB" in message
+    assert resolved(small, free=free, kv_cache_bytes=4112 << 10)

@@ -8,7 +8,9 @@ import pytest
 
 from tests.busy import is_within, until
 from tests.doubles.stepping import make_config
+from weft.core.controls import STALL_S
 from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded, Unavailable
+from weft.core.kv_feed import KvEventFeed
 from weft.core.types import (
     AllBlocksCleared,
     EngineLoad,
@@ -18,13 +20,12 @@ from weft.core.types import (
     SamplingParams,
     StructuredOutputsParams,
 )
-from weft.engine.front.calls import STALL_S
 from weft.engine.front.client import FrontClient
-from weft.engine.front.kv_feed import KvEventFeed
 from weft.engine.messages import (
     Abort,
     Add,
     Failed,
+    Pause,
     Ping,
     Ready,
     Reply,
@@ -170,8 +171,34 @@ async def test_death_fails_every_request_call_and_subscription():
     with pytest.raises(EngineDead):
         await client.check_health()
     with pytest.raises(EngineDead):
+        await client.reset_mm_cache()
+    with pytest.raises(EngineDead):
+        await client.reset_encoder_cache()
+    with pytest.raises(EngineDead):
         await (await begin(client, "late"))
     assert client.num_active_requests == 0
+
+
+async def test_an_event_that_cannot_be_handled_is_the_engines_death():
+    """Its requests fail at once, and the engine is stopped."""
+    client = HandClient()
+    task = await begin(client)
+    client._on_event(object())
+    with pytest.raises(EngineDead, match="could not be handled"):
+        await task
+    assert client.errored
+    assert client.sent[-1] == Stop(0.0)
+
+
+async def test_a_pause_aborts_and_clears_the_cache_unless_it_is_to_do_otherwise():
+    """As vLLM's does."""
+    client = HandClient()
+    task = asyncio.create_task(client.pause_generation())
+    await asyncio.sleep(0)
+    pause = client.sent[-1]
+    assert pause == Pause(pause.call_id, "abort", clear_cache=True)
+    client._on_event(Reply(pause.call_id))
+    await task
 
 
 async def test_an_engine_that_answers_nothing_is_unhealthy():
@@ -204,6 +231,8 @@ async def test_shutdown_refuses_new_requests_and_is_idempotent():
     assert [c for c in client.sent if isinstance(c, Stop)] == [Stop(7)]
     with pytest.raises(Unavailable, match="shutting down"):
         await (await begin(client))
+    with pytest.raises(Unavailable, match="shutting down"):
+        client.subscribe_kv_events()
     assert client.is_running is False
 
 

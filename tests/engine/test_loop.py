@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.doubles.fake_runner import FakeRunner, greedy_after, logits_after
 from tests.doubles.stepping import make_config, make_request
@@ -67,7 +68,8 @@ class Script:
 
     def run(self, runner=None, **overrides):
         """Play the script to its end."""
-        config = make_config(**overrides)
+        profiler_config = overrides.pop("profiler_config", None)
+        config = replace(make_config(**overrides), profiler_config=profiler_config)
         model = EngineModel(config, runner or FakeRunner())
         model.allocate_kv()
         EngineLoop(config, model, self, self.events.append, byte_tokenizer_json).run()

@@ -78,7 +78,7 @@ async def test_several_adapters_answer_beside_the_model_as_alone(tmp_path, clien
 
 
 @pytest.mark.parametrize("compute", ["native", "reference"])
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 async def test_every_runner_of_decoders_has_adapters(tmp_path, compute, quantization):
     """In C++ and in numpy, on weights as they are and on int8."""
     a = adapter(tmp_path, "a", targets=("q_proj", "down_proj", "lm_head"))

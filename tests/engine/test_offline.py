@@ -158,3 +158,24 @@ def test_the_tokenizer_is_the_models(tiny):
     (output,) = tiny.generate("Hello!", SamplingParams(max_tokens=1), use_tqdm=False)
     assert output.prompt_token_ids == ids
     assert tiny.get_tokenizer().decode(ids) == "Hello!"
+
+
+@pytest.mark.slow
+def test_several_engines_answer_as_one():
+    """In processes of their own; `close` ends them."""
+    prompts = [{"prompt_token_ids": [5 + number] * 20} for number in range(6)]
+    with weft.LLM(SMALL) as alone:
+        expected = [output.outputs[0].token_ids for output in alone.generate(prompts, GREEDY)]
+    with weft.LLM(SMALL, data_parallel_size=2, max_num_seqs=4) as both:
+        answers = [output.outputs[0].token_ids for output in both.generate(prompts, GREEDY)]
+        ended = [one.value for one in both.get_metrics() if one.name == "vllm:generation_tokens"]
+    assert answers == expected
+    assert len(ended) == 2
+    assert all(ended)
+
+
+def test_what_an_engine_finds_wrong_as_it_starts_is_said(tmp_path):
+    """The sentence, and not that something has stopped."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="kv-offloading-path"):
+        weft.LLM(SMALL, kv_offloading_size=0.01, kv_offloading_path=str(tmp_path / "file"))

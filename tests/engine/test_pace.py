@@ -216,7 +216,7 @@ async def test_a_whole_answer_wakes_its_reader_once():
     await turns()
     [engine_id] = client.engine_ids
     client.say(engine_id, [70])
-    assert not client._open.get(engine_id).wakeup.is_set()
+    assert not client._open.get(engine_id).is_woken
     client.say(engine_id, [71], finish_reason=FinishReason.LENGTH)
     await reader.task
     assert reader.received == [[70, 71]]

@@ -64,12 +64,17 @@ def test_minilm_embeds_as_its_authors_have_it():
 
 def make_qwen3(directory, task: str, **settings):
     """A small Qwen3 that pools, with what sentence-transformers leaves beside it."""
-    sizes = {**SIZES, "vocab_size": 24, "num_key_value_heads": 2, "head_dim": 16}
-    sizes |= {"eos_token_id": 3}
-    config = transformers.Qwen3Config(**{**sizes, **settings})
+    sizes = {"num_key_value_heads": 2, "head_dim": 16}
+    return make_decoder(directory, "Qwen3", task, **sizes, **settings)
+
+
+def make_decoder(directory, family: str, task: str, **settings):
+    """A small decoder of a family, saved with a tokenizer of words."""
+    sizes = {**SIZES, "vocab_size": 24, "eos_token_id": 3}
+    config = getattr(transformers, f"{family}Config")(**{**sizes, **settings})
     config._attn_implementation = "eager"
     torch.manual_seed(0)
-    model = getattr(transformers, f"Qwen3{task}")(config).float().eval()
+    model = getattr(transformers, f"{family}{task}")(config).float().eval()
     model.save_pretrained(directory)
     write_tokenizer(directory)
     return model
@@ -100,9 +105,18 @@ def test_a_decoder_embeds_by_its_last_token(task, tmp_path):
     assert np.abs(np.array(raw.data) - last).max() < 1e-3
 
 
-def test_a_decoder_classifies_by_its_last_token(tmp_path):
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("Qwen3", {"num_key_value_heads": 2, "head_dim": 16}),
+        ("GPT2", {}),
+        ("OPT", {"do_layer_norm_before": False}),
+    ],
+)
+def test_a_decoder_classifies_by_its_last_token(family, settings, tmp_path):
     """Its scores are those of its own class in transformers."""
-    model = make_qwen3(tmp_path, "ForSequenceClassification", num_labels=3)
+    settings = {**settings, "num_labels": 3, "pad_token_id": 0, "bos_token_id": 2}
+    model = make_decoder(tmp_path, family, "ForSequenceClassification", **settings)
     token_ids = [2, 5, 6, 7, 3]
     with torch.no_grad():
         expected = model(torch.tensor([token_ids])).logits[0].softmax(dim=0).numpy()

@@ -14,6 +14,7 @@ from tests.doubles.stepping import make_config
 from weft.core.errors import BadRequest, EngineDead, Unsupported
 from weft.core.types import FinishReason, OutputKind, SamplingParams, StreamingInput
 from weft.engine.front.local_client import LocalClient
+from weft.engine.messages import Failed, Stop
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 
@@ -205,19 +206,53 @@ async def test_an_abort_meets_a_piece_that_is_being_prepared(client):
     assert outputs[0].outputs[0].finish_reason is FinishReason.ABORT
 
 
+async def one_piece():
+    """A piece, and no end."""
+    yield StreamingInput(PIECES[0])
+    await asyncio.Event().wait()
+
+
 async def test_a_waiting_session_fails_with_the_engine(client):
     """It has nothing there that could fail."""
-    never = asyncio.Event()
-
-    async def endless():
-        yield StreamingInput(PIECES[0])
-        await never.wait()
-
-    stream = client.generate(endless(), PARAMS, "r")
+    stream = client.generate(one_piece(), PARAMS, "r")
     await until_answered(stream)
-    client.shutdown()
-    with pytest.raises(EngineDead):
+    client._on_event(Failed("out of memory"))
+    with pytest.raises(EngineDead, match="out of memory"):
         await anext(stream)
+    client._send(Stop(0))
+
+
+@pytest.mark.parametrize("is_read_late", [False, True])
+async def test_a_shutdown_ends_a_waiting_session(client, is_read_late):
+    """As it ends what the engine has: with "abort", whenever its caller looks."""
+    stream = client.generate(one_piece(), PARAMS, "r")
+    await until_answered(stream)
+    client.shutdown(60)
+    if is_read_late:
+        await client.wait_closed()
+    (output,) = await all_of(stream)
+    assert (output.is_finished, output.outputs[0].finish_reason) == (True, FinishReason.ABORT)
+
+
+async def test_a_shutdown_lets_an_answer_of_a_session_finish(client):
+    """What comes behind it is not answered."""
+    outputs = client.generate(one_piece(), PARAMS, "r")
+    first = await anext(outputs)
+    client.shutdown(60)
+    *answer, end = [first, *await all_of(outputs)]
+    assert answer[-1].outputs[0].token_ids == expected()[0][1]
+    assert (end.outputs[0].token_ids, end.outputs[0].finish_reason) == ([], FinishReason.ABORT)
+
+
+async def test_a_shutdown_ends_a_session_behind_an_answer_that_nobody_has_read(client):
+    """The engine may be gone before the caller looks: it gets the whole answer, and no error."""
+    outputs = client.generate(one_piece(), PARAMS, "r")
+    first = await anext(outputs)
+    client.shutdown(60)
+    await client.wait_closed()
+    *answer, end = [first, *await all_of(outputs)]
+    assert answer[-1].outputs[0].token_ids == expected()[0][1]
+    assert (end.outputs[0].token_ids, end.outputs[0].finish_reason) == ([], FinishReason.ABORT)
 
 
 async def test_closing_the_outputs_closes_the_input(client):

@@ -248,7 +248,7 @@ def test_bounds_that_are_left_out_are_filled_in(value, bounds):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("{", "not understood"),
+        ("{", "truncated"),
         ("{}", "num_speculative_tokens"),
         ({"num_speculative_tokens": 3, "draft_model": "x"}, "draft_model"),
         ({"num_speculative_tokens": 3, "method": "eagle"}, "method"),

@@ -112,7 +112,7 @@ class Bench:
     director: Director
     pool: Pool
     assembly: Assembly
-    clock: Clock
+    clock: Any
 
     def pick(self, wanted: InferenceRequest, subset: tuple[str, ...] | None = None) -> Decision:
         return asyncio.run(self.director.pick(wanted, subset))
@@ -122,10 +122,12 @@ class Bench:
         return self.pick(request(*token_ids, **fields)).endpoints[0].rpartition(":")[0]
 
 
-def bench(text: str, pool: Pool, **settings: Any) -> Bench:
-    """A director as `text` (without its first two lines) configures it."""
+def bench(
+    text: str, pool: Pool, clock: Callable[[], float] | None = None, **settings: Any
+) -> Bench:
+    """A director as `text` (without its first two lines) configures it, with a clock that stands still."""
     resolved = resolve(read_config(HEAD + text, "test"), allow_experimental=True)
-    clock = Clock()
+    clock = clock or Clock()
     assembly = Assembly(resolved, pool, PickerMetrics(), 3.0)
     director = Director(assembly.parts(), DirectorSettings(**settings), clock)
     return Bench(director, pool, assembly, clock)
@@ -133,7 +135,7 @@ def bench(text: str, pool: Pool, **settings: Any) -> Bench:
 
 def sample(made: Bench, series: str, /, **labels: str) -> float | None:
     """What a series says."""
-    made.assembly.metrics.text()  # which brings gauges up to date
+    made.assembly.metrics.refresh()
     return made.assembly.metrics.registry.get_sample_value(series, labels)
 
 

@@ -150,7 +150,7 @@ def test_the_prefiller_is_named_as_the_client_speaks():
 def test_media_are_encoded_elsewhere():
     """Only when there are any."""
     made = bench(DISAGGREGATED, make_pool(*roles("prefill", "decode", "encode")))
-    decision = made.pick(request(1, num_media=1))
+    decision = made.pick(request(1, media=("a",)))
     assert decision.set_headers == {"x-encoder-hosts-ports": "10.0.0.3:8000"}
 
 
@@ -158,7 +158,7 @@ def test_no_stage_runs_apart_without_a_decider():
     """As in the reference, where a decider is what switches a stage on."""
     text = DISAGGREGATED.replace("    deciders: {", "    # {")
     made = bench(text, make_pool(*roles("prefill", "decode", "encode")))
-    assert made.pick(request(*range(200), num_media=1)).set_headers == {}
+    assert made.pick(request(*range(200), media=("a",))).set_headers == {}
 
 
 def test_the_older_handler_decides_by_the_prefix():

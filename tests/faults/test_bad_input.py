@@ -121,6 +121,7 @@ def test_a_full_queue_refuses_and_recovers():
         assert sum(response.HasField("complete") for response in calls[0]) == 2
 
 
+@pytest.mark.slow
 def test_too_many_queued_tokens_refuse():
     """Row 62: one prompt of any length is let in, the next one waits outside."""
     flags = ("--max-num-seqs", "1", "--max-num-queued-tokens", "50")

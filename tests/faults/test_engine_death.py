@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import httpx2
 import psutil
 import pytest
 
@@ -141,6 +142,7 @@ def test_the_engine_leaves_the_terminals_signals_to_the_server():
         until(lambda: len(callers[0].token_ids) > num_tokens + 5, 5)
 
 
+@pytest.mark.slow
 def test_an_engine_does_not_outlive_its_server():
     """kill -9 of the server in the midst of work: the engine is gone within five seconds.
 
@@ -216,6 +218,41 @@ def test_health_flips_when_the_engine_stands_still_and_back():
             took_s = until(lambda: health_of(channel) == "NOT_SERVING", 40)
             assert took_s > 25
         until(lambda: health_of(channel) == "SERVING", 3)
+
+
+@pytest.mark.slow
+def test_a_server_with_several_engines_lives_on_without_one():
+    """The health says so; ranks are named over HTTP and gRPC; loads and metrics are of the ranks that are there."""
+    body = {"prompt": PROMPT, "max_tokens": 2}
+    with (
+        running(SLOW_ECHO, "--data-parallel-size", "2") as server,
+        stub_of(server.address) as stub,
+        grpc.insecure_channel(server.address) as channel,
+        httpx2.Client(base_url=server.http, timeout=PATIENCE_S) as http,
+    ):
+
+        def status(rank: int) -> int:
+            headers = {"X-data-parallel-rank": str(rank)}
+            return http.post("/v1/completions", json=body, headers=headers).status_code
+
+        assert [status(rank) for rank in (0, 1, 2)] == [200, 200, 400]
+        beyond = generate_request(PROMPT)
+        beyond.data_parallel_rank = 2
+        with pytest.raises(grpc.RpcError) as refused:
+            list(stub.Generate(beyond))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert [load.dp_rank for load in stub.GetLoads(pb.GetLoadsRequest()).loads] == [0, 1]
+        for rank in (0, 1):
+            assert f'vllm:generation_tokens_total{{engine="{rank}",' in http.get("/metrics").text
+        server.front.children()[0].kill()
+        until(lambda: http.get("/health").text == "degraded", 10)
+        assert health_of(channel) == "SERVING"
+        assert sorted(status(rank) for rank in (0, 1)) == [200, 503]
+        assert http.post("/v1/completions", json=body).status_code == 200
+        until(lambda: http.get("/health").text == "", PATIENCE_S)
+        assert [status(rank) for rank in (0, 1)] == [200, 200]
+        server.send(signal.SIGTERM)
+        assert "fork" not in server.wait()[1]
 
 
 @contextmanager

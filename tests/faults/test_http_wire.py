@@ -186,6 +186,7 @@ def test_callers_who_vanish_leave_nothing(server: Server, stream: bool):
                 connection.recv(100)
 
 
+@pytest.mark.slow
 def test_open_streams_finish_when_the_server_is_asked_to_end():
     """Row 63: readiness falls first, what is new gets 503, and what is open is whole."""
     with running("embedded:echo?itl_ms=20", "--no-grpc") as server, connect(server) as connection:
@@ -202,6 +203,7 @@ def test_open_streams_finish_when_the_server_is_asked_to_end():
     assert b"data: [DONE]" in answer
 
 
+@pytest.mark.slow
 def test_streams_that_are_cut_say_so():
     """After its time, or after a second signal: an error event, no [DONE], and soon."""
     with (

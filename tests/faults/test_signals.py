@@ -98,6 +98,7 @@ def test_streams_beyond_the_timeout_end_with_abort():
     assert is_within(took_s, 4.0)
 
 
+@pytest.mark.slow
 def test_a_second_signal_forces_the_end():
     """Open streams are not waited for; they end UNAVAILABLE, and nothing is left."""
     with running(ECHO) as server, stub_of(server.address) as stub:
@@ -158,6 +159,7 @@ def is_loading(process: psutil.Process) -> bool:
     return bool(process.children())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("has_reached", [is_importing, is_loading])
 def test_a_signal_during_start_up_ends_it(
@@ -186,6 +188,7 @@ def test_a_signal_during_start_up_ends_it(
     assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []
 
 
+@pytest.mark.slow
 def test_a_server_can_be_started_again_on_its_port():
     """After a drain, while connections to it linger, its port is free at once."""
     with running(SMALL) as first, stub_of(first.address) as stub:

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from weft.model.decoders import read_config, read_spec
 from weft.model.embedded.byte_tokenizer import tokenizer_files
-from weft.model.families import FAMILIES, read_config, read_spec
+from weft.model.families import FAMILIES
 from weft.model.layout import decoder_layout
 
 CONFIG = {
@@ -29,11 +30,12 @@ CONFIG = {
 def tensors_of(config=CONFIG, dtype=np.float32):
     """A tensor of small numbers under every name that the config asks for."""
     spec = read_spec(read_config(config, "config.json"))
-    fused = FAMILIES[config["model_type"]].fused_projections
+    names = FAMILIES[config["model_type"]].names
     rng = np.random.default_rng(0)
+    layout = decoder_layout(spec, names, prefix=FAMILIES[config["model_type"]].prefixes[0])
+    plans = [*layout, *(plan.factor for plan in layout if plan.factor is not None)]
     return {
-        plan.source: (rng.standard_normal(plan.source_shape) * 0.1).astype(dtype)
-        for plan in decoder_layout(spec, fused_projections=fused)
+        plan.source: (rng.standard_normal(plan.stored_shape) * 0.1).astype(dtype) for plan in plans
     }
 
 

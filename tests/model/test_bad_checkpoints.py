@@ -365,6 +365,17 @@ def test_a_broken_tokenizer_or_template_is_refused(tmp_path, name, data, words):
     assert words in refusal(tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("chat_template.jinja", "%s"), ("tokenizer_config.json", '{"chat_template": "%s"}')],
+)
+def test_a_template_that_is_larger_than_any_is_refused(tmp_path, name, form):
+    """Wherever it stands: parsing takes six seconds for sixty megabytes of plain text, and more of others."""
+    write_checkpoint(tmp_path / "m")
+    (tmp_path / "m" / name).write_text(form % ("a" * (2**20 + 1)))
+    assert "has 1048577 characters; at most 1048576 are read" in refusal(tmp_path / "m")
+
+
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
     """A token that the embedding has no row for is named with its id."""
     write_checkpoint(tmp_path / "m")
@@ -403,6 +414,9 @@ def test_code_in_the_checkpoint_is_ignored(tmp_path):
         ("a--b/c", "no such directory"),
         ("", "no such directory"),
         ("x" * 5000, "no such directory"),
+        (f"{'x' * 5000}.gguf", "the file does not exist"),
+        ("a\0b.gguf", "the file does not exist"),
+        ("~nobody-of-that-name/m.gguf", "the file does not exist"),
         ("~no-such-user-here/m", "no such directory"),
         ("a\0b", "no such directory"),
         ("../../etc", "no weights|config.json|no such directory"),
@@ -414,6 +428,13 @@ def test_a_name_that_is_no_model_is_refused(name, words):
     """The message says what a name may be, and a wrong path never becomes a download."""
     with pytest.raises(ConfigError, match=words):
         open_model(name)
+
+
+def test_a_directory_of_gguf_files_is_told_which_to_name(tmp_path):
+    """There is no config.json in it, and none is needed."""
+    (tmp_path / "m.Q4_K_M.gguf").touch()
+    with pytest.raises(ConfigError, match=r"name the file, such as \S+/m\.Q4_K_M\.gguf"):
+        open_model(str(tmp_path))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8", "", "half"])

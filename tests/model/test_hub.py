@@ -1,12 +1,21 @@
 """Hub ids without a network: what is cached is served, what is not is refused at once."""
 
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+
+import pytest
 
 from tests.busy import PATIENCE_S, is_within
+from tests.model.bpe_files import GPT2_TOKENS, write_bpe_files
 from tests.model.checkpoints import tensors_of, write_checkpoint, write_shards
+from tests.model.gguf.files import write_gguf
+from tests.model.hub_server import serving_hub
 
 OPEN = """
 import sys
@@ -50,6 +59,12 @@ def test_a_cached_model_opens_offline(tmp_path):
     assert open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1").startswith("opened")
 
 
+def test_gpt2_is_found_without_its_owner(tmp_path):
+    """As tutorials call it; what is refused is named in full."""
+    output = open_elsewhere(tmp_path, "gpt2", HF_HUB_OFFLINE="1")
+    assert output.startswith("refused openai-community/gpt2: not in the local cache")
+
+
 def test_an_incomplete_snapshot_does_not_count(tmp_path):
     """A download that stopped half-way is not taken for the model."""
     directory = cache_snapshot(tmp_path)
@@ -78,3 +93,120 @@ def test_without_a_network_the_answer_comes_at_once(tmp_path):
     assert output.startswith("refused someone/small: not in the local cache, and the Hub cannot be")
     assert "give the directory of a local copy" in output
     assert output.count("\n") == 1
+
+
+def test_a_cached_gguf_file_opens_offline_by_its_name(tmp_path):
+    """With a colon behind the id; of a file that was split all parts must be there."""
+    directory = cache_snapshot(tmp_path)
+    for number in (1, 2):
+        write_gguf(directory / f"m-0000{number}-of-00002.gguf", directory)
+    (directory / "m-00001-of-00002.gguf").rename(directory / "m.gguf")
+    output = open_elsewhere(tmp_path, "someone/small:m.gguf", HF_HUB_OFFLINE="1")
+    assert output == "opened someone/small:m.gguf\n"
+    output = open_elsewhere(tmp_path, "someone/small:m-00002-of-00002.gguf", HF_HUB_OFFLINE="1")
+    assert "not in the local cache" in output
+
+
+@pytest.mark.slow
+def test_a_gguf_file_is_found_by_the_type_of_its_blocks(tmp_path):
+    """As vLLM and llama.cpp have it: on the Hub, then in the cache; its letters may be small."""
+    name, home = "someone/small:Q8_0", tmp_path / "home"
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    (tmp_path / "files").mkdir()
+    for file in ("m-q8_0.gguf", "mmproj-Q8_0.gguf", "m-IQ8_0.gguf"):
+        write_gguf(tmp_path / "files" / file, checkpoint)
+    with serving_hub("someone/small", tmp_path / "files") as environment:
+        assert open_elsewhere(home, name, **environment) == f"opened {name}\n"
+    files = [path.name for path in home.rglob("*.gguf")]
+    assert files == ["m-q8_0.gguf"]
+    assert open_elsewhere(home, name, HF_HUB_OFFLINE="1") == f"opened {name}\n"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Has one model of old, with pickled weights, and what its converter made of it."""
+
+    answers: ClassVar = {
+        "/api/models/someone/old": {
+            "id": "someone/old",
+            "siblings": [{"rfilename": "config.json"}, {"rfilename": "pytorch_model.bin"}],
+        },
+        "/api/models/someone/old/discussions": {"count": 2, "start": 0, "discussions": []},
+    }
+
+    def do_GET(self):
+        answer = json.dumps(self.answers[self.path.partition("?")[0]]).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+def pull_request(number, author):
+    return {
+        "title": "Adding `safetensors` variant of this model",
+        "num": number,
+        "author": {"name": author},
+        "repo": {"name": "someone/old", "type": "model"},
+        "isPullRequest": True,
+        "status": "open",
+        "createdAt": "2023-03-01T12:00:00.000Z",
+    }
+
+
+@pytest.mark.parametrize(
+    ("authors", "advice"),
+    [
+        (("somebody", "SFconvertbot"), "offers them as safetensors: --revision refs/pr/2"),
+        (("somebody", "nobody"), "convert a copy with transformers' save_pretrained"),
+    ],
+)
+def test_pickled_weights_are_refused_before_they_are_downloaded(authors, advice, tmp_path):
+    """With where the same lie as safetensors, by nobody's hand but the Hub's own."""
+    requests = [pull_request(number, author) for number, author in enumerate(authors, start=1)]
+    page = {"count": 2, "start": 0, "discussions": requests}
+    answers = {**Hub.answers, "/api/models/someone/old/discussions": page}
+    hub = ThreadingHTTPServer(("127.0.0.1", 0), type("Old", (Hub,), {"answers": answers}))
+    with hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{hub.server_port}"
+        output = open_elsewhere(tmp_path, "someone/old", HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="0")
+        hub.shutdown()
+    assert output.startswith(
+        "refused someone/old: only pytorch_model.bin holds weights, and pickled"
+    )
+    assert advice in output
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("someone/old", "name one of them, someone/old:FILE: a-Q4_0.gguf, b.gguf"),
+        ("someone/old:Q8_0", "has no Q8_0; its GGUF files: a-Q4_0.gguf, b.gguf"),
+        ("someone/old:c.gguf", "has no c.gguf; its GGUF files: a-Q4_0.gguf, b.gguf"),
+    ],
+)
+def test_a_model_of_gguf_files_says_which_there_are(name, words, tmp_path):
+    """Before anything is downloaded."""
+    siblings = [{"rfilename": one} for one in ("README.md", "a-Q4_0.gguf", "b.gguf")]
+    answers = {"/api/models/someone/old": {"id": "someone/old", "siblings": siblings}}
+    hub = ThreadingHTTPServer(("127.0.0.1", 0), type("Old", (Hub,), {"answers": answers}))
+    with hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{hub.server_port}"
+        output = open_elsewhere(tmp_path, name, HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="0")
+        hub.shutdown()
+    assert words in output
+
+
+def test_a_cached_model_with_the_tokenizer_of_gpt2_opens_offline(tmp_path):
+    """vocab.json and merges.txt stand for the tokenizer.json that it does not have."""
+    directory = cache_snapshot(tmp_path)
+    (directory / "tokenizer.json").unlink()
+    assert "not in the local cache" in open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1")
+    write_bpe_files(directory, GPT2_TOKENS, {"tokenizer_class": "GPT2Tokenizer"})
+    output = open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1")
+    assert "allows ids up to 299" in output  # it was read: the model is smaller

@@ -4,6 +4,7 @@ The pool is small and prompts share prefixes; whatever was batched with what, cu
 again or found in the cache, a result is bit for bit that of its prompt alone.
 """
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -126,10 +127,22 @@ def alone(prompt, kind, params):
     return answer.pooled
 
 
-TestPoolingMachine = PoolingMachine.TestCase
-TestPoolingMachine.settings = settings(
+WALKS = settings(
     max_examples=200,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+class TestPoolingMachine(PoolingMachine.TestCase):
+    """A few walks in every run of the tests."""
+
+    settings = settings(WALKS, max_examples=40)
+
+
+@pytest.mark.slow
+class TestPoolingMachineLonger(PoolingMachine.TestCase):
+    """Many."""
+
+    settings = WALKS

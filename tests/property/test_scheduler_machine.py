@@ -6,6 +6,7 @@ tokens depend on every block a row reads: whatever goes wrong with blocks change
 
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
@@ -231,10 +232,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert sum(e.num_rows for e in entries) <= 6
 
 
-TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(
+WALKS = settings(
     max_examples=200,
     stateful_step_count=100,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+class TestSchedulerMachine(SchedulerMachine.TestCase):
+    """A few walks in every run of the tests."""
+
+    settings = settings(WALKS, max_examples=40)
+
+
+@pytest.mark.slow
+class TestSchedulerMachineLonger(SchedulerMachine.TestCase):
+    """Many."""
+
+    settings = WALKS

@@ -1,5 +1,7 @@
 """Random walks of requests, aborts, pauses, sleep and wake through the engine's loop, on a real model.
 
+With a second tier as without: then blocks leave the pool, which is small, and are found again.
+
 Whatever happens in between, every request ends once, every call is answered once, no block is held in the
 end, and who was not aborted got the tokens, with the very log-probabilities, that an engine gives that has
 nothing else to do.
@@ -7,13 +9,15 @@ nothing else to do.
 
 from functools import cache
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.stepping import make_request
 from weft.core.config import EngineOptions
-from weft.core.types import FinishReason, PauseMode, SamplingParams, SleepTag
+from weft.core.controls import SleepTag
+from weft.core.types import FinishReason, PauseMode, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.engine_model import EngineModel
 from weft.engine.loop import EngineLoop
@@ -37,6 +41,13 @@ OPTIONS = EngineOptions(
 )
 CHECKPOINT = open_model(MODEL)
 CONFIG = resolve(OPTIONS, CHECKPOINT.card, 1 << 30)
+TIERED = resolve(
+    msgspec.structs.replace(
+        OPTIONS, num_gpu_blocks_override=4, block_size=16, kv_offloading_size=0.001
+    ),
+    CHECKPOINT.card,
+    1 << 30,
+)
 
 STEPS = st.one_of(
     st.tuples(st.just("add"), st.integers(1, 14), st.integers(1, 10), st.integers(1, 3)),
@@ -53,6 +64,8 @@ STEPS = st.one_of(
 
 class Walk:
     """A mailbox that hands out one step at a time, wakes all in the end and stops when all is done."""
+
+    config, checkpoint = CONFIG, CHECKPOINT
 
     def __init__(self, steps):
         self.turns = [turn for step in steps for turn in self._turns(step)]
@@ -78,11 +91,15 @@ class Walk:
     def wake(self):
         """It never waits."""
 
+    def prompt(self, num_tokens):
+        """Of so many tokens; all begin alike."""
+        return [5 + i * 3 % 7 for i in range(num_tokens)]
+
     def _commands(self, step):
         match step:
             case ("add", num_prompt, max_tokens, n):
                 request_id = f"r{len(self.requests)}"
-                prompt = [5 + i * 3 % 7 for i in range(num_prompt)]
+                prompt = self.prompt(num_prompt)
                 params = SamplingParams(
                     temperature=0.0, ignore_eos=True, max_tokens=max_tokens, n=n, logprobs=1
                 )
@@ -117,9 +134,9 @@ class Walk:
 
     def play(self):
         """Run the loop over all turns."""
-        model = EngineModel.load(CONFIG, CHECKPOINT)
+        model = EngineModel.load(self.config, self.checkpoint)
         model.allocate_kv()
-        self.loop = EngineLoop(CONFIG, model, self, self.events.append, str)
+        self.loop = EngineLoop(self.config, model, self, self.events.append, str)
         self.loop.run()
         return self
 
@@ -128,10 +145,19 @@ class Walk:
         return [o for e in self.events if isinstance(e, StepOutput) for o in e.outputs]
 
 
+class TieredWalk(Walk):
+    """One with a second tier, and three beginnings, each of a block and more, in a pool of four."""
+
+    config = TIERED
+
+    def prompt(self, num_tokens):
+        return [5 + (i * 3 + num_tokens % 3) % 7 for i in range(20 + num_tokens)]
+
+
 @cache
-def alone(num_prompt, max_tokens):
+def alone(kind, num_prompt, max_tokens):
     """The tokens of such a request, with their log-probabilities, in an engine of its own."""
-    walk = Walk([("add", num_prompt, max_tokens, 1)]).play()
+    walk = kind([("add", num_prompt, max_tokens, 1)]).play()
     return [row for output in walk.outputs() for row in rows(output)]
 
 
@@ -141,11 +167,12 @@ def rows(output):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [Walk, TieredWalk])
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(STEPS, min_size=10, max_size=60))
-def test_a_walk_through_sleep_changes_no_answer(steps):
+@given(steps=st.lists(STEPS, min_size=10, max_size=60))
+def test_a_walk_through_sleep_changes_no_answer(kind, steps):
     """See the module."""
-    walk = Walk(steps).play()
+    walk = kind(steps).play()
     tokens, endings = {}, {}
     for output in walk.outputs():
         key = (output.engine_id, output.index)
@@ -155,7 +182,7 @@ def test_a_walk_through_sleep_changes_no_answer(steps):
     answers = {(r, i): shape for r, shape in walk.requests.items() for i in range(shape[2])}
     assert {key: len(reasons) for key, reasons in endings.items()} == dict.fromkeys(answers, 1)
     for (request_id, index), (num_prompt, max_tokens, _) in answers.items():
-        expected, got = alone(num_prompt, max_tokens), tokens.get((request_id, index), [])
+        expected, got = alone(kind, num_prompt, max_tokens), tokens.get((request_id, index), [])
         [reason] = endings[request_id, index]
         if reason is FinishReason.ABORT:
             assert request_id in walk.aborted
@@ -165,3 +192,10 @@ def test_a_walk_through_sleep_changes_no_answer(steps):
         assert got == expected[: len(got)]
     assert sorted(e.call_id for e in walk.events if isinstance(e, Reply)) == walk.calls
     assert walk.loop._scheduler.cache.pool.num_held == 0
+
+
+def test_a_walk_with_a_second_tier_finds_blocks_there():
+    """Else it would prove nothing."""
+    adds = [("add", number % 3 + 10, 1, 1) for number in range(12)]
+    walk = TieredWalk([step for add in adds for step in (add, ("run", 5))]).play()
+    assert walk.loop._offloading._elsewhere.tier.stats().num_loaded_blocks

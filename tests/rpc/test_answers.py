@@ -93,4 +93,6 @@ def test_no_call_is_accepted_and_ignored():
         for name in inherited
         if "_unsupported(" not in inspect.getsource(getattr(EngineClient, name))
     }
-    assert silent == {"encode", "generate", "is_tracing_enabled", "is_sleeping", "preparing"}
+    assert silent == {
+        "encode", "generate", "is_scaling_elastic_ep", "is_sleeping", "is_tracing_enabled", "preparing",
+    }  # fmt: skip

@@ -12,9 +12,10 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
-from tests.rpc.calls import PROMPT, TOKENIZER_FILES, check_canary, refusal, request
+from tests.rpc.calls import PROMPT, TOKENIZER_FILES, check_canary, refusal, request, responses
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.boundary import FREE_BYTES
 from weft.rpc.methods import METHODS
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
@@ -248,6 +249,30 @@ async def test_message_over_the_limit_is_resource_exhausted(small: str):
 
         assert statuses == [INVALID, grpc.StatusCode.RESOURCE_EXHAUSTED]
         await check_canary(stub)
+
+
+async def test_large_requests_at_once_are_bounded_and_small_ones_still_taken(engine: FakeEngine):
+    """What open calls hold is counted, those that cannot be decoded too; it is room again when they end."""
+    large = request(stream=True)
+    large.tokenized.original_text = "x" * (FREE_BYTES + 1)
+    options = RpcOptions(port=0, max_total_message_bytes=large.ByteSize() + FREE_BYTES)
+    server = RpcServer(engine, TOKENIZER_FILES, options)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+        stub = VllmEngineStub(channel)
+        engine.hold()
+        held = asyncio.create_task(responses(stub, large))
+        await engine.wait_for_open(1)
+        status, detail = await refusal(stub.Generate(large))
+        await engine.run_freely()
+        await check_canary(stub)
+        await held
+        undecodable = b"\xff" * (FREE_BYTES + 1)
+        after = [(await call_raw(channel, "Generate", undecodable))[0] for _ in range(3)]
+        whole = await responses(stub, large)
+    await server.stop()
+    assert (status, "large requests" in detail) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+    assert after == [INVALID] * 3
+    assert whole[-1].HasField("complete")
 
 
 async def test_gzip_bomb_is_resource_exhausted(small: str):

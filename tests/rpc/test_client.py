@@ -461,7 +461,11 @@ async def test_profiling_is_passed_on(client: RpcClient, engine: FakeEngine):
         await client.start_profile()
 
     engine.has_profiler = True
-    await client.start_profile()
+    await client.start_profile(max_iterations=7)
+    assert engine.profiles == [(None, None, 7)]
+    for field in ({"profile_prefix": "x"}, {"delay_iterations": 1}):
+        with pytest.raises(BadRequest, match="cannot be sent over gRPC"):
+            await client.start_profile(**field)
     await client.stop_profile()
 
 

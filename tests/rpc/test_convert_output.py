@@ -1,6 +1,9 @@
 import math
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weft.core.errors import GenerationError
 from weft.core.types import (
@@ -141,3 +144,26 @@ def test_broken_stream_never_looks_complete():
         streamed.end()
     with pytest.raises(GenerationError, match="before every answer was finished"):
         whole.messages()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1),
+            st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3),
+            st.integers(0, 5),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+def test_a_chunk_is_written_over_to_the_same_bytes(steps):
+    """As if each were made anew, whatever came before it: other answers, other lengths, other numbers."""
+    reused = StreamedReply(SamplingParams(n=2, logprobs=1))
+    for index, token_ids, num_cached_tokens, has_logprobs in steps:
+        logprobs = [POSITION] * len(token_ids) if has_logprobs else None
+        answer = CompletionOutput(index=index, token_ids=token_ids, logprobs=logprobs)
+        emitted = msgspec.structs.replace(output(answer), num_cached_tokens=num_cached_tokens)
+        [message] = reused.messages(emitted)
+        [anew] = StreamedReply(SamplingParams(n=2, logprobs=1)).messages(emitted)
+        assert message.SerializeToString() == anew.SerializeToString()

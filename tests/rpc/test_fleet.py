@@ -65,6 +65,7 @@ async def test_open_requests_are_spread():
         for engine in engines:
             await engine.run_freely()
         answers = await asyncio.gather(*tasks)
+        assert fleet.num_active_requests == 0
     assert all(len(answer) == 4 for answer in answers)
 
 

@@ -120,14 +120,16 @@ async def test_idle_stream_carries_load_records(stub: VllmEngineStub, engine: Fa
     call = stub.SubscribeKvEvents(SubscribeKvEventsRequest())
     for _ in range(2):
         await read(call)
-    engine.load = EngineLoad(num_waiting=4, cache_hit_rate=0.5, num_used_tokens=7)
+    engine.load = EngineLoad(
+        num_waiting=4, cache_hit_rate=0.5, num_used_tokens=7, max_total_tokens=28
+    )
 
     beat = await read(call)
 
     assert (beat.sequence_number, len(beat.events)) == (1, 0)
     assert beat.load.load_only
     assert (beat.load.waiting_requests, beat.load.cache_hit_rate) == (4, 0.5)
-    assert beat.load.num_used_tokens == 7
+    assert (beat.load.num_used_tokens, beat.load.max_total_num_tokens) == (7, 28)
     assert (await read(call)).load.sample == beat.load.sample + 1
     call.cancel()
 

@@ -18,7 +18,7 @@ from weft.core.types import (
 from weft.core.validate import Limits
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.convert.request import check_carried, refuse_profile_options, to_flush_timeout
+from weft.rpc.convert.request import check_carried, to_flush_timeout, to_num_steps
 from weft.rpc.convert.request import to_message as to_wire
 from weft.rpc.methods import METHODS
 
@@ -40,8 +40,6 @@ REFUSED = {
     "mm_inputs",
     "extra_mm_inputs",
     "media_refs",
-    "kv_transfer_params",
-    "kv_transfer_params_json",
 }
 
 
@@ -81,6 +79,7 @@ def used_or_refused(message: pb.GenerateRequest) -> str:
 # A schema that says as little as a string can.
 _VALID = {
     "json_schema": "{}",
+    "kv_transfer_params_json": '{"do_remote_decode": true}',
     "structural_tag": '{"type": "structural_tag", "format": {"type": "any_text"}}',
 }
 
@@ -104,6 +103,9 @@ def test_every_field_of_a_request_is_used_or_refused(field: FieldDescriptor):
     message = request(max_tokens=3)
     set_field(message, field)
     message.sampling_params.n = 2 if field.name == "sampling_params" else 0
+    if field.name.startswith("kv_transfer_params"):  # this engine takes no part in it
+        assert "kv_transfer_params refused" in used_or_refused(message)
+        return
     if field.name == "tokenized":
         message.tokenized.input_ids.append(1)
 
@@ -120,13 +122,17 @@ def test_every_field_of_tokenized_input_is_used(field: FieldDescriptor):
 
 
 @pytest.mark.parametrize("field", fields_of(common_pb2.StartProfileRequest))
-def test_every_wish_about_profiling_is_refused(field: FieldDescriptor):
-    """The engine chooses for itself."""
+def test_a_profile_takes_a_number_of_steps_and_nothing_else(field: FieldDescriptor):
+    """Where traces go and what is in them is not the caller's to choose."""
     message = common_pb2.StartProfileRequest()
+    assert to_num_steps(message) is None
     set_field(message, field)
 
+    if field.name == "num_steps":
+        assert to_num_steps(message) == message.num_steps
+        return
     with pytest.raises(BadRequest, match=f"{field.name} is not supported yet"):
-        refuse_profile_options(message)
+        to_num_steps(message)
 
 
 def test_no_other_request_has_fields_that_are_not_tested():

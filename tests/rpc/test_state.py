@@ -13,10 +13,12 @@ from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import check_canary, completes, refusal, request
 from weft.core.engine_info import EngineInfo
+from weft.core.errors import GenerationError
 from weft.core.types import EngineLoad
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.convert.incoming import to_model_config
 from weft.rpc.convert.info import to_model_info, to_server_info
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -49,6 +51,14 @@ async def test_model_info_tells_the_facts(stub: VllmEngineStub):
         max_req_input_len=255,
         default_sampling_params_json='{"temperature": 0.6}',
     )
+
+
+@pytest.mark.parametrize("text", ["[1]", "0.6", "{", "[" * 100_000])
+def test_default_parameters_that_are_no_object_are_refused(text: str):
+    """By a client of such a server, whatever stands there."""
+    info = pb.GetModelInfoResponse(default_sampling_params_json=text)
+    with pytest.raises(GenerationError, match="default_sampling_params_json"):
+        to_model_config(info, "float32")
 
 
 def test_tokenizer_path_is_a_directory_or_empty(tmp_path: Path):
@@ -203,7 +213,8 @@ async def test_profiling_is_the_engine_s_affair(stub: VllmEngineStub, engine: Fa
     assert (await refusal(stub.StopProfile(common_pb2.StopProfileRequest())))[0] == status
 
     engine.has_profiler = True
-    assert (await stub.StartProfile(common_pb2.StartProfileRequest())).success
+    assert (await stub.StartProfile(common_pb2.StartProfileRequest(num_steps=5))).success
+    assert engine.profiles == [(None, None, 5)]
     assert (await stub.StopProfile(common_pb2.StopProfileRequest())).success
 
 

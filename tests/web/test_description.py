@@ -19,38 +19,13 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import SMALL, running
+from tests.cli.running import running, with_every_call
 from weft.web.admin.openapi import describe
 from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
 
 NUM_EXAMPLES = 25
 API_KEY, CONTROL_KEY = "for-the-api", "for-control"
-# Bodies that are answered. What is made up goes on top, a few fields at a time: of bodies made up as
-# a whole hardly one asks for something possible.
-ASKING = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
-    "/v1/completions": {"prompt": "a", "max_tokens": 3},
-    "/inference/v1/generate": {"token_ids": [65], "sampling_params": {"max_tokens": 3}},
-    "/generate": {"prompt": "a", "max_tokens": 3},
-    "/v1/messages": {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
-    "/v1/messages/count_tokens": {"model": "m", "messages": [{"role": "user", "content": "a"}]},
-    "/v1/responses": {"input": "a", "max_output_tokens": 3},
-    "/invocations": {"prompt": "a", "max_tokens": 3},
-    "/tokenize": {"prompt": "a"},
-    "/detokenize": {"tokens": [65]},
-    "/abort_requests": {"request_ids": ["a"]},
-}
-# The same for a server that embeds.
-EMBEDDING = {
-    "/v1/embeddings": {"input": "a"},
-    "/pooling": {"input": "a"},
-    **{path: {"queries": "a", "documents": ["b"]} for path in ("/score", "/v1/score")},
-    **{
-        path: {"query": "a", "documents": ["b", "c"]}
-        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
-    },
-}
 CHECKS = (status_code_conformance, content_type_conformance, response_schema_conformance)
 
 pytestmark = pytest.mark.slow
@@ -59,11 +34,26 @@ pytestmark = pytest.mark.slow
 def _document() -> dict[str, Any]:
     """What a server would answer: it is made from the same table."""
     endpoints = all_endpoints(ServerState(CollectorRegistry()))
-    document: dict[str, Any] = describe(endpoints)
+    document: dict[str, Any] = describe(endpoints, "m")
     return document
 
 
+def _examples(is_embedding: bool) -> dict[str, Any]:
+    """Bodies that are answered, by path. What is made up goes on top, a few fields at a time: of bodies made up
+    as a whole hardly one asks for something possible.
+    """
+    return {
+        path: body["content"]["application/json"]["example"]
+        for path, methods in DOCUMENT["paths"].items()
+        if (body := methods.get("post", {}).get("requestBody"))
+        and (methods["post"]["tags"] == ["Embeddings and scores"]) is is_embedding
+        and not path.endswith(("_lora_adapter", "/classify"))  # which the models here have none of
+        and path != "/update_weights"  # whose example names weights that nobody sent
+    }
+
+
 DOCUMENT = _document()
+ASKING, EMBEDDING = _examples(is_embedding=False), _examples(is_embedding=True)
 # Only what takes something can be asked wrongly.
 OPERATIONS = [
     (method.upper(), path, mode)
@@ -75,10 +65,11 @@ OPERATIONS = [
 
 
 @pytest.fixture(scope="module")
-def addresses():
+def addresses(tmp_path_factory):
     """Those of a server that generates, and of one that embeds; their contexts are short."""
     keys = ("--api-key", API_KEY, "--control-api-key", CONTROL_KEY)
-    argv = (SMALL, "--served-model-name", "m", "--max-model-len", "64", "--no-grpc", *keys)
+    every_call = with_every_call(tmp_path_factory.mktemp("served"))
+    argv = (*every_call, "--served-model-name", "m", "--max-model-len", "64", "--no-grpc", *keys)
     load_all_checks()
     with running(*argv) as generating, running(*argv, "--runner", "pooling") as embedding:
         yield generating.http, embedding.http

@@ -5,12 +5,21 @@ from google.protobuf.internal.encoder import _VarintBytes
 
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.methods import METHODS, Undecodable
-from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
+from weft.wire.message_bounds import (
+    MAX_PACKED_BYTES,
+    MAX_PARTS,
+    MAX_UNPACKED_BYTES,
+    crowded_field,
+)
 
 DESCRIPTOR = pb.GenerateRequest.DESCRIPTOR
 STOPS = pb.GenerateRequest(sampling_params=pb.SamplingParams(stop=["a"] * (MAX_PARTS + 1)))
 BIAS = pb.GenerateRequest(
     sampling_params=pb.SamplingParams(logit_bias=dict.fromkeys(range(MAX_PARTS + 1), 1.0))
+)
+PACKED = pb.GenerateRequest(
+    tokenized=pb.TokenizedInput(input_ids=[1] * (MAX_PACKED_BYTES // 2)),
+    sampling_params=pb.SamplingParams(stop_token_ids=[1] * (MAX_PACKED_BYTES // 2 + 1)),
 )
 UNKNOWN_NUMBERS = (_VarintBytes(1000 << 3) + b"\x01") * MAX_UNPACKED_BYTES
 
@@ -22,9 +31,10 @@ UNKNOWN_NUMBERS = (_VarintBytes(1000 << 3) + b"\x01") * MAX_UNPACKED_BYTES
         (BIAS.SerializeToString(), "logit_bias"),
         (b"\x7a\x00" * (MAX_PARTS + 1), "a field"),
         (UNKNOWN_NUMBERS, "a field"),
+        (PACKED.SerializeToString(), "input_ids"),
         (b"\x0b\x0c", "request_id"),
     ],
-    ids=["strings", "entries", "unknown", "numbers", "group"],
+    ids=["strings", "entries", "unknown", "numbers", "packed", "group"],
 )
 def test_too_many_parts_are_refused_by_their_field(data: bytes, field: str):
     """Before anything is made of them."""
@@ -32,6 +42,14 @@ def test_too_many_parts_are_refused_by_their_field(data: bytes, field: str):
     malformed = METHODS["Generate"].decode_request(data)
     assert isinstance(malformed, Undecodable)
     assert malformed.error().parameter == field
+
+
+def test_the_ids_of_a_context_are_never_too_many():
+    """However long it is."""
+    data = PACKED.SerializeToString()
+    method = METHODS["Generate"]
+    assert isinstance(method.decode_request(data, max_model_len=500_000), Undecodable)
+    assert method.decode_request(data, max_model_len=2_000_000) == PACKED
 
 
 def test_numbers_and_long_texts_count_for_little():

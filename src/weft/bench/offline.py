@@ -13,8 +13,9 @@ from weft.bench.options import LatencyOptions, OfflineOptions, PromptOptions
 from weft.bench.record import Prompt, State
 from weft.bench.result import write_document
 from weft.bench.serving import exit_status, stopping
-from weft.bench.targets import Opened, open_engine, open_target, refuse_unused
+from weft.bench.targets import Opened, open_engine, open_target
 from weft.core.config import EngineOptions
+from weft.core.declare import refuse_unused
 from weft.core.errors import ConfigError
 from weft.core.terminal import say
 from weft.engine.progress import progress_bar

@@ -2,18 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import httpx2
-import huggingface_hub
 import msgspec
 import numpy as np
-from huggingface_hub.errors import HFValidationError
 
 from weft.bench.engine_target import EngineTarget
 from weft.bench.http_target import ENDPOINTS, HttpTarget, first_model, open_wire
@@ -23,26 +20,28 @@ from weft.bench.record import Prompt, Record, Target
 from weft.bench.words import IdMaker, Maker, TextMaker, WordMaker, words
 from weft.core.address import join_host_port
 from weft.core.config import EngineOptions
+from weft.core.declare import refuse_unused
+from weft.core.defaults import UNLIMITED_QUEUE
 from weft.core.errors import ConfigError, Unavailable, WeftError
+from weft.core.params import PARAMETERS
 from weft.core.types import OutputKind, SamplingParams
-from weft.engine.fit import fit
-from weft.engine.front.client import FrontClient
-from weft.engine.front.local_client import LocalClient
-from weft.model.open import find_model, is_hub_id, open_model
-from weft.model.overrides import read_overrides
+from weft.engine.async_llm import running
+from weft.engine.fit import find_and_fit
+from weft.model.hub import fetch
+from weft.model.open import find_model, is_hub_id
+from weft.model.tokenizer import read_tokenizer_files
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Credentials
-from weft.text.tokenizer import CONFIG_FILE, TOKENIZER_FILE, Tokenizer, open_tokenizer
+from weft.text.tokenizer import Tokenizer
 
 _GRPC_PORT = 50051
 _CONNECT_TIMEOUT_S = 10.0
 _RETRY_S = 0.25
-_SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p",
-    "frequency_penalty", "presence_penalty", "repetition_penalty",
-)  # fmt: skip
-# Bounds on what waits are for strangers.
-_UNLIMITED = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 - 1}
+_SAMPLING = tuple(
+    field.name
+    for field in fields(TargetOptions)
+    if field.name in PARAMETERS and field.default is None
+)
 _OF_HTTP = ("endpoint", "served_model_name", "tokenizer", "header", "insecure", "extra_body")
 _OF_GRPC = ("grpc_tls_ca",)
 _CALIBRATION_WORDS = (50, 250)
@@ -69,17 +68,9 @@ async def open_target(options: TargetOptions, *, ignore_eos: bool) -> AsyncItera
 @asynccontextmanager
 async def open_engine(options: EngineOptions, temperature: float | None) -> AsyncIterator[Opened]:
     """Load a model here; answers go on to their length."""
-    options = msgspec.structs.replace(options, **_UNLIMITED)
-    checkpoint = open_model(
-        options.model,
-        revision=options.revision,
-        dtype=options.dtype,
-        runner=options.runner,
-        overrides=read_overrides(options),
-    )
-    fitted = fit(checkpoint, options, is_shared=True)
-    client: FrontClient = await LocalClient.start(fitted.checkpoint, fitted.config)
-    try:
+    options = msgspec.structs.replace(options, **UNLIMITED_QUEUE)
+    fitted = find_and_fit(options, is_shared=True).with_tokenizer()
+    async with running(fitted) as client:
         model = client.model_config
         tokenizer = Tokenizer.from_files(
             fitted.checkpoint.tokenizer_files, fitted.checkpoint.parsed_tokenizer
@@ -88,9 +79,6 @@ async def open_engine(options: EngineOptions, temperature: float | None) -> Asyn
         params = _params(model.default_sampling_params, given, ignore_eos=True)
         target = EngineTarget(client, model.served_model_name, params)
         yield Opened(target, IdMaker(min(model.vocab_size, tokenizer.vocab_size), tokenizer))
-    finally:
-        client.shutdown()
-        await client.wait_closed()
 
 
 @asynccontextmanager
@@ -184,25 +172,11 @@ def _extra_body(options: TargetOptions) -> dict[str, Any]:
         raise ConfigError(f"--extra-body: must be a JSON object ({error})") from error
 
 
-def refuse_unused(given: object, default: object, names: Iterable[str], where: str) -> None:
-    """A flag that would do nothing is a mistake."""
-    for name in names:
-        if getattr(given, name) != getattr(default, name):
-            raise ConfigError(f"--{name.replace('_', '-')} does nothing {where}")
-
-
 def read_tokenizer(name: str) -> Tokenizer:
-    """Of a directory with a tokenizer.json, of a built-in model, or of the Hub, without its weights."""
+    """Of a directory, a built-in model, or a model of the Hub, without its weights."""
     directory = Path(name).expanduser()
-    if not directory.is_dir() and not is_hub_id(name):
-        return Tokenizer.from_files(find_model(name).with_tokenizer().tokenizer_files)
-    names = (TOKENIZER_FILE, CONFIG_FILE)
     if not directory.is_dir():
-        try:
-            directory = Path(huggingface_hub.snapshot_download(name, allow_patterns=list(names)))
-        except (OSError, httpx2.HTTPError, HFValidationError) as error:
-            raise ConfigError(f"--tokenizer {name}: {' '.join(str(error).split())}") from error
-    files = {
-        file: (directory / file).read_bytes() for file in names if (directory / file).is_file()
-    }
-    return open_tokenizer(files, name)
+        if not is_hub_id(name):
+            return Tokenizer.from_files(find_model(name).with_tokenizer().tokenizer_files)
+        directory = fetch(name, None, is_tokenizer=True)
+    return Tokenizer.from_files(read_tokenizer_files(directory))

@@ -1,15 +1,26 @@
 """The ready block: the last thing on the screen of a server that has started."""
 
+import json
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
 from weft import __version__
-from weft.cli.sizes import format_bytes
 from weft.core.config import EngineConfig, ModelConfig
+from weft.core.kv_cache import KvOffloadingConfig
+from weft.core.readable import format_bytes
+from weft.core.terminal import colours, harmless
 from weft.model.card import ModelCard
+
+Row = tuple[str, str]
+_INDENT = 10
+_AS_IT_IS = "try"  # rows to be copied are not broken
+_STYLES = {"try": "0;1", "warn": "33"}  # bold, yellow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,52 +44,98 @@ class Ready:
     grpc: Address | None
     has_keys: bool
     load_s: float
+    parsers: str | None = None  # None: nothing is generated
+    has_template: bool = False
+    cautions: Sequence[str] = ()
 
 
-def ready_block(ready: Ready) -> str:
-    """Model, memory, limits, address and a command to copy."""
+def ready_block(ready: Ready) -> list[str]:
+    """What was chosen, the addresses, commands to copy and what next; the title first."""
     rows = [
         ("model", _model(ready)),
         *([("", ready.card.notice)] if ready.card.notice else []),
         ("memory", _memory(ready)),
+        *(
+            [("", _tier(ready.config.kv_offloading_config))]
+            if ready.config.kv_offloading_config
+            else []
+        ),
         ("limits", _limits(ready)),
-        ("compute", ready.computed),
+        ("compute", _compute(ready)),
+        *([("parser", ready.parsers)] if ready.parsers else []),
+        *(("warn", text) for text in ready.cautions),
         *([("HTTP", _http(ready.http, ready.has_keys))] if ready.http else []),
         *([("gRPC", _grpc(ready.grpc, ready.has_keys))] if ready.grpc else []),
-        ("try", _command(ready)),
+        *(("try", command) for command in _commands(ready)),
+        ("next", _next(ready.http, has_cautions=bool(ready.cautions))),
     ]
     name = ready.config.model_config.served_model_name
     return _block(f"serves {name}, loaded in {ready.load_s:.1f} s", rows)
 
 
-def remote_block(
+def other_block(
     model: ModelConfig,
-    targets: Sequence[str],
+    engine: Row,
     *,
-    http: Address,
+    http: Address | None,
+    grpc: Address | None = None,
     has_keys: bool,
-    reach_s: float,
-) -> str:
-    """The same of a server whose engines are elsewhere."""
+    done: str,
+) -> list[str]:
+    """The same of a server whose engine is not ours, or is elsewhere."""
     rows = [
         ("model", f"{model.model_type}, context {model.max_model_len:,} tokens"),
-        ("engines", ", ".join(targets)),
-        ("HTTP", _http(http, has_keys)),
-        ("try", _http_command(http, has_keys)),
+        engine,
+        *([("HTTP", _http(http, has_keys))] if http else []),
+        *([("gRPC", _grpc(grpc, has_keys))] if grpc else []),
+        *([("try", _curl(http, has_keys, "/v1/models"))] if http else []),
+        ("next", _next(http)),
     ]
-    return _block(f"serves {model.served_model_name}, reached in {reach_s:.1f} s", rows)
+    return _block(f"serves {model.served_model_name}, {done}", rows)
 
 
-def _block(title: str, rows: Sequence[tuple[str, str]]) -> str:
+def show_block(lines: Sequence[str], file: TextIO | None = None) -> None:
+    """Print it: on a terminal as wide as that is, and in colour where it has some; else line by line."""
+    file = sys.stdout if file is None else file
+    if file.isatty():
+        width = os.get_terminal_size(file.fileno()).columns or 80
+        lines = list(_fitted([harmless(line) for line in lines], width, has_colour=colours(file)))
+    print("\n".join(lines), file=file, flush=True)
+
+
+def _fitted(lines: Sequence[str], width: int, *, has_colour: bool) -> Iterator[str]:
+    """Long rows in several lines, but for those to be copied."""
+    for number, line in enumerate(lines):
+        name = line[:_INDENT].strip() if number else "title"
+        room = max(width - 1, 2 * _INDENT)
+        folded = [line]
+        if name != _AS_IT_IS:
+            indent = " " * _INDENT if number else ""
+            folded = textwrap.wrap(line, room, subsequent_indent=indent, break_on_hyphens=False)
+        if has_colour:
+            folded = [_styled(name, piece) for piece in folded]
+        yield from folded
+
+
+def _styled(name: str, line: str) -> str:
+    if name == "title":
+        return f"\x1b[1;32m{line}\x1b[0m"
+    label, text = line[:_INDENT], line[_INDENT:]
+    return f"\x1b[36m{label}\x1b[{_STYLES.get(name, '0')}m{text}\x1b[0m"
+
+
+def _block(title: str, rows: Sequence[Row]) -> list[str]:
     lines = [f"  {name:<8}{text}".rstrip() for name, text in rows]
-    return "\n".join([f"Weft {__version__} {title}", *lines])
+    return [f"Weft {__version__} {title}", *lines]
 
 
 def _model(ready: Ready) -> str:
     card, model = ready.card, ready.config.model_config
+    most = card.max_position_embeddings
+    rest = f" (the model has {most:,})" if model.max_model_len < most else ""
     return (
         f"{model.model}: {card.model_type}, {_count(card.num_parameters)} parameters, "
-        f"{card.dtype}, context {model.max_model_len:,} tokens"
+        f"{card.dtype}, context {model.max_model_len:,} tokens{rest}"
     )
 
 
@@ -91,6 +148,16 @@ def _memory(ready: Ready) -> str:
         f"blocks of {cache.block_size} = {cache.max_total_tokens:,} tokens, weights "
         f"{format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
     )
+
+
+def _compute(ready: Ready) -> str:
+    size = ready.config.data_parallel_size
+    return ready.computed if size == 1 else f"{size} engines; each {ready.computed}"
+
+
+def _tier(offloading: KvOffloadingConfig) -> str:
+    where = "memory" if offloading.path is None else offloading.path
+    return f"second tier of the prefix cache {format_bytes(offloading.num_bytes)} in {where}"
 
 
 def _limits(ready: Ready) -> str:
@@ -121,41 +188,71 @@ def _security(address: Address, has_keys: bool) -> str:
     return f"{lock}, {key}"
 
 
-def _command(ready: Ready) -> str:
-    if ready.grpc is not None and ready.config.pooler_config is None:
-        return _grpc_command(ready.grpc, ready.has_keys)
-    if ready.http is None:
-        return "a client of the gRPC call Embed"
-    return _http_command(ready.http, ready.has_keys)
+def _commands(ready: Ready) -> Iterator[str]:
+    """One for each way in, each of which answers as it stands."""
+    if ready.config.pooler_config is not None:
+        if ready.http is None:
+            yield "a client of the gRPC call Embed"
+        elif ready.card.pooling is not None and ready.card.pooling.head is None:
+            yield _curl(ready.http, ready.has_keys, "/v1/embeddings", {"input": "Hello!"})
+        else:
+            yield _curl(ready.http, ready.has_keys, "/v1/models")
+        return
+    if ready.grpc is not None:
+        yield _client(ready.grpc, ready.has_keys, has_template=ready.has_template)
+    if ready.http is not None and ready.has_template:
+        body: object = {"messages": [{"role": "user", "content": "Hello!"}]}
+        yield _curl(ready.http, ready.has_keys, "/v1/chat/completions", body)
+    elif ready.http is not None:
+        body = {"prompt": "The capital of France is"}
+        yield _curl(ready.http, ready.has_keys, "/v1/completions", body)
 
 
-def _http_command(address: Address, has_keys: bool) -> str:
-    words = ["curl", f"{http_url(address)}/v1/models"]
+def _curl(address: Address, has_keys: bool, path: str, body: object = None) -> str:
+    words = ["curl", f"{http_url(address)}{path}"]
     if address.has_tls:
         words += ["--cacert", "CA.pem"]
     if has_keys:
-        words += ["--header", '"Authorization: Bearer KEY"']
-    return " ".join(words)
+        words += ["--header", "Authorization: Bearer KEY"]
+    if body is not None:
+        words += ["--json", json.dumps(body)]
+    return shlex.join(words)
 
 
-def _grpc_command(address: Address, has_keys: bool) -> str:
-    words = [program(), "complete"]
+def _client(address: Address, has_keys: bool, *, has_template: bool) -> str:
+    words = [*program(), "chat" if has_template else "complete"]
     if address.host_port != "127.0.0.1:50051":
         words += ["--address", address.host_port]
     if address.has_tls:
         words += ["--grpc-tls-ca", "CA.pem"]
     if has_keys:
         words += ["--api-key", "KEY"]
-    return " ".join([*words, '"The capital of France is"'])
+    return shlex.join(words if has_template else [*words, "The capital of France is"])
 
 
-def program() -> str:
-    """`weft` as the reader can type it: by its name if that finds it, else by its path."""
+def _next(http: Address | None, *, has_cautions: bool = False) -> str:
+    weft = shlex.join(program())
+    parts = []
+    if http is not None:
+        if http.has_page:
+            parts.append(f"{http_url(http)} in a browser")
+        url = "" if http.host_port == "127.0.0.1:8000" else f" --url {http_url(http)}"
+        parts.append(f"{weft} top{url} watches it")
+    if has_cautions:
+        parts.append(f"{weft} doctor says how to mend what is warned of")
+    return "; ".join([*parts, "Ctrl-C ends it"])
+
+
+def program() -> list[str]:
+    """`weft` as the reader can type it: by its name if that finds it, else by its path or its module."""
     called = sys.argv[0]
     found = shutil.which("weft")
-    if not called.endswith("weft") or (found and os.path.samefile(found, called)):
-        return "weft"
-    return os.path.relpath(called)
+    is_script = os.path.basename(called) == "weft"
+    if found and (not is_script or os.path.samefile(found, called)):
+        return ["weft"]
+    if is_script:
+        return [os.path.relpath(called)]
+    return [sys.executable, "-m", "weft.cli.entry"]
 
 
 def _count(number: int) -> str:

@@ -1,142 +1,93 @@
-"""`weft chat`: a conversation with the served model, in the terminal."""
+"""`weft chat`: one message and its answer, or a conversation on the terminal."""
 
 import asyncio
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
-from typing import Any
+from importlib import import_module
 
-from weft.cli.connect import connected, handle_interrupts, stream_text, to_sampling_params
+from weft.cli.connect import handle_interrupts
+from weft.cli.conversation import Conversation
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions
-from weft.core.errors import BadRequest, ConfigError
-from weft.core.terminal import say
-from weft.core.types import SamplingParams
-from weft.model.tokenizer import read_chat_template
-from weft.rpc.client import RpcClient
-from weft.text.chat import ChatTemplate
-from weft.text.tokenizer import Tokenizer, open_tokenizer
+from weft.cli.screen import Screen, print_answer, speed
+from weft.cli.shown import print_json
+from weft.core.errors import ConfigError
 
-PROMPT = "> "
+# Where the server is, once it is there; what ends with the conversation is entered into the stack.
+Reach = Callable[[AsyncExitStack], Awaitable[ConnectOptions]]
 
 
 def chat(
-    message: str | None = None,
-    *,
-    chat_: ChatOptions = ChatOptions(),
-    connect: ConnectOptions = ConnectOptions(),
-    sample: SampleOptions = SampleOptions(),
+    message: str | None, options: ChatOptions, connect: ConnectOptions, sample: SampleOptions
 ) -> int:
-    """Talk with the served model. Ctrl-C ends an answer, Ctrl-D the conversation.
+    """Talk with the server that is named."""
 
-    Parameters
-    ----------
-    message
-        Say this, print the answer and leave. Without it, each line of standard input is a message.
-    """
+    async def reach(stack: AsyncExitStack) -> ConnectOptions:
+        del stack
+        return connect
+
+    return converse(message, options, sample, reach)
+
+
+def converse(message: str | None, options: ChatOptions, sample: SampleOptions, reach: Reach) -> int:
+    """Say the message, or what is piped in, and print the answer; or talk for as long as the user does."""
     handle_interrupts()
-    messages = _typed() if message is None else iter([message])
+    if message is None and not sys.stdin.isatty():
+        message = sys.stdin.read().strip()
+    if message is not None and not message.strip():
+        raise ConfigError("the message must not be empty")
+    if message is None and options.json:
+        raise ConfigError('--json needs a message: weft chat "..." --json')
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
-            talk = runner.run(Conversation.open(stack, chat_, connect, sample))
-            for text in messages:
-                _answer(runner, talk, text)
+            talk = runner.run(_open(stack, options, sample, reach))
+            if message is None:
+                session = import_module("weft.cli.chat_session").ChatSession
+                session(runner, talk, options).hold()
+            else:
+                runner.run(_answer_once(talk, message, options))
         finally:
+            # A second Ctrl-C must not leave a server behind; closing takes seconds at the most.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             runner.run(stack.aclose())
     return 0
 
 
-def _answer(runner: asyncio.Runner, talk: "Conversation", text: str) -> None:
-    try:
-        runner.run(talk.answer(text))
-    except KeyboardInterrupt:  # the runner has ended the answer; the conversation goes on
-        print("[stopped]", file=sys.stderr)
-    except BadRequest as err:  # too long, for instance: say so, and let the next message try
-        say(f"error: {err}", file=sys.stderr)
+async def _open(
+    stack: AsyncExitStack, options: ChatOptions, sample: SampleOptions, reach: Reach
+) -> Conversation:
+    connect = await reach(stack)
+    return await Conversation.open(
+        stack, connect, sample, system=options.system, thinks=options.think
+    )
 
 
-def _typed() -> Iterator[str]:
-    """The lines that are typed or piped in, without empty ones."""
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        print("Ctrl-C ends an answer, Ctrl-D the conversation.", file=sys.stderr)
-    while True:
-        try:
-            line = input(PROMPT) if is_terminal else sys.stdin.readline()
-        except EOFError:
-            print()
-            return
-        except KeyboardInterrupt:
-            print()
-            continue
-        if not line and not is_terminal:
-            return
-        if line.strip():
-            yield line.strip()
+async def _answer_once(talk: Conversation, message: str, options: ChatOptions) -> None:
+    screen = Screen(options.reasoning, "--reasoning show")
+    if not options.json:
+        await print_answer(screen, talk, talk.say(message))
+    else:
+        async with aclosing(talk.say(message)) as parts:
+            async for _ in parts:
+                pass
+        print_json(_as_json(talk), is_line=True)
+    if options.verbose:
+        screen.note(speed(talk.last))
 
 
-class Conversation:
-    """What was said so far, and what is needed to say more."""
-
-    def __init__(
-        self,
-        client: RpcClient,
-        template: ChatTemplate,
-        tokenizer: Tokenizer,
-        params: SamplingParams,
-        options: ChatOptions,
-    ) -> None:
-        self._client = client
-        self._template = template
-        self._tokenizer = tokenizer
-        self._params = params
-        self._kwargs: dict[str, Any] = (
-            {} if options.think is None else {"enable_thinking": options.think}
-        )
-        self._messages: list[dict[str, str]] = []
-        if options.system is not None:
-            self._messages.append({"role": "system", "content": options.system})
-
-    @classmethod
-    async def open(
-        cls,
-        stack: AsyncExitStack,
-        options: ChatOptions,
-        connect: ConnectOptions,
-        sample: SampleOptions,
-    ) -> "Conversation":
-        """Reach the server and learn how its model wants to be spoken to."""
-        client = await stack.enter_async_context(connected(connect))
-        files = await client.get_tokenizer_files()
-        name = client.model_config.served_model_name
-        source = read_chat_template(files, name)
-        if source is None:
-            raise ConfigError(f"{name} has no chat template; use weft complete")
-        tokenizer = open_tokenizer(files, name)
-        template = stack.enter_context(ChatTemplate(source, tokenizer.special_tokens))
-        defaults = client.model_config.default_sampling_params
-        params = to_sampling_params(sample, defaults, max_tokens=None)
-        return cls(client, template, tokenizer, params, options)
-
-    async def answer(self, text: str) -> None:
-        """Say `text` and print the answer as it comes. Both become part of the conversation.
-
-        An answer that was stopped is kept as far as it went; a message without an answer is not.
-        """
-        self._messages.append({"role": "user", "content": text})
-        said = ""
-        try:
-            rendered = self._template.render(self._messages, template_kwargs=self._kwargs)
-            # The template writes the special tokens itself.
-            ids = self._tokenizer.encode(rendered, add_special_tokens=False)
-            pieces = stream_text(self._client, {"prompt_token_ids": ids}, self._params)
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    said += piece
-                    say(piece, end="")
-        finally:
-            if said:
-                say()
-                self._messages.append({"role": "assistant", "content": said})
-            else:
-                self._messages.pop()
+def _as_json(talk: Conversation) -> dict[str, object]:
+    answer = talk.last
+    return {
+        "model": talk.model,
+        "content": answer.content,
+        "reasoning": answer.reasoning or None,
+        "finish_reason": answer.finish_reason,
+        "usage": {
+            "prompt_tokens": answer.num_prompt_tokens,
+            "cached_tokens": answer.num_cached_tokens,
+            "completion_tokens": answer.num_tokens,
+            "reasoning_tokens": answer.num_reasoning_tokens,
+        },
+    }

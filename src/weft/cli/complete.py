@@ -2,10 +2,12 @@
 
 import asyncio
 import sys
+import uuid
 from contextlib import aclosing
 
-from weft.cli.connect import connected, handle_interrupts, stream_text, to_sampling_params
-from weft.cli.options import ConnectOptions, SampleOptions
+from weft.cli.connect import connected, handle_interrupts, to_sampling_params
+from weft.cli.options import CompleteOptions, ConnectOptions, SampleOptions
+from weft.cli.shown import print_json
 from weft.core.errors import ConfigError
 from weft.core.terminal import say
 
@@ -13,34 +15,38 @@ DEFAULT_MAX_TOKENS = 128  # a model that was never taught to stop fills its cont
 
 
 def complete(
-    prompt: str | None = None,
-    *,
-    connect: ConnectOptions = ConnectOptions(),
-    sample: SampleOptions = SampleOptions(),
+    prompt: str | None, options: CompleteOptions, connect: ConnectOptions, sample: SampleOptions
 ) -> int:
-    """Continue a text with the served model.
-
-    Parameters
-    ----------
-    prompt
-        The text; read from standard input if not given.
-    """
+    """Print the continuation of the prompt, or of standard input."""
     handle_interrupts()
     if prompt is None and sys.stdin.isatty():
         raise ConfigError('give a text to continue: weft complete "Once upon a time"')
     text = sys.stdin.read() if prompt is None else prompt
-    asyncio.run(_complete(text, connect, sample))
+    asyncio.run(_complete(text, connect, sample, is_json=options.json))
     return 0
 
 
-async def _complete(prompt: str, connect: ConnectOptions, sample: SampleOptions) -> None:
+async def _complete(
+    prompt: str, connect: ConnectOptions, sample: SampleOptions, *, is_json: bool
+) -> None:
     async with connected(connect) as client:
-        params = to_sampling_params(
-            sample, client.model_config.default_sampling_params, max_tokens=DEFAULT_MAX_TOKENS
-        )
+        params = to_sampling_params(sample, client, max_tokens=DEFAULT_MAX_TOKENS)
+        text, num_tokens, finish_reason, num_prompt_tokens = "", 0, None, 0
         try:
-            async with aclosing(stream_text(client, prompt, params)) as pieces:
-                async for piece in pieces:
-                    say(piece, end="")
+            async with aclosing(
+                client.generate(prompt, params, f"cli-{uuid.uuid4().hex}")
+            ) as outputs:
+                async for output in outputs:
+                    num_prompt_tokens = len(output.prompt_token_ids)
+                    for answer in output.outputs:
+                        text += answer.text
+                        num_tokens += len(answer.token_ids)
+                        finish_reason = answer.finish_reason
+                        if not is_json:
+                            say(answer.text, end="")
         finally:
-            say()
+            if not is_json:
+                say()
+        if is_json:
+            usage = {"prompt_tokens": num_prompt_tokens, "completion_tokens": num_tokens}
+            print_json({"text": text, "finish_reason": finish_reason, "usage": usage}, is_line=True)

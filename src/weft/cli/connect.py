@@ -1,18 +1,18 @@
-"""What the terminal clients share: reaching the server, sampling parameters, streaming text."""
+"""What the terminal clients share: reaching the server, sampling parameters."""
 
 import signal
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Any
 
 import msgspec
 
 from weft.cli.options import ConnectOptions, SampleOptions
+from weft.cli.settings import wrong_key
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError, Unauthenticated
-from weft.core.types import OutputKind, PromptType, SamplingParams
+from weft.core.types import OutputKind, SamplingParams
+from weft.core.validate import validate_params
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Credentials
 
@@ -38,8 +38,7 @@ async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
             timeout_s=options.connect_timeout,
         )
     except Unauthenticated as error:
-        which = "a key" if options.api_key is None else "another key"
-        raise Unauthenticated(f"the server needs {which}: --api-key KEY or WEFT_API_KEY") from error
+        raise wrong_key(options.api_key) from error
     try:
         yield client
     finally:
@@ -47,24 +46,15 @@ async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
 
 
 def to_sampling_params(
-    options: SampleOptions, defaults: dict[str, Any], *, max_tokens: int | None
+    options: SampleOptions, client: EngineClient, *, max_tokens: int | None
 ) -> SamplingParams:
-    """The options over the model's own defaults; text comes in deltas."""
+    """The options over the model's own defaults, checked; text comes in deltas."""
+    defaults = client.model_config.default_sampling_params
     known = {
         name: value for name, value in defaults.items() if name in SamplingParams.__struct_fields__
     }
     chosen = {name: value for name, value in asdict(options).items() if value is not None}
     merged = {"max_tokens": max_tokens, **known, **chosen, "output_kind": OutputKind.DELTA}
-    return msgspec.convert(merged, SamplingParams)
-
-
-async def stream_text(
-    client: EngineClient, prompt: PromptType, params: SamplingParams
-) -> AsyncGenerator[str, None]:
-    """The pieces of one answer as they come. Closing the generator aborts the request."""
-    outputs = client.generate(prompt, params, f"cli-{uuid.uuid4().hex}")
-    async with aclosing(outputs):
-        async for output in outputs:
-            for answer in output.outputs:
-                if answer.text:
-                    yield answer.text
+    params = msgspec.convert(merged, SamplingParams)
+    validate_params(params, client.info.limits)
+    return params

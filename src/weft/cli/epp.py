@@ -9,13 +9,10 @@ import time
 from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote
 
-from cyclopts import App, Parameter
-
-from weft.cli.epp_options import EppOptions, read_token
+from weft.cli.epp_options import EppOptions, ExplainOptions, read_token
 from weft.cli.limits import raise_open_files
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, NotFound, Unavailable
@@ -30,12 +27,8 @@ from weft.epp.server.server import PickerServer
 log = logging.getLogger("weft.cli")
 
 
-def epp(*, options: EppOptions = EppOptions()) -> int:
-    """Pick an endpoint for each request that Envoy shows, until SIGTERM or Ctrl-C.
-
-    Durations: 300ms, 5s, 1m30s. Every flag can also be set in the environment (--grpc-port as
-    WEFT_GRPC_PORT) or in a file (--config).
-    """
+def epp(options: EppOptions) -> int:
+    """Serve until a signal."""
     configure_logging("debug" if options.is_debugging() else options.log_level)
     for flag in options.without_effect():
         log.info("%s has no effect here", flag)
@@ -104,29 +97,16 @@ async def _drain(server: PickerServer, timeout_s: float, signals: asyncio.Queue[
             await task
 
 
-def explain(
-    request_id: str,
-    *,
-    host: Annotated[str, Parameter(help="Where the picker listens.")] = "127.0.0.1",
-    metrics_port: Annotated[int, Parameter(help="Its metrics port.")] = 9090,
-    metrics_token_file: Annotated[
-        Path | None, Parameter(help="File with the token that its pages want, if they do.")
-    ] = None,
-    raw: Annotated[bool, Parameter(negative=(), help="Print the JSON as it is.")] = False,
-) -> int:
-    """Say why a request went where it went: candidates, filters, scores, runner-up.
-
-    Parameters
-    ----------
-    request_id
-        The request's x-request-id. The picker keeps the last thousand.
-    """
-    token = None if metrics_token_file is None else read_token(metrics_token_file)
+def explain(request_id: str, options: ExplainOptions) -> int:
+    """Print the account of one decision."""
+    file = options.metrics_token_file
+    token = None if file is None else read_token(file)
     path = f"/debug/decisions?request_id={quote(request_id)}"
-    record = _fetch(host, metrics_port, path, token)
+    record = _fetch(options.host, options.metrics_port, path, token)
     if "error" in record:
         raise NotFound(record["error"])
-    say(json.dumps(record, indent=2) if raw else "\n".join(lines(record)))
+    is_json = options.json or options.raw
+    say(json.dumps(record, indent=2) if is_json else "\n".join(lines(record)))
     return 0
 
 
@@ -146,14 +126,3 @@ def _fetch(host: str, port: int, path: str, token: str | None) -> Any:
         ) from error
     finally:
         connection.close()
-
-
-def _make_app() -> App:
-    """The command with the one below it."""
-    app = App(name="epp", help="Pick an endpoint for each request that Envoy shows.")
-    app.default(epp)
-    app.command(explain, name="explain", help="Say why a request went where it went.")
-    return app
-
-
-app = _make_app()  # loaded by name, when it is called

@@ -4,48 +4,33 @@ Names and defaults of `weft epp` are the reference picker's, except that it list
 for load once a second, and serves TLS only with a certificate.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from cyclopts import Parameter
-
+from weft.cli.commands import branch, call
 from weft.cli.epp_reference_flags import ReferenceFlags
-from weft.cli.flags import GROUPS, as_flags, pick
-from weft.cli.sizes import count_converter, duration_converter
+from weft.cli.flags import flags, pick
+from weft.core.config import EngineOptions
+from weft.core.declare import Flag
 from weft.core.errors import ConfigError
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits
-from weft.epp.server.server import ServerOptions
+from weft.epp.server.options import ServerOptions
 
-CONFIGURATION = GROUPS["Configuration"]
-SERVER = GROUPS["Server"]
-WORKERS = GROUPS["Workers"]
-
-Count = Annotated[int, Parameter(converter=count_converter, metavar="INT")]
-Seconds = Annotated[float, Parameter(converter=duration_converter, metavar="DURATION")]
 LogLevel = Literal["debug", "info", "warning", "error"]
 AllowedHosts = Annotated[
     list[str] | None,
-    Parameter(
-        group=SERVER,
-        negative=(),
-        help="Name that clients may use (header Host) beside addresses and localhost, or *; repeatable.",
+    Flag(
+        "Name that clients may use (header Host) beside addresses and localhost, or *; repeatable.",
+        "Server",
     ),
 ]
-ConfigFile = Annotated[
-    Path | None, Parameter(group=SERVER, help="File with these settings: TOML, YAML or JSON.")
-]
-
-if TYPE_CHECKING:  # code reads them where they are declared: see `pick`
-    PickerFlags = object
-else:
-    PickerFlags = as_flags(PickerOptions, ServerOptions, PickerLimits)
+ConfigFile = Annotated[Path | None, Flag("File with these settings: TOML, YAML or JSON.", "Server")]
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class EppOptions(ReferenceFlags, PickerFlags):
+@flags(PickerOptions, ServerOptions, PickerLimits)
+class EppOptions(ReferenceFlags):
     """Flags of `weft epp`.
 
     Those that set one field of `PickerOptions`, `ServerOptions` or `PickerLimits` are declared there.
@@ -53,38 +38,36 @@ class EppOptions(ReferenceFlags, PickerFlags):
 
     allowed_hosts: AllowedHosts = None
     metrics_port: Annotated[
-        Count, Parameter(group=SERVER, help="Port of /metrics and /debug; 0 takes a free one.")
+        int, Flag("Port of /metrics and /debug; 0 takes a free one.", "Server")
     ] = 9090
     drain_timeout: Annotated[
-        Seconds, Parameter(group=SERVER, help="How long open requests get on SIGTERM.")
+        float, Flag("How long open requests get on SIGTERM.", "Server", is_duration=True)
     ] = 30.0
     secure_serving: Annotated[
         bool | None,
-        Parameter(
-            group=SERVER,
-            help="Serve TLS: with --cert-path, which turns it on, or a self-signed certificate.",
+        Flag(
+            "Serve TLS: with --cert-path, which turns it on, or a self-signed certificate.",
+            "Server",
         ),
     ] = None
     metrics_endpoint_auth: Annotated[
         bool | None,
-        Parameter(
-            group=SERVER,
-            help="Require a token for the pages of the metrics port; on if --metrics-token-file is given.",
+        Flag(
+            "Require a token for the pages of the metrics port; on if --metrics-token-file is given.",
+            "Server",
         ),
     ] = None
     metrics_token_file: Annotated[
-        Path | None, Parameter(group=SERVER, help="File with that token, on one line.")
+        Path | None, Flag("File with that token, on one line.", "Server")
     ] = None
     explain_header: Annotated[
         bool,
-        Parameter(
-            group=SERVER,
-            help="Send clients the reason in x-weft-decision; also in dynamic metadata. Follows responses.",
+        Flag(
+            "Send clients the reason in x-weft-decision; also in dynamic metadata. Follows responses.",
+            "Server",
         ),
     ] = False
-    log_level: Annotated[LogLevel, Parameter(group=SERVER, help="Least serious events to log.")] = (
-        "info"
-    )
+    log_level: Annotated[LogLevel, Flag("Least serious events to log.", "Server")] = "info"
     config: ConfigFile = None
 
     def metrics_token(self) -> str | None:
@@ -121,46 +104,57 @@ class EppOptions(ReferenceFlags, PickerFlags):
         return replace(options, cert_path=None) if self.secure_serving is False else options
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@flags()
+class ExplainOptions:
+    """Flags of `weft epp explain`."""
+
+    host: Annotated[str, Flag("Where the picker listens.", "Connection")] = "127.0.0.1"
+    metrics_port: Annotated[int, Flag("Its metrics port.", "Connection")] = 9090
+    metrics_token_file: Annotated[
+        Path | None, Flag("File with the token that its pages want, if they do.", "Connection")
+    ] = None
+    raw: Annotated[
+        bool, Flag("What --json was called.", "Output", negatable=False, is_hidden=True)
+    ] = False
+    json: Annotated[bool, Flag("Print JSON, for scripts.", "Output", negatable=False)] = False
+
+
+@flags()
 class UpOptions:
     """Flags of `weft up`."""
 
-    workers: Annotated[Count, Parameter(group=WORKERS, help="How many workers to start.")] = 2
+    workers: Annotated[int, Flag("How many workers to start.", "Workers")] = 2
+    prefill: Annotated[
+        int, Flag("With --decode: so many workers that compute long prompts for those.", "Workers")
+    ] = 0
+    decode: Annotated[
+        int, Flag("With --prefill: so many workers that answer, in place of --workers.", "Workers")
+    ] = 0
     worker_args: Annotated[
-        str,
-        Parameter(group=WORKERS, help="More arguments of each `weft serve`, as one string."),
+        str, Flag("More arguments of each `weft serve`, as one string.", "Workers")
     ] = ""
     config_file: Annotated[
-        Path | None, Parameter(group=CONFIGURATION, help="File with an EndpointPickerConfig.")
+        Path | None, Flag("File with an EndpointPickerConfig.", "Configuration")
     ] = None
-    host: Annotated[str, Parameter(group=SERVER, help="Address to listen on.")] = "127.0.0.1"
+    host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
     allowed_hosts: AllowedHosts = None
-    port: Annotated[
-        Count, Parameter(group=SERVER, help="Port for clients: HTTP/1.1, HTTP/2 and gRPC.")
-    ] = 8080
-    metrics_port: Annotated[
-        Count, Parameter(group=SERVER, help="Port of the picker's /metrics and /debug.")
-    ] = 9090
+    port: Annotated[int, Flag("Port for clients: HTTP/1.1, HTTP/2 and gRPC.", "Server")] = 8080
+    metrics_port: Annotated[int, Flag("Port of the picker's /metrics and /debug.", "Server")] = 9090
     fail_open: Annotated[
-        bool,
-        Parameter(group=SERVER, help="Without the picker, go round robin; otherwise fail."),
+        bool, Flag("Without the picker, go round robin; otherwise fail.", "Server")
     ] = True
     explain_header: Annotated[
-        bool, Parameter(group=SERVER, help="Send clients the reason in x-weft-decision.")
+        bool, Flag("Send clients the reason in x-weft-decision.", "Server")
     ] = False
     envoy: Annotated[
         Path | None,
-        Parameter(
-            group=SERVER, help="Envoy's binary; found beside Python or on the PATH if unset."
-        ),
+        Flag("Envoy's binary; found beside Python or on the PATH if unset.", "Server"),
     ] = None
     start_timeout: Annotated[
-        Seconds, Parameter(group=SERVER, help="How long all of it may take to become ready.")
+        float,
+        Flag("How long all of it may take to become ready.", "Server", is_duration=True),
     ] = 120.0
-    log_level: Annotated[LogLevel, Parameter(group=SERVER, help="Least serious events to log.")] = (
-        "warning"
-    )
+    log_level: Annotated[LogLevel, Flag("Least serious events to log.", "Server")] = "warning"
     config: ConfigFile = None
 
 
@@ -173,3 +167,33 @@ def read_token(path: Path) -> str:
     if not token or any(char.isspace() or not char.isprintable() for char in token):
         raise ConfigError(f"--metrics-token-file {path}: must hold one word")
     return token
+
+
+def epp(*, options: EppOptions = EppOptions()) -> int:
+    """Pick an endpoint for each request that Envoy shows, until SIGTERM or Ctrl-C."""
+    return call("weft.cli.epp:epp", options)
+
+
+def explain(request_id: str, *, options: ExplainOptions = ExplainOptions()) -> int:
+    """Say why a request went where it went: candidates, filters, scores, runner-up.
+
+    Parameters
+    ----------
+    request_id
+        The request's x-request-id. The picker keeps the last thousand.
+    """
+    return call("weft.cli.epp:explain", request_id, options)
+
+
+def up(model: str = EngineOptions().model, *, options: UpOptions = UpOptions()) -> int:
+    """Start workers, an endpoint picker and Envoy on this machine, until Ctrl-C.
+
+    Parameters
+    ----------
+    model
+        What each worker serves; see weft serve --help.
+    """
+    return call("weft.cli.up:up", model, options)
+
+
+epp_app = branch("epp", epp)  # loaded by name, when it is called

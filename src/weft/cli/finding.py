@@ -5,19 +5,13 @@ engine reads the weights.
 """
 
 from weft.cli.options import ServeOptions
-from weft.engine.fit import Fitted, fit
-from weft.model.open import find_model
-from weft.model.overrides import read_overrides
+from weft.engine.fit import Fitted, find_and_fit
+from weft.model.open import OnBytes
 
 
-def find(model: str, options: ServeOptions) -> Fitted:
-    """Find and check the model; `ConfigError` says what of it, or of the options, cannot be served."""
-    engine = options.engine_options(model)
-    checkpoint = find_model(
-        model,
-        revision=engine.revision,
-        dtype=engine.dtype,
-        runner=engine.runner,
-        overrides=read_overrides(engine),
-    )
-    return fit(checkpoint, engine)
+def find(model: str, options: ServeOptions, on_bytes: OnBytes | None = None) -> Fitted:
+    """Find and check the model; `ConfigError` says what of it, or of the options, cannot be served.
+
+    Bytes of a download are reported to `on_bytes`.
+    """
+    return find_and_fit(options.engine_options(model), on_bytes=on_bytes)

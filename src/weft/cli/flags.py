@@ -1,8 +1,9 @@
 """Flags of the command line, made of what stands beside the fields they set (`weft.core.declare`)."""
 
-from collections.abc import Iterator
-from dataclasses import make_dataclass
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, make_dataclass
+from inspect import get_annotations
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin
 
 from cyclopts import Group, Parameter
 
@@ -17,23 +18,54 @@ GROUPS = {
     for position, name in enumerate(
         (
             *("Target", "Prompts", "Traffic", "Result"),  # of `weft bench`
+            "Batch",
             *("Workers", "Configuration", "Pool"),
             *("Model", "Memory", "Scheduling", "API", "Server", "Remote engines"),
-            *("Chat", "Connection", "Sampling", "Compatibility", "Not offered"),
+            *("Chat", "Connection", "Sampling", "Models", "Output"),
+            *("Compatibility", "Not offered"),
         ),
         start=1,
     )
 }
 
+# The few flags that people type, under the letters that llama.cpp and other clients have for them.
+SHORT = {
+    "model": "-m",
+    "max_model_len": "-c",
+    "num_threads": "-t",
+    "port": "-p",
+    "address": "-a",
+    "system": "-s",
+    "max_tokens": "-n",
+    "input_file": "-i",
+    "output_file": "-o",
+    "verbose": "-v",
+    "v": "-v",  # as the reference picker has it
+}
 
-def as_flags(*kinds: type[Any]) -> type[Any]:
-    """A dataclass with those settings of these that have a `Flag`: by name, type and default."""
-    flags = []
-    for kind in kinds:
-        for field, flag in _flags(kind):
-            default = getattr(kind(), field.name) if flag.default is None else flag.default
-            flags.append((_name(field, flag), _annotated(field, flag), _single(default)))
-    return make_dataclass("Flags", flags, frozen=True, kw_only=True)
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def flags(*kinds: type[Any]) -> Callable[[type[T]], type[T]]:
+    """A class becomes a frozen dataclass of flags: those of `kinds`, and its own fields', each with its `Flag`.
+
+    Those of `kinds` have the name, type and default that they have there.
+    """
+
+    def make(owner: type[T]) -> type[T]:
+        own = [
+            (field, flag) for field, flag in _flags(owner) if field.name in get_annotations(owner)
+        ]
+        made = {field.name: _annotated(field, flag) for field, flag in own}
+        rows = [(kind(), field, flag) for kind in kinds for field, flag in _flags(kind)]
+        for values, field, flag in rows:
+            default = getattr(values, field.name) if flag.default is None else flag.default
+            setattr(owner, _name(field, flag), None if default == () else default)
+        others = {_name(field, flag): _annotated(field, flag) for _, field, flag in rows}
+        assert not others.keys() & made.keys(), "a flag is declared once"
+        owner.__annotations__ = others | made
+        return Parameter(name="*")(dataclass(frozen=True, kw_only=True)(owner))
+
+    return make
 
 
 def pick(given: object, options: type[T], **others: Any) -> T:
@@ -48,6 +80,11 @@ def pick(given: object, options: type[T], **others: Any) -> T:
 def flag_names(*kinds: type[Any]) -> list[str]:
     """Of those flags that set something of `kinds`, as fields are written."""
     return [_name(field, flag) for kind in kinds for field, flag in _flags(kind)]
+
+
+def flags_under(owner: type[Any], heading: str) -> Iterator[tuple[str, Flag]]:
+    """Those of a class of flags that stand under a heading, with their fields' names."""
+    return ((field.name, flag) for field, flag in _flags(owner) if flag.group == heading)
 
 
 def sample_flags() -> type[Any]:
@@ -65,10 +102,6 @@ def sample_flags() -> type[Any]:
 
 def _name(field: Declared, flag: Flag) -> str:
     return flag.name or field.name
-
-
-def _single(default: object) -> object:
-    return None if default == () else default
 
 
 def _is_tuple(field: Declared) -> bool:
@@ -97,4 +130,15 @@ def _annotated(field: Declared, flag: Flag) -> Any:
         settings = {"metavar": "DURATION", "converter": duration_converter}
     elif get_origin(only) in (list, tuple) or not flag.negatable:
         settings = {"negative": (), "consume_multiple": flag.takes_several}
-    return Annotated[kind, Parameter(group=GROUPS[flag.group], help=flag.help, **settings)]
+    show = False if flag.is_hidden else None
+    return Annotated[
+        kind,
+        Parameter(
+            group=GROUPS[flag.group],
+            help=flag.help,
+            alias=SHORT.get(_name(field, flag)),
+            show=show,
+            **settings,
+        ),
+        flag,
+    ]

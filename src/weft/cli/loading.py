@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from weft.cli.adapters import load_lora_modules, read_lora_modules
-from weft.cli.banner import Address, Ready, ready_block
+from weft.cli.banner import Address, Ready, ready_block, show_block
+from weft.cli.cautions import cautions
 from weft.cli.flags import pick
 from weft.cli.options import ServeOptions
 from weft.compute.backends import backend_of
@@ -16,11 +17,11 @@ from weft.core.address import join_host_port
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
-from weft.core.terminal import say
 from weft.core.types import LoRARequest
 from weft.engine.fit import Fitted
 from weft.engine.front.child import EngineChild
-from weft.engine.front.process_client import ProcessClient
+from weft.engine.front.data_parallel import DataParallelClient
+from weft.engine.front.process_client import OnLoading, ProcessClient
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer, credentials
 from weft.text.chat import ChatTemplate, RenderLimits, RequestTemplates
@@ -35,6 +36,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.state import ServerState
+from weft.web.mcp.servers import ToolServers, read_servers
 from weft.web.options import ApiOptions
 from weft.web.routes import all_endpoints
 from weft.web.served import Served
@@ -52,17 +54,24 @@ class Loaded:
     api_options: ApiOptions
     rpc_options: RpcOptions
     chat_template: str | None
+    parsers: str  # which, and why, in words
     lora_modules: tuple[LoRARequest, ...] = ()
 
     async def start_engine(
-        self, metrics: Metrics, child: EngineChild | None = None
-    ) -> ProcessClient:
-        """Load the weights, in a process of their own, and the adapters to begin with.
+        self,
+        metrics: Metrics,
+        child: EngineChild | None = None,
+        on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+    ) -> EngineClient:
+        """Load the weights, in processes of their own, and the adapters to begin with.
 
-        `child` is that process, if it was launched with the model's configuration already.
+        `child` is the first of them, if it was launched with the model's configuration already.
         """
         found = self.found
-        client = await ProcessClient.start(found.checkpoint, found.config, metrics, child)
+        kind = DataParallelClient if found.config.has_ranks else ProcessClient
+        client: EngineClient = await kind.start(
+            found.checkpoint, found.config, metrics, child, on_loading
+        )
         trim_heap()  # to read a tokenizer of 150,000 tokens takes 80 MB for a moment
         await load_lora_modules(client, self.lora_modules)
         return client
@@ -78,6 +87,12 @@ class Loaded:
         tokenizer = client.renderer
         assert isinstance(tokenizer, Tokenizer), "an engine of ours has one of ours"
         served = make_served(client, tokenizer, self.chat_template, self.api_options)
+        transfer = self.found.config.kv_transfer_config
+        if transfer is not None and transfer.role.fetches:
+            from weft.web.inference.prefiller import Prefiller  # noqa: PLC0415 - an HTTP client
+
+            block_size = self.found.config.cache_config.block_size
+            served = replace(served, prefiller=Prefiller(transfer, block_size))
         return served, all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
@@ -91,17 +106,21 @@ class Loaded:
             computed=backend_of(found.config).describe(found.checkpoint.card, compute),
             free_bytes=found.free_bytes,
             http=http,
-            grpc=None if grpc_port is None else self._grpc_address(grpc_port),
+            grpc=None if grpc_port is None else rpc_address(self.rpc_options, grpc_port),
             has_keys=bool(self.rpc_options.api_keys),
             load_s=load_s,
+            parsers=self.parsers if found.config.pooler_config is None else None,
+            has_template=self.chat_template is not None,
+            cautions=tuple(cautions(found)),
         )
-        say(ready_block(ready))
+        show_block(ready_block(ready))
 
-    def _grpc_address(self, port: int) -> Address:
-        return Address(
-            host_port=join_host_port(self.rpc_options.host, port),
-            has_tls=self.rpc_options.tls_cert is not None,
-        )
+
+def rpc_address(options: RpcOptions, port: int) -> Address:
+    """Where the gRPC server listens."""
+    return Address(
+        host_port=join_host_port(options.host, port), has_tls=options.tls_cert is not None
+    )
 
 
 def load(found: Fitted, options: ServeOptions) -> Loaded:
@@ -117,13 +136,25 @@ def load(found: Fitted, options: ServeOptions) -> Loaded:
     lora_modules = read_lora_modules(options.lora_modules or ())
     found = found.with_tokenizer()
     template = found.checkpoint.chat_template if template is None else template
+    api_options = to_api_options(options, template)
     return Loaded(
         found=found,
-        api_options=to_api_options(options, template),
+        api_options=api_options,
         rpc_options=rpc_options,
         chat_template=template,
+        parsers=_describe_parsers(options, api_options),
         lora_modules=lora_modules,
     )
+
+
+def _describe_parsers(options: ServeOptions, chosen: ApiOptions) -> str:
+    given = pick(options, ApiOptions)
+
+    def one(name: str | None, wanted: str | None) -> str:
+        return f"{name or 'none'} ({'by the chat template' if wanted == 'auto' else 'as given'})"
+
+    tools = one(chosen.tool_call_parser, given.tool_call_parser)
+    return f"tool calls {tools}, reasoning {one(chosen.reasoning_parser, given.reasoning_parser)}"
 
 
 def make_served(
@@ -137,12 +168,14 @@ def make_served(
     tokens = tokenizer.special_tokens
     template = None if chat_template is None else ChatTemplate(chat_template, tokens, **how)
     trusts_requests = options.trust_request_chat_template
+    tool_servers = read_servers(options)
     return Served(
         client=client,
         tokenizer=tokenizer,
         chat_template=template,
         started_at=int(time.time()),
         request_templates=RequestTemplates(tokens, **how) if trusts_requests else None,
+        tool_servers=None if tool_servers is None else ToolServers(tool_servers),
         options=options,
     )
 

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
-from weft.cli.banner import Address, remote_block
+from weft.cli.banner import Address, other_block, show_block
 from weft.cli.flags import flag_names, pick
 from weft.cli.loading import check_parsers, make_served, read_template, to_api_options
 from weft.cli.options import ServeOptions
 from weft.core.config import EngineOptions
+from weft.core.declare import refuse_unused
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
-from weft.core.terminal import say
 from weft.model.tokenizer import read_chat_template
 from weft.rpc.connection import Credentials
 from weft.rpc.fleet import Fleet
@@ -78,14 +78,14 @@ class Remote:
         """The last words of a start."""
         del grpc_port
         assert http is not None, "reach refuses --no-http"
-        block = remote_block(
+        block = other_block(
             self._fleet.model_config,
-            self._targets,
+            ("engines", ", ".join(self._targets)),
             http=http,
             has_keys=bool(pick(self._options, HttpOptions).api_keys),
-            reach_s=load_s,
+            done=f"reached in {load_s:.1f} s",
         )
-        say(block)
+        show_block(block)
 
 
 def reach(model: str | None, options: ServeOptions) -> Remote:
@@ -119,8 +119,5 @@ def refuse_engine_settings(model: str | None, options: ServeOptions) -> None:
     """The servers behind have made their choices; one made here would change nothing."""
     if model is not None:
         raise ConfigError(f"MODEL ({model}) and --remote exclude each other")
-    neutral = ServeOptions()
-    for name in flag_names(EngineOptions, RpcOptions):
-        if getattr(options, name) != getattr(neutral, name):
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} has no effect with --remote: set it where the engine runs")
+    names = flag_names(EngineOptions, RpcOptions)
+    refuse_unused(options, ServeOptions(), names, "with --remote: set it where the engine runs")

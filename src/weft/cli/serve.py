@@ -9,6 +9,7 @@ import math
 import os
 import sys
 import time
+from importlib import import_module
 
 import uvloop
 
@@ -17,30 +18,27 @@ from weft.cli.limits import check_port, raise_open_files
 from weft.cli.options import ServeOptions
 from weft.cli.serving import Serving
 from weft.core.callers import is_loopback
+from weft.core.declare import spelled
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
+from weft.web.mcp.servers import read_servers
 from weft.web.options import ApiOptions
 
 log = logging.getLogger("weft.cli")
 
 
-def serve(model: str | None = None, *, options: ServeOptions = ServeOptions()) -> int:
-    """Serve a model over HTTP and gRPC until SIGTERM or Ctrl-C.
-
-    Parameters
-    ----------
-    model
-        A checkpoint's directory, a Hub id (Qwen/Qwen3-0.6B), or one that is built in:
-        embedded:tiny (the default), embedded:random?layers=2&..., embedded:echo.
-    """
+def serve(model: str | None, *, options: ServeOptions) -> int:
+    """Serve until a signal; the exit status."""
     started = time.monotonic()
     configure_logging(options.log_level)
     for note in options.translated or ():
         log.info("%s", note)
     check(options)
     raise_open_files()
+    # Child processes are programs of their own, and gRPC writes to the log that it is not ready for a fork.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     http_options = to_http_options(options)
     host = http_options.host
     if options.grpc and options.remote is None:
@@ -52,6 +50,8 @@ def serve(model: str | None = None, *, options: ServeOptions = ServeOptions()) -
         status = runner.run(serving.run())
     if serving.is_loading:
         # Its thread cannot be stopped, and what it imports does not bear to be torn down under it.
+        for child in import_module("multiprocessing").active_children():
+            child.kill()  # vLLM's: they would stay
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -72,20 +72,23 @@ def check(options: ServeOptions) -> None:
         if keys is not None and (not keys or not all(key.strip() for key in keys)):
             # An unset variable is no open door.
             raise ConfigError(f"--{name.replace('_', '-')} must not be empty")
-    for flag, given in (
-        ("--remote-api-key", options.remote_api_key),
-        ("--remote-control-api-key", options.remote_control_api_key),
-        ("--remote-tls-ca", options.remote_tls_ca),
-    ):
-        if given is not None and options.remote is None:
-            raise ConfigError(f"{flag} needs --remote")
     api = pick(options, ApiOptions)
-    for flag, is_given in (
-        ("--lora-modules", options.lora_modules is not None),
-        ("--allow-runtime-lora-updating", api.allow_runtime_lora_updating),
+    remote, vllm = options.remote is not None, options.engine == "vllm"
+    for needed, has, names in (
+        ("--remote", remote, ("remote_api_key", "remote_control_api_key", "remote_tls_ca")),
+        ("--engine vllm", vllm, ("engine_args",)),
+        (
+            "--enable-lora",
+            options.engine_options().enable_lora,
+            ("lora_modules", "allow_runtime_lora_updating"),
+        ),
     ):
-        if is_given and not options.engine_options().enable_lora:
-            raise ConfigError(f"{flag} needs --enable-lora")
+        for name in names:
+            if getattr(options, name) not in (None, False) and not has:
+                raise ConfigError(f"{spelled(name)} needs {needed}")
+    if remote and vllm:
+        raise ConfigError("--engine vllm and --remote exclude each other")
+    read_servers(api)
     if api.max_n < 1:
         raise ConfigError(f"--max-n must be at least 1, not {api.max_n}")
 

@@ -9,15 +9,17 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from weft.cli.banner import Address, http_url
 from weft.cli.options import ServeOptions
+from weft.cli.start_show import show_start
 from weft.core.address import join_host_port
 from weft.core.client import EngineClient
+from weft.core.config import EngineOptions
 from weft.core.errors import EngineDead
 from weft.core.metrics import Metrics
 from weft.engine.front.child import EngineChild
@@ -25,19 +27,21 @@ from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
 from weft.web.http.state import ServerState
-from weft.web.page.files import PAGE
+from weft.web.page.files import DOCS, PAGES
 
 if TYPE_CHECKING:
     from weft.cli.loading import Loaded
-    from weft.cli.remote import Remote
     from weft.engine.fit import Fitted
+    from weft.rpc.server import RpcServer
+    from weft.web.http.endpoint import Endpoint
+    from weft.web.served import Served
 
 log = logging.getLogger("weft.cli")
 
 T = TypeVar("T")
 
 LOG_STATS_PERIOD_S = 5.0
-DEFAULT_MODEL = "embedded:tiny"
+DEFAULT_MODEL = EngineOptions().model
 # Objects of 64 streams in flight pass Python's own threshold, 700, at every step, and are no garbage
 # (docs/decisions/0009).
 _GC_THRESHOLD = 20_000
@@ -65,6 +69,28 @@ class Server(Protocol):
         ...
 
 
+class Servable(Protocol):
+    """A model with its engine, wherever that is, and how it is to be served."""
+
+    async def start_engine(self, metrics: Metrics) -> EngineClient:
+        """Its client; called once."""
+        ...
+
+    def make_rpc_server(self, client: EngineClient) -> "RpcServer | None":
+        """The gRPC server of `client`, not started; None where there is to be none."""
+        ...
+
+    def serve_over_http(
+        self, client: EngineClient, state: ServerState
+    ) -> "tuple[Served, Sequence[Endpoint]]":
+        """What the HTTP server serves of `client`, and at which endpoints."""
+        ...
+
+    def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
+        """The last words of a start."""
+        ...
+
+
 class Serving:
     """Made before the event loop is; `run` is called once."""
 
@@ -86,7 +112,8 @@ class Serving:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signals.put_nowait, number)
         self._state = ServerState(self._metrics.registry, self._started)
-        pages = PAGE if self._http_options.ui else ()
+        self._progress = self._state.progress
+        pages = PAGES if self._http_options.ui else DOCS
         open_to_all = (*probe_endpoints(self._state), *pages)
         self._http = HttpServer(self._state, self._http_options, open_to_all)
         self._servers.append(self._http)
@@ -99,15 +126,19 @@ class Serving:
             await self._http.stop()
 
     async def _serve(self, http_port: int | None) -> int:
-        loaded: Loaded | Remote
+        loaded: Servable
         client: EngineClient
-        if self._options.remote is not None:
-            self._state.set_phase("importing", 0.1)
-            loaded = await self._unless_signalled(self._on_thread(self._reach))
-            self._state.set_phase("reaching the servers", 0.3)
-            client = await self._unless_signalled(loaded.start_engine(self._metrics))
-        else:
-            loaded, client = await self._start_engine()
+        with show_start(self._progress):
+            if self._options.remote is not None:
+                self._progress.enter("importing", 0.1)
+                loaded, client = await self._start_other(
+                    "weft.cli.remote:reach", "reaching the servers"
+                )
+            elif self._options.engine == "vllm":
+                self._progress.enter("starting vLLM", 0.1)
+                loaded, client = await self._start_other("weft.cli.vllm:load", "following vLLM")
+            else:
+                loaded, client = await self._start_engine()
         stat_log = asyncio.create_task(self._log_stats(client))
         try:
             grpc_port = None
@@ -140,29 +171,40 @@ class Serving:
         """The engine's process loads the weights while we import what stands before it."""
         child = await EngineChild.spawn()
         try:
-            self._state.set_phase("reading the model's files", 0.1)
+            self._progress.enter("reading the model's files", 0.1, 0.3)
             found = await self._unless_signalled(self._on_thread(self._find))
-            await child.launch(found.config)
-            self._state.set_phase("loading the weights", 0.3)
+            await child.launch(found.config.of_rank(0))
+            self._progress.enter("loading the weights", 0.3)
             loaded = await self._unless_signalled(self._on_thread(lambda: self._load(found)))
-            client = await self._unless_signalled(loaded.start_engine(self._metrics, child))
+            client = await self._unless_signalled(
+                loaded.start_engine(self._metrics, child, self._progress.load)
+            )
         except BaseException:
             await child.discard()
             raise
         return loaded, client
+
+    async def _start_other(self, source: str, title: str) -> tuple[Servable, EngineClient]:
+        """An engine that is not ours: what `source` makes on a thread, started."""
+        module, _, name = source.partition(":")
+        loaded: Servable = await self._unless_signalled(
+            self._on_thread(
+                lambda: getattr(import_module(module), name)(self._model, self._options)
+            )
+        )
+        self._progress.enter(title, 0.3)
+        return loaded, await self._unless_signalled(loaded.start_engine(self._metrics))
 
     async def _log_stats(self, client: EngineClient) -> None:
         while not self._options.disable_log_stats:
             await asyncio.sleep(LOG_STATS_PERIOD_S)
             await client.do_log_stats()
 
-    def _reach(self) -> "Remote":
-        remote: Remote = import_module("weft.cli.remote").reach(self._model, self._options)
-        return remote
-
     def _find(self) -> "Fitted":
         finding = import_module("weft.cli.finding")
-        found: Fitted = finding.find(self._model or DEFAULT_MODEL, self._options)
+        found: Fitted = finding.find(
+            self._model or DEFAULT_MODEL, self._options, self._progress.load
+        )
         return found
 
     def _load(self, found: "Fitted") -> "Loaded":

@@ -31,16 +31,6 @@ def parse_size(text: str) -> int:
     return int(value)
 
 
-def format_bytes(num_bytes: int) -> str:
-    """`num_bytes` to three digits: "4.00 GiB"."""
-    value = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{num_bytes} B" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:.3g} TiB"
-
-
 def parse_count(text: str) -> int:
     """A whole number; "1.5" is refused rather than cut."""
     if not re.fullmatch(r"-?\d+", text.strip()):

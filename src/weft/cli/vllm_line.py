@@ -1,6 +1,7 @@
 """The arguments of `weft serve`, where they are written as for `vllm serve`: translated before they are parsed.
 
 Flags of vLLM are known by their full names and short forms alone; none is guessed from how it begins.
+With `--engine vllm` those of its engine go to vLLM's own parser, word by word.
 """
 
 import difflib
@@ -8,16 +9,20 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
+from weft.cli.flags import SHORT
 from weft.cli.options import ServeOptions
-from weft.cli.settings import NOTES
-from weft.compat.vllm import Kind, Setting, VllmFlag, json_value, translate, vllm_flags
+from weft.cli.settings import NOTES, VLLM_WORDS
+from weft.compat.vllm import Kind, Part, Setting, VllmFlag, json_value, translate, vllm_flags
 from weft.core.errors import ConfigError
+from weft.vllm.settings import READ_HERE
 
 _HELP = ("--help", "-h", "--version")
 _LEVEL = "-O"  # of optimisation: vLLM has -O3, -O 3 and -O.mode=3
 _CLOSE = 0.8
+_SHORT = {f"--{name.replace('_', '-')}": short for name, short in SHORT.items()}
 
 
 def to_own_arguments(arguments: Sequence[str]) -> list[str]:
@@ -35,6 +40,8 @@ class _Line:
         # A list ends before the next flag, if the model cannot be what stands behind it.
         has_model = any(word.partition("=")[0] == "--model" for word in arguments)
         self._is_model_named = has_model or not arguments[:1] or not arguments[0].startswith("-")
+        pairs = pairwise(arguments)
+        self._is_vllm = "--engine=vllm" in arguments or ("--engine", "vllm") in pairs
 
     def read(self) -> list[str]:
         while self._words:
@@ -57,7 +64,9 @@ class _Line:
         head, dot, path = text.partition(".")
         name = head.replace("_", "-")
         flag = vllm_flags().get(name)
-        if flag is not None and dot:
+        if flag is not None and self._is_vllms_own(flag):
+            self._pass_on(flag, word, has_value=bool(has_value) or word.startswith("--no-"))
+        elif flag is not None and dot:
             self._read_dotted(flag, path, value if has_value else self._next(text))
         elif flag is not None:
             self._read_known(flag, name, value if has_value else None)
@@ -66,6 +75,19 @@ class _Line:
                 self._next(word)
         else:
             self._read_own(name, word, has_value=bool(has_value))
+
+    def _is_vllms_own(self, flag: VllmFlag) -> bool:
+        return self._is_vllm and flag.part is Part.ENGINE and flag.name not in READ_HERE
+
+    def _pass_on(self, flag: VllmFlag, word: str, *, has_value: bool) -> None:
+        """A flag of vLLM's engine as it stands, with what belongs to it."""
+        words = [word]
+        is_dotted = "." in word.partition("=")[0]
+        if not has_value and (is_dotted or flag.kind is not Kind.SWITCH):
+            words.append(self._next(word))
+            while flag.kind is Kind.LIST and self._is_model_named and self._has_more():
+                words.append(self._words.popleft())
+        self._out += [f"{VLLM_WORDS}={one}" for one in words]
 
     def _read_known(self, flag: VllmFlag, name: str, value: str | None) -> None:
         if flag.kind is Kind.SWITCH:
@@ -136,7 +158,7 @@ def _own_flags() -> dict[str, bool]:
         flags[f"--{name}"] = not is_switch
         if is_switch:
             flags[f"--no-{name}"] = False
-    return flags
+    return flags | {short: flags[long] for long, short in _SHORT.items() if long in flags}
 
 
 def _unknown(name: str) -> str:

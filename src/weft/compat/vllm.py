@@ -34,6 +34,13 @@ class Kind(StrEnum):
     LIST = "list"
 
 
+class Part(StrEnum):
+    """What of vLLM a flag is for."""
+
+    ENGINE = "engine"
+    SERVER = "server"
+
+
 @dataclass(frozen=True, slots=True)
 class VllmFlag:
     """One row. `detail` has values or pairs of them, apart by spaces; `*` is any value."""
@@ -41,6 +48,7 @@ class VllmFlag:
     spellings: tuple[str, ...]
     release: str  # of vLLM that has it; "older": none any more
     kind: Kind
+    part: Part
     default: str
     use: Use
     detail: tuple[str, ...]
@@ -82,6 +90,7 @@ def vllm_flags() -> Mapping[str, VllmFlag]:
             spellings=tuple(row["spellings"].split()),
             release=row["release"],
             kind=Kind(row["kind"]),
+            part=Part(row["part"]),
             default=row["default"],
             use=Use(row["use"]),
             detail=tuple(row["detail"].split()),

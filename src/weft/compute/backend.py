@@ -1,12 +1,21 @@
 """`Backend`: one way to compute models, as the rest of the program sees it; `backends` lists them."""
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from weft.compute.runner import Runner
 from weft.compute.sampler import Sampler
 from weft.core.config import ComputeConfig, EngineOptions
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFile:
+    """A file in memory for packed weights, which several processes map; `is_published` once they are there."""
+
+    descriptor: int
+    is_published: bool
 
 
 class Backend(Protocol):
@@ -44,4 +53,20 @@ class Backend(Protocol):
 
     def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
         """What computes, and on what, as the start banner has it."""
+        ...
+
+
+@runtime_checkable
+class SharingBackend(Backend, Protocol):
+    """One whose weights several processes can have in one place."""
+
+    def load_shared(
+        self,
+        checkpoint: Checkpoint,
+        compute: ComputeConfig,
+        *,
+        max_model_len: int,
+        file: PackedFile,
+    ) -> Runner:
+        """`load`, with the weights packed into `file` or, once they are published there, mapped."""
         ...

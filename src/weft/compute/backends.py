@@ -1,8 +1,9 @@
 """All backends by name: a new one is a package beside this file, and one row here."""
 
+import os
 from collections.abc import Mapping
 
-from weft.compute.backend import Backend
+from weft.compute.backend import Backend, PackedFile, SharingBackend
 from weft.compute.cpu import unknown
 from weft.compute.echo import EchoBackend
 from weft.compute.native_backend import NativeBackend
@@ -38,11 +39,23 @@ def backend_of(config: EngineConfig) -> Backend:
     return BACKENDS[config.compute_config.compute]
 
 
-def load_model(checkpoint: Checkpoint, config: EngineConfig) -> tuple[Runner, Pooler | None]:
+def shares_weights(compute: ComputeConfig) -> bool:
+    """Whether several processes that compute so can have their weights in one place."""
+    backend = BACKENDS[compute.compute]
+    return isinstance(backend, SharingBackend) and hasattr(os, "memfd_create")
+
+
+def load_model(
+    checkpoint: Checkpoint, config: EngineConfig, file: PackedFile | None = None
+) -> tuple[Runner, Pooler | None]:
     """What computes the model, loaded as the configuration says, and what follows its hidden states."""
     assert config.compute_config is not None, "it computes elsewhere"
     pooler = load_pooler(checkpoint, config.pooler_config)
-    runner = backend_of(config).load(
-        checkpoint, config.compute_config, max_model_len=config.model_config.max_model_len
-    )
+    backend, compute = backend_of(config), config.compute_config
+    max_model_len = config.model_config.max_model_len
+    if file is None:
+        runner = backend.load(checkpoint, compute, max_model_len=max_model_len)
+    else:
+        assert isinstance(backend, SharingBackend)
+        runner = backend.load_shared(checkpoint, compute, max_model_len=max_model_len, file=file)
     return runner, pooler

@@ -7,7 +7,7 @@ from weft.core.config import ComputeConfig, EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 
-_QUANTIZATIONS = ("int8",)
+_QUANTIZATIONS = ("int8", "int4", "none")
 _CACHE_TYPES = ("auto", "int8")
 
 
@@ -36,12 +36,19 @@ class CpuBackend:
         return ComputeConfig(
             compute=self._name,
             num_threads=threads or available_cpus(),
-            quantization=options.quantization,
+            quantization=_quantization(options.quantization, card),
             kv_cache_dtype=options.kv_cache_dtype,
         )
 
     def free_bytes(self) -> int:
         return free_memory_bytes()
+
+
+def _quantization(wanted: str | None, card: ModelCard) -> str | None:
+    """What linear layers are computed in: where nothing else is wanted, as they are stored."""
+    if wanted == "none" or (wanted is None and card.stored_bits is None):
+        return None
+    return "stored" if wanted is None or (wanted, card.stored_bits) == ("int4", 4) else wanted
 
 
 def unknown(flag: str, value: str | None, allowed: tuple[str, ...]) -> str:
@@ -61,7 +68,12 @@ def describe_threads(compute: ComputeConfig) -> str:
 
 def describe_rounding(compute: ComputeConfig) -> str:
     """What is rounded, as the end of a sentence; nothing, mostly."""
-    weights = f", {compute.quantization} weights" if compute.quantization else ""
+    names = {
+        "stored": "weights in the bits they have",
+        "int8": "int8 weights",
+        "int4": "int4 weights",
+    }
+    weights = f", {names[compute.quantization]}" if compute.quantization else ""
     cache = f", {compute.kv_cache_dtype} KV cache" if compute.kv_cache_dtype != "auto" else ""
     return weights + cache
 

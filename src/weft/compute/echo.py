@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from weft.compute.cpu import no_effect
+from weft.compute.host_blocks import HostBlocks
 from weft.compute.memory import free_memory_bytes
 from weft.compute.native import NativeSampler, cpu
 from weft.compute.runner import Batch, FloatArray, IntArray, Runner
@@ -19,10 +20,11 @@ from weft.model.spec import EchoSpec
 _CERTAIN = 100.0  # logit of the answer; all others are 0, so sampling at temperature 1 obeys too
 
 
-class EchoRunner:
+class EchoRunner(HostBlocks):
     """A row `k` tokens after the last of the prompt answers prompt token `k`, then end-of-sequence."""
 
     adapters = None
+    kv_layout = "echo-1"
 
     def __init__(self, spec: EchoSpec, sleep: Callable[[float], None] = time.sleep) -> None:
         self.vocab_size = spec.vocab_size
@@ -35,6 +37,9 @@ class EchoRunner:
         """Make the pool of token ids."""
         self._block_size = block_size
         self._token_ids = np.zeros(num_blocks * block_size, np.int32)
+
+    def _pool_parts(self) -> IntArray:
+        return self._token_ids.reshape(1, -1, self._block_size)
 
     def forward(self, batch: Batch) -> FloatArray:
         """Answer each wanted row; sleeps for the first token of a prompt, else for the next one."""

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+from weft.compute.backend import PackedFile
 from weft.compute.cpu import CpuBackend, describe_rounding, describe_threads
+from weft.compute.grouped import describe_rounded_again
 from weft.compute.native import (
     Machine,
     NativeEncoder,
@@ -30,8 +32,13 @@ class NativeBackend(CpuBackend):
 
     def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
         spec, card = _spec(checkpoint), checkpoint.card
-        sizes = resident_bytes(spec, card.dtype, compute.quantization, compute.kv_cache_dtype)
+        sizes = resident_bytes(
+            spec, card.dtype, compute.quantization, compute.kv_cache_dtype, checkpoint.groups
+        )
         card = replace(card, weight_bytes=sizes.weights)
+        if compute.quantization == "stored":
+            texts = (card.notice, describe_rounded_again(spec, checkpoint.groups))
+            card = replace(card, notice=" ".join(filter(None, texts)))
         if spec.is_causal:  # others have no keys and values, and no adapters
             card = replace(
                 card,
@@ -42,8 +49,28 @@ class NativeBackend(CpuBackend):
         return replace(checkpoint, card=card)
 
     def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
+        return self._load(checkpoint, compute, max_model_len, None)
+
+    def load_shared(
+        self,
+        checkpoint: Checkpoint,
+        compute: ComputeConfig,
+        *,
+        max_model_len: int,
+        file: PackedFile,
+    ) -> Runner:
+        """See `SharingBackend`."""
+        return self._load(checkpoint, compute, max_model_len, file)
+
+    def _load(
+        self,
+        checkpoint: Checkpoint,
+        compute: ComputeConfig,
+        max_model_len: int,
+        file: PackedFile | None,
+    ) -> Runner:
         spec, dtype = _spec(checkpoint), checkpoint.card.dtype
-        machine = Machine(num_threads=compute.num_threads)
+        machine = Machine(num_threads=compute.num_threads, file=file)
         if not spec.is_causal:
             return NativeEncoder(spec, checkpoint.map(), dtype=dtype, machine=machine)
         return NativeRunner(

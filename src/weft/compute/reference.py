@@ -11,27 +11,26 @@ import numpy as np
 from weft.compute import tiles
 from weft.compute.activations import activate
 from weft.compute.attention import AttentionPlan, attend, plan_attention
+from weft.compute.encoder import LayerNorm, Linear
+from weft.compute.grouped import (
+    LayerFormats,
+    format_of,
+    layer_formats,
+    stored_groups,
+)
+from weft.compute.grouped import multiply as multiply_grouped
+from weft.compute.host_blocks import HostBlocks
 from weft.compute.int8 import Int8Rows, multiply
+from weft.compute.native.groups import round_to_groups
 from weft.compute.reference_adapters import AdapterRows, AdapterSet
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
+from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
 from weft.model.lora import Adapter
 from weft.model.spec import LayerSpec, ModelSpec, QkNorm, RopeSpec
-from weft.model.weights import Weights
+from weft.model.weights import Tensor, Values, Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    """The matrix is [out, in], as checkpoints have it."""
-
-    matrix: FloatArray
-    bias: FloatArray | None
-
-    def __call__(self, rows: FloatArray) -> FloatArray:
-        result = tiles.matmul(rows, self.matrix)
-        return result if self.bias is None else result + self.bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,22 @@ class _Int8Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class _GroupedLinear:
+    """The same with weights in groups."""
+
+    matrices: tuple[GroupedMatrix, ...]
+    bias: FloatArray | None
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        parts = [multiply_grouped(rows, matrix) for matrix in self.matrices]
+        result = np.concatenate(parts, axis=1)
+        return result if self.bias is None else result + self.bias
+
+
+_Product = Linear | _Int8Linear | _GroupedLinear
+
+
+@dataclass(frozen=True, slots=True)
 class _RmsNorm:
     """Scale the last axis to mean square 1, then by `weight`."""
 
@@ -59,22 +74,27 @@ class _RmsNorm:
         return rows / scale * self.weight
 
 
+_Norm = _RmsNorm | LayerNorm
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """The weights of one layer; a norm that the spec does not have is None. Names begin with `prefix`."""
 
     spec: LayerSpec
     prefix: str
-    qkv: _Linear | _Int8Linear
-    o: _Linear | _Int8Linear
-    gate_up: _Linear | _Int8Linear
-    down: _Linear | _Int8Linear
-    q_norm: _RmsNorm | None
-    k_norm: _RmsNorm | None
-    attention_norm_before: _RmsNorm | None
-    attention_norm_after: _RmsNorm | None
-    mlp_norm_before: _RmsNorm | None
-    mlp_norm_after: _RmsNorm | None
+    qkv: _Product
+    o: _Product
+    up: _Product  # holds the gate's rows first where there is one
+    down: _Product
+    q_norm: _Norm | None
+    k_norm: _Norm | None
+    attention_norm_before: _Norm | None
+    attention_norm_after: _Norm | None
+    attention_norm_sum: _Norm | None
+    mlp_norm_before: _Norm | None
+    mlp_norm_after: _Norm | None
+    mlp_norm_sum: _Norm | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +107,7 @@ class _Step:
     adapters: AdapterRows
 
 
-class ReferenceRunner:
+class ReferenceRunner(HostBlocks):
     """Loaded weights and a float32 KV pool, of numbers that int8 has where `kv_cache_dtype` says so.
 
     `max_model_len` matters to two-range rope only.
@@ -105,11 +125,14 @@ class ReferenceRunner:
         self.vocab_size = spec.vocab_size
         self.spec = spec
         self._adapters = AdapterSet()
-        reader = _Reader(spec, weights, is_int8=quantization == "int8")
+        stored = {name: form for name, (_, form) in stored_groups(weights).items()}
+        formats = layer_formats(spec, stored, quantization)
+        reader = _Reader(spec, weights, is_int8=quantization is not None, formats=formats)
         self._embed = reader.matrix("embed")
+        self._positions = reader.matrix("positions") if spec.num_positions else None
         self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
-        self._norm = reader.norm("norm")
-        self._head: _Linear | _Int8Linear | None = None
+        self._norm = reader.optional_norm("norm")
+        self._head: _Product | None = None
         if spec.has_head:
             self._head = reader.linear("", "embed" if spec.tied_head else "head")
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
@@ -124,6 +147,16 @@ class ReferenceRunner:
         shape = (len(spec.layers), 2, num_blocks * block_size, spec.num_kv_heads, spec.head_dim)
         self._block_size = block_size
         self._pool = np.zeros(shape, np.float32)
+
+    @property
+    def kv_layout(self) -> str:
+        """Numbers in numpy's order."""
+        return f"reference-1 {'int8' if self._has_int8_cache else 'float32'}"
+
+    def _pool_parts(self) -> FloatArray:
+        spec = self.spec
+        shape = (2 * len(spec.layers), -1, self._block_size, spec.num_kv_heads, spec.head_dim)
+        return self._pool.reshape(shape)
 
     @property
     def adapters(self) -> AdapterStore:
@@ -154,6 +187,8 @@ class ReferenceRunner:
             adapters=self._adapters.of_rows(batch),
         )
         hidden = step.adapters.embed(self._embed[batch.token_ids], batch.token_ids)
+        if self._positions is not None:
+            hidden += self._positions[batch.positions + spec.position_offset]
         hidden = tiles.pad_rows(hidden)  # [whole tiles of rows, hidden]
         hidden *= np.float32(spec.embedding_multiplier)
         residual_scale = np.float32(spec.residual_multiplier)
@@ -161,9 +196,11 @@ class ReferenceRunner:
             rows = _normed(layer.attention_norm_before, hidden)
             rows = self._attention(layer, self._pool[index], rows, step)
             hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
+            hidden = _normed(layer.attention_norm_sum, hidden)
             rows = _normed(layer.mlp_norm_before, hidden)
             rows = self._mlp(layer, rows, step.adapters)
             hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
+            hidden = _normed(layer.mlp_norm_sum, hidden)
         return hidden
 
     def _attention(
@@ -188,7 +225,7 @@ class ReferenceRunner:
         output = tiles.pad_rows(output)
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
 
-    def _heads(self, norm: _RmsNorm | None, rows: FloatArray) -> FloatArray:
+    def _heads(self, norm: _Norm | None, rows: FloatArray) -> FloatArray:
         """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
         rows = np.ascontiguousarray(rows)
         if norm is not None and self.spec.qk_norm is QkNorm.FULL:
@@ -197,17 +234,19 @@ class ReferenceRunner:
         return norm(heads) if norm is not None and self.spec.qk_norm is QkNorm.HEAD else heads
 
     def _mlp(self, layer: _Layer, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
-        inner = self.spec.intermediate_size
-        parts = (("gate", 0), ("up", inner))
-        gate_up = adapters.add(layer.gate_up(rows), rows, layer.prefix, parts)
-        gate, up = gate_up[:, :inner], gate_up[:, inner:]
-        middle = activate(self.spec.activation, gate) * up
+        spec, inner = self.spec, self.spec.intermediate_size
+        parts = (("gate", 0), ("up", inner)) if spec.is_gated else (("up", 0),)
+        up = adapters.add(layer.up(rows), rows, layer.prefix, parts)
+        middle = activate(spec.activation, up[:, :inner])
+        if spec.is_gated:
+            middle = middle * up[:, inner:]
         return adapters.add(layer.down(middle), middle, layer.prefix, (("down", 0),))
 
     def _logits(self, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
+        rows = _normed(self._norm, rows)
         if self._head is None:
-            return self._norm(rows)
-        normed = tiles.pad_rows(self._norm(rows))
+            return rows
+        normed = tiles.pad_rows(rows)
         logits = adapters.head(self._head(normed), normed)[: len(rows)]
         logits /= np.float32(self.spec.logits_divisor)
         if self.spec.final_soft_cap is not None:
@@ -216,7 +255,14 @@ class ReferenceRunner:
         return logits
 
 
-def _normed(norm: _RmsNorm | None, rows: FloatArray) -> FloatArray:
+_PLACES = ("before", "after", "sum")
+_NORMS = (
+    *("q_norm", "k_norm"),
+    *(f"{part}_norm_{place}" for part in ("attention", "mlp") for place in _PLACES),
+)
+
+
+def _normed(norm: _Norm | None, rows: FloatArray) -> FloatArray:
     return rows if norm is None else norm(rows)
 
 
@@ -233,6 +279,7 @@ class _Reader:
     spec: ModelSpec
     weights: Weights
     is_int8: bool
+    formats: list[LayerFormats]
 
     def layer(self, index: int, spec: LayerSpec) -> _Layer:
         """Everything of one layer."""
@@ -242,41 +289,55 @@ class _Reader:
             prefix=prefix,
             qkv=self.linear(prefix, "q", "k", "v"),
             o=self.linear(prefix, "o"),
-            gate_up=self.linear(prefix, "gate", "up"),
+            up=self.linear(prefix, *(("gate", "up") if self.spec.is_gated else ("up",))),
             down=self.linear(prefix, "down"),
-            q_norm=self._optional_norm(prefix + "q_norm"),
-            k_norm=self._optional_norm(prefix + "k_norm"),
-            attention_norm_before=self._optional_norm(prefix + "attention_norm_before"),
-            attention_norm_after=self._optional_norm(prefix + "attention_norm_after"),
-            mlp_norm_before=self._optional_norm(prefix + "mlp_norm_before"),
-            mlp_norm_after=self._optional_norm(prefix + "mlp_norm_after"),
+            **{name: self.optional_norm(prefix + name) for name in _NORMS},
         )
 
     def matrix(self, name: str) -> FloatArray:
         """One matrix; BLAS copies an unaligned one (a file may place it so) at every use."""
-        return np.require(self.weights[name].float32(), np.float32, ["C", "ALIGNED"])
+        return _aligned(self.weights[name])
 
-    def norm(self, name: str) -> _RmsNorm:
-        """A norm that every decoder has."""
+    def optional_norm(self, name: str) -> _Norm | None:
+        """A norm that not every decoder has."""
+        if name not in self.weights:
+            return None
         weight = self.weights[name].float32() + np.float32(self.spec.norm_offset)
-        return _RmsNorm(weight, np.float32(self.spec.norm_eps))
+        eps, bias = np.float32(self.spec.norm_eps), f"{name}.bias"
+        if self.spec.norm_bias:
+            return LayerNorm(weight, self.weights[bias].float32(), eps)
+        return _RmsNorm(weight, eps)
 
-    def _optional_norm(self, name: str) -> _RmsNorm | None:
-        return self.norm(name) if name in self.weights else None
-
-    def linear(self, prefix: str, *names: str) -> _Linear | _Int8Linear:
+    def linear(self, prefix: str, *names: str) -> _Product:
         """The matrices of one input, joined."""
         biases = [f"{prefix}{name}.bias" for name in names]
         bias = None
         if biases[0] in self.weights:
             bias = np.concatenate([self.weights[name].float32() for name in biases])
+        form = format_of(prefix + names[0], self.formats)
+        if form is not None:
+            tensors = self.weights.tensors
+            return _GroupedLinear(
+                tuple(_in_groups(tensors[prefix + name], form) for name in names), bias
+            )
         if self.is_int8:
             return _Int8Linear(Int8Rows.join([self._int8(prefix + name) for name in names]), bias)
         parts = [self.matrix(prefix + name) for name in names]
-        return _Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
+        return Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
 
     def _int8(self, name: str) -> Int8Rows:
         tensor = self.weights[name]
         if tensor.scales is not None:
             return Int8Rows(tensor.data, tensor.scales)
-        return Int8Rows.round(self.matrix(name))
+        return Int8Rows.round(_aligned(tensor))
+
+
+def _aligned(tensor: Tensor) -> FloatArray:
+    return np.require(tensor.float32(), np.float32, ["C", "ALIGNED"])
+
+
+def _in_groups(values: Values, form: GroupFormat) -> GroupedMatrix:
+    """A matrix in that form, which is its own, or that of floats that are rounded."""
+    if isinstance(values, StoredGroups) and values.group_format == form:
+        return values.grouped()
+    return round_to_groups(values.unpacked())

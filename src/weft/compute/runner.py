@@ -1,7 +1,7 @@
 """`Runner`: a model on a device, as the engine uses it; `Batch`: one step, as arrays."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,42 @@ class Runner(Protocol):
         [wanted, hidden]. A row's result is bitwise independent of the other rows,
         of chunking and of block placement.
         """
+        ...
+
+
+@runtime_checkable
+class ThreadedRunner(Protocol):
+    """A runner that computes on as many threads as it is given."""
+
+    def set_num_threads(self, num_threads: int) -> None:
+        """Between steps."""
+        ...
+
+
+@runtime_checkable
+class TimedRunner(Protocol):
+    """A runner that counts where its time goes."""
+
+    def seconds(self) -> dict[str, float]:
+        """Time spent in steps since it was made, by part of a step."""
+        ...
+
+
+@runtime_checkable
+class BlockCopies(Protocol):
+    """A runner whose KV blocks can be copied out of its pool and back in, into any block, bit for bit."""
+
+    @property
+    def kv_layout(self) -> str:
+        """Runners of one model that say the same understand each other's blocks."""
+        ...
+
+    def read_block(self, block_id: int) -> NDArray[np.uint8]:
+        """The bytes of a block, which belong to the caller."""
+        ...
+
+    def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
+        """Give a block the bytes that `read_block` gave of this one or another."""
         ...
 
 

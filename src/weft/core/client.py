@@ -5,10 +5,9 @@ once: `prepare` checks it, `run` runs it, and what follows trusts it. What an im
 offer raises `Unsupported`, naming the method.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from weft.core.config import ModelConfig
 from weft.core.engine_info import EngineInfo
@@ -27,6 +26,7 @@ from weft.core.types import (
     SamplingParams,
     StreamingInput,
 )
+from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 
 PromptSource: TypeAlias = PromptType | Callable[[], PromptType]
 AnyParams: TypeAlias = SamplingParams | PoolingParams
@@ -44,26 +44,8 @@ class Renderer(Protocol):
         ...
 
 
-# What vLLM's protocol has and no engine here offers yet, and why.
-UNSUPPORTED = {
-    "notify_kv_transfer_request_rejected": "there is no KV connector",
-    "reset_mm_cache": "no model takes other input than text",
-    "reset_encoder_cache": "no model takes other input than text",
-    "scale_elastic_ep": "the number of ranks is fixed",
-    "collective_rpc": "there are no workers to call",
-    "init_weight_transfer_engine": "weights are those of the checkpoint",
-    "start_weight_update": "weights are those of the checkpoint",
-    "update_weights": "weights are those of the checkpoint",
-    "finish_weight_update": "weights are those of the checkpoint",
-}
-
-
-def _unsupported(method: str) -> NoReturn:
-    raise Unsupported(f"{method} is not supported by this engine")
-
-
-def _refuse(method: str, *_args: object, **_kwargs: object) -> NoReturn:
-    raise Unsupported(f"{method} is not supported: {UNSUPPORTED[method]}")
+def _unsupported(method: str, where: str = "by this engine") -> NoReturn:
+    raise Unsupported(f"{method} is not supported {where}")
 
 
 class EngineClient(Protocol):
@@ -72,13 +54,6 @@ class EngineClient(Protocol):
     info: EngineInfo
     model_config: ModelConfig
     renderer: Renderer
-
-    if not TYPE_CHECKING:  # for who checks types there are no such methods
-
-        def __getattr__(self, name: str) -> Any:
-            if name in UNSUPPORTED:
-                return partial(_refuse, name)
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -217,7 +192,9 @@ class EngineClient(Protocol):
         ...
 
     @property
-    def is_stopped(self) -> bool: ...
+    def is_stopped(self) -> bool:
+        """Whether the engine has ended: by its death, or after `shutdown`."""
+        ...
 
     @property
     def errored(self) -> bool:
@@ -237,6 +214,11 @@ class EngineClient(Protocol):
     async def check_health(self) -> None:
         """Raise `dead_error` if the engine is dead or has stopped making progress."""
         ...
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether some of several engines are absent: requests are answered, by fewer of them."""
+        return False
 
     async def is_tracing_enabled(self) -> bool:
         """Whether request traces are exported."""
@@ -262,7 +244,7 @@ class EngineClient(Protocol):
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
         """The tasks of the model: "generate", "embed", ..."""
-        ...
+        return self.info.tasks
 
     # -- control ------------------------------------------------------------------------------
 
@@ -293,6 +275,14 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def reset_mm_cache(self) -> None:
+        """Drop what was made of inputs other than text. There is none: models read text only."""
+        _unsupported("reset_mm_cache")
+
+    async def reset_encoder_cache(self) -> None:
+        """Drop what encoders made of such inputs; there is none either."""
+        _unsupported("reset_encoder_cache")
+
     async def is_sleeping(self) -> bool:
         """Whether scheduling is paused or memory is not resident."""
         return await self.is_paused()
@@ -314,13 +304,94 @@ class EngineClient(Protocol):
         """
         _unsupported("wake_up")
 
-    async def start_profile(self) -> None:
-        """Start recording a profile."""
+    async def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Record a trace of steps, into a new file whose name begins so, in the operator's directory.
+
+        The first `delay_iterations` steps are left out; after `max_iterations` it ends by itself, with 0 not
+        before `stop_profile`. None is what the engine was configured with. Raises FailedPrecondition while
+        one is being recorded.
+        """
         _unsupported("start_profile")
 
     async def stop_profile(self) -> None:
-        """Stop recording and write the profile."""
+        """End the trace; without one, a no-op. Raises FailedPrecondition if it could not be written."""
         _unsupported("stop_profile")
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """What each worker answers to a call by name, of the few that there are; there is one worker.
+
+        None of them takes arguments. Raises BadRequest, or DeadlineExceeded after `timeout` seconds.
+        """
+        _unsupported("collective_rpc")
+
+    async def scale_elastic_ep(
+        self, new_data_parallel_size: int, drain_timeout: float = 300.0
+    ) -> None:
+        """Serve with so many engines; requests go on meanwhile, and those of engines that leave are finished.
+
+        Returns when it is done. Raises BadRequest, FailedPrecondition where there are not the threads or the
+        memory for more, and DeadlineExceeded, with all engines as before, where requests of those that were
+        to leave take longer than `drain_timeout` seconds.
+        """
+        _unsupported("scale_elastic_ep", "without --enable-elastic-ep")
+
+    async def is_scaling_elastic_ep(self) -> bool:
+        """Whether the number of engines is being changed."""
+        return False
+
+    async def notify_kv_transfer_request_rejected(
+        self,
+        request_id: str,
+        kv_transfer_params: dict[str, Any],
+        data_parallel_rank: int | None = None,
+    ) -> None:
+        """A request with these parameters came and was refused: the engine that computed its prompt may forget it.
+
+        Requests that `run` was given need no such call, whatever becomes of them.
+        """
+        _unsupported("notify_kv_transfer_request_rejected")
+
+    async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
+        """A program is about to send weights, as the engine's `--weight-transfer-config` says.
+
+        It takes no `init_info`. Raises Unsupported without that configuration, FailedPrecondition for a model
+        that was not read from safetensors files.
+        """
+        _unsupported("init_weight_transfer_engine")
+
+    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        """Begin an update; FailedPrecondition if one is open. Names and forms are the checkpoint's."""
+        _unsupported("start_weight_update")
+
+    async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
+        """Take some tensors, in any number of calls; each is one that the checkpoint has, in shape and type.
+
+        With shared memory `update_info` has `segment`, `names`, `dtype_names`, `shapes` and `offsets`
+        (without: one behind the other), and the segment may be used again afterwards. With safetensors it has
+        `path`, a file or a directory below the allowed one, which stays until the update is finished.
+        What is refused ends the update: nothing of it is served.
+        """
+        _unsupported("update_weights")
+
+    async def finish_weight_update(self) -> None:
+        """Serve what was sent, whole, from the next step on; or nothing of it, and the former weights go on.
+
+        Requests that are frozen by pause mode "keep" go on with the new weights, from keys and values that
+        are computed anew; while others run this is FailedPrecondition. No cached prefix of the former
+        weights is found again, and adapters apply to the new ones.
+        """
+        _unsupported("finish_weight_update")
 
     @property
     def lora_requests(self) -> Mapping[str, LoRARequest]:

@@ -22,8 +22,13 @@ from weft.core.defaults import (
     DEFAULT_MEMORY_SHARE,
     DEFAULT_STREAM_INTERVAL_MS,
 )
+from weft.core.elastic import ElasticConfig
 from weft.core.errors import NotFound
+from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
+from weft.core.kv_transfer import KvTransferConfig
+from weft.core.profiling import ProfilerConfig
 from weft.core.types import LoRARequest, PoolingKind
+from weft.core.weight_transfer import WeightTransferConfig
 
 _MAX_SHOWN = 64
 _MAX_LISTED = 20
@@ -119,9 +124,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     quantization: Annotated[
-        Literal["int8"] | None,
+        Literal["int8", "int4", "none"] | None,
         Flag(
-            "Round linear layers, weights and inputs, to this type: half the memory, near the answers.",
+            "Round linear layers, weights and inputs: int8 takes half the memory, near the answers; int4 a third, "
+            "with int8 inputs; none widens a checkpoint's rounded weights, which are computed as they are stored.",
             "Model",
         ),
     ] = None
@@ -142,6 +148,17 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     num_threads: Annotated[
         int | None, Flag("Threads that compute; the CPUs of this process if unset.", "Model")
     ] = None
+    data_parallel_size: Annotated[
+        int,
+        Flag(
+            "Engines, each a process with its share of the CPUs, of --num-threads and of the free memory; "
+            "limits and sizes that are given are those of one.",
+            "Scheduling",
+        ),
+    ] = 1
+    enable_elastic_ep: Annotated[
+        bool, Flag("Let scale_elastic_ep change how many there are while they serve.", "Scheduling")
+    ] = False
     max_model_len: Annotated[
         int | None,
         Flag(
@@ -187,6 +204,40 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     enable_prefix_caching: Annotated[
         bool, Flag("Reuse the KV of prompts that start alike.", "Memory")
     ] = True
+    kv_offloading_size: Annotated[
+        float | None,
+        Flag(
+            "GiB of each engine for what leaves its KV pool, as a second tier of the prefix cache: of memory, "
+            "or of files with --kv-offloading-path.",
+            "Memory",
+        ),
+    ] = None
+    kv_offloading_path: Annotated[
+        str | None,
+        Flag(
+            "Directory for the files of the second tier, where the next start finds them again.",
+            "Memory",
+        ),
+    ] = None
+    kv_transfer_config: Annotated[
+        str | dict[str, Any] | None,
+        Flag(
+            "Compute prompts for other engines, or continue theirs; JSON, such as "
+            '{"kv_connector": "TcpConnector", "kv_role": "kv_both"}.',
+            "Memory",
+            is_json=True,
+        ),
+    ] = None
+    kv_events_config: Annotated[
+        str | dict[str, Any] | None,
+        Flag(
+            "Publish what enters and leaves the prefix cache over ZeroMQ, with the tokens of prompts; JSON, "
+            'such as {"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": '
+            '"tcp://*:5558", "topic": "kv-events"}. On loopback, port 5557, without an endpoint.',
+            "Memory",
+            is_json=True,
+        ),
+    ] = None
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"],
         Flag("First come first served, or by request priority.", "Scheduling"),
@@ -228,6 +279,24 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             is_json=True,
         ),
     ] = None
+    profiler_config: Annotated[
+        str | dict[str, Any] | None,
+        Flag(
+            'Where /start_profile may write traces of steps; JSON, such as {"torch_profiler_dir": '
+            '"/tmp/traces", "max_iterations": 1000}.',
+            "Scheduling",
+            is_json=True,
+        ),
+    ] = None
+    weight_transfer_config: Annotated[
+        str | dict[str, Any] | None,
+        Flag(
+            'How weights may be sent while it serves; JSON, {"backend": "shared_memory"} or '
+            '{"backend": "safetensors", "directory": "/tmp/weights"}.',
+            "Model",
+            is_json=True,
+        ),
+    ] = None
     stream_interval_ms: Annotated[
         float | None,
         Flag(
@@ -255,6 +324,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of the served model. `model` is as the user named it; `vocab_size` is the logits width.
 
+    `dtype` is what most of its weights are; with `load_dtype`, another process loads the same ones: "auto"
+    keeps each as it is stored.
+
     `eos_token_ids[0]` is the primary end-of-sequence id; hitting another reports it as stop reason.
     """
 
@@ -272,6 +344,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: int
     logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     revision: str | None = None
+    load_dtype: str = "auto"
     file_overrides: FileOverrides = NO_OVERRIDES
     runner_type: str = "generate"
     is_multimodal_model: bool = False
@@ -351,7 +424,8 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What computes: `compute` is the name of a backend, with `num_threads` threads.
 
-    `quantization` is "int8" where linear layers are to be computed in that, else None.
+    `quantization` is what linear layers are to be computed in: "int8", "int4", "stored" for as they are stored,
+    or None for as all else.
     `kv_cache_dtype` is "int8" where keys and values are to be rounded to that; "auto" leaves them.
     """
 
@@ -388,7 +462,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `structured_outputs_in_reasoning` lets every grammar rule from the first token, reasoning included.
     Without a `lora_config` there are no adapters. A stream emits at most once in
-    `stream_interval_ms`; with 0, after every step.
+    `stream_interval_ms`; with 0, after every step. `data_parallel_rank` is None for an engine that stays alone.
     """
 
     model_config: ModelConfig
@@ -397,7 +471,30 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs_in_reasoning: bool = False
     compute_config: ComputeConfig | None = None  # None: it computes on another machine
     data_parallel_size: int = 1
-    kv_transfer_config: None = None
+    data_parallel_rank: int | None = None
+    elastic_config: ElasticConfig | None = None
+    kv_transfer_config: KvTransferConfig | None = None
+    kv_events_config: KvEventsConfig | None = None
+    kv_offloading_config: KvOffloadingConfig | None = None
     pooler_config: PoolerConfig | None = None
     lora_config: LoraConfig | None = None
     stream_interval_ms: float = 0.0
+    profiler_config: ProfilerConfig | None = None
+    weight_transfer_config: WeightTransferConfig | None = None
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether there are several engines, or may be."""
+        return self.data_parallel_size > 1 or self.elastic_config is not None
+
+    def of_rank(self, rank: int) -> "EngineConfig":
+        """What one of several engines runs with; one that stays alone has no rank."""
+        return msgspec.structs.replace(self, data_parallel_rank=rank) if self.has_ranks else self
+
+    def of_size(self, size: int) -> "EngineConfig":
+        """The same for so many engines, each with its share of the threads."""
+        assert self.elastic_config is not None
+        assert self.compute_config is not None
+        num_threads = self.elastic_config.num_threads // size
+        compute = msgspec.structs.replace(self.compute_config, num_threads=num_threads)
+        return msgspec.structs.replace(self, data_parallel_size=size, compute_config=compute)

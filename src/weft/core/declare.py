@@ -4,11 +4,13 @@
 made at import: `weft.core.params`, `weft.cli.flags`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from weft.core.errors import ConfigError
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -29,7 +31,7 @@ class Flag:
     `group` is the heading it stands under. A number that `is_size` may be written 32k or 4GiB, one
     that `is_duration` 300ms or 1m30s; what `is_json` is a text of it there. `name` and `default` are the
     flag's where they are not the field's; what is not `negatable` has no flag that begins with "no". What
-    may be repeated may also follow once, if it `takes_several`.
+    may be repeated may also follow once, if it `takes_several`. Help leaves out what `is_hidden`.
     """
 
     help: str
@@ -42,6 +44,7 @@ class Flag:
     default: Any = None
     negatable: bool = True
     takes_several: bool = False
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +101,15 @@ def declared(owner: type[Any]) -> Iterator[Declared]:
             yield Declared(name, bare, tuple(notes))
         else:
             yield Declared(name, hint, ())
+
+
+def spelled(name: str) -> str:
+    """The flag that sets a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def refuse_unused(given: object, default: object, names: Iterable[str], where: str) -> None:
+    """A flag that would do nothing is a mistake: `ConfigError` for the first of those that are not as in `default`."""
+    for name in names:
+        if getattr(given, name) != getattr(default, name):
+            raise ConfigError(f"{spelled(name)} does nothing {where}")

@@ -6,6 +6,8 @@ the decoder to say.
 
 import re
 
+from weft.core.patterns import NEVER_BYTES
+
 # What one look may hold others up; a string is held back in one piece, unless it is longer than that.
 SLICE_BYTES = 2**16
 STRING = rb'"(?:[^"\\]++|\\.)*+"'  # possessive: nothing is looked at twice
@@ -15,9 +17,11 @@ LONG = b'"\0"'
 _SPACES = b" \t\r\n"
 _STRINGS = re.compile(STRING, re.DOTALL)
 # A quote that is never closed ends the match before it.
-_WHOLE = re.compile(rb'(?:[^"]++|' + STRING + rb")*+", re.DOTALL)
+_WHOLE = re.compile(rb'(?:[^"]++|' + STRING + NEVER_BYTES + rb")*+", re.DOTALL)
 _REST = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
-_BEFORE_LAST = re.compile(rb'(?:[^"]++|' + STRING + rb'(?=[^"]*+"))*+', re.DOTALL)
+_BEFORE_LAST = re.compile(
+    rb'(?:[^"]++|' + STRING + rb'(?=[^"]*+")' + NEVER_BYTES + rb")*+", re.DOTALL
+)
 
 
 class JsonPieces:

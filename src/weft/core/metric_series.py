@@ -1,4 +1,5 @@
-"""The engine's Prometheus series: names, types, labels and buckets are those of vLLM, to the letter.
+"""The engine's Prometheus series: names, types, labels and buckets are those of vLLM, to the letter;
+of what the second tier holds and loses vLLM has none.
 
 Dashboards and pickers know them by these names; `docs/reference/metrics.md` is made from this table.
 """
@@ -88,6 +89,29 @@ SERIES: Final = (
         "prefix_cache_queries", Kind.COUNTER, "Tokens looked up in the prefix cache."
     ),
     Series("prefix_cache_hits", Kind.COUNTER, "Tokens found in the prefix cache."),
+    Series(
+        "external_prefix_cache_queries",
+        Kind.COUNTER,
+        "Tokens that the pool had not, looked up in the second tier.",
+    ),
+    Series(
+        "external_prefix_cache_hits", Kind.COUNTER, "Tokens that came from the second tier."
+    ),
+    Series(
+        "kv_offload_total_bytes",
+        Kind.COUNTER,
+        "Bytes of blocks that went to the second tier, and came from it.",
+        ("transfer_type",),
+    ),
+    Series(
+        "kv_offload_usage_bytes", Kind.GAUGE, "Bytes that the second tier takes."
+    ),
+    Series(
+        "kv_offload_lost_blocks",
+        Kind.COUNTER,
+        "Blocks that the second tier evicted, dropped because it was busy, or found damaged.",
+        ("reason",),
+    ),
     Series("num_preemptions", Kind.COUNTER, "Times a sequence gave way."),
     Series(
         "corrupted_requests",
@@ -192,7 +216,6 @@ OLDER_NAMES: Final = (
 
 # Series of vLLM's that are not there, each with the reason.
 ABSENT: Final = {
-    "external_prefix_cache_queries_total, external_prefix_cache_hits_total": "no KV connector",
     "mm_cache_queries_total, mm_cache_hits_total": "no multimodal inputs",
     "kv_block_lifetime_seconds, kv_block_idle_before_evict_seconds, kv_block_reuse_gap_seconds": (
         "blocks are not sampled (--kv-cache-metrics)"

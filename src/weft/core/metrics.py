@@ -20,6 +20,7 @@ from prometheus_client.exposition import generate_latest
 
 from weft.core.config import CacheConfig, EngineConfig
 from weft.core.errors import ConfigError
+from weft.core.kv_cache import Medium
 from weft.core.metric_series import (
     ENGINE_LABELS,
     MAX_LABEL_CHARS,
@@ -29,7 +30,7 @@ from weft.core.metric_series import (
     Kind,
     Series,
 )
-from weft.core.stats import SequenceTimes, StepStats
+from weft.core.stats import SequenceTimes, StepStats, TierStats
 from weft.core.tally import Tally, token_bounds
 from weft.core.types import EngineLoad, FinishReason
 
@@ -88,6 +89,8 @@ class EngineMetrics:
         self.sleep_level = 0
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
+        self._offloading = config.kv_offloading_config
+        self._block_size = config.cache_config.block_size
         self._cache = _cache_values(config.cache_config)
         speculation = config.scheduler_config.speculation
         self._max_drafted = 0 if speculation is None else speculation.num_speculative_tokens
@@ -155,7 +158,27 @@ class EngineMetrics:
             "num_preemptions": [((), stats.total_preemptions)],
             "corrupted_requests": [((), stats.total_corrupted)],
         }
-        return own | self._draft_values(stats)
+        return own | self._draft_values(stats) | self._tier_values(stats.tier or TierStats())
+
+    def _tier_values(self, tier: TierStats) -> dict[str, Values]:
+        """None where there is no second tier."""
+        if self._offloading is None:
+            return {}
+        pool, medium = Medium.POOL, self._offloading.medium
+        return {
+            "external_prefix_cache_queries": [((), tier.num_queried_blocks * self._block_size)],
+            "external_prefix_cache_hits": [((), tier.num_loaded_blocks * self._block_size)],
+            "kv_offload_total_bytes": [
+                ((f"{pool}_to_{medium}",), tier.num_stored_bytes),
+                ((f"{medium}_to_{pool}",), tier.num_loaded_bytes),
+            ],
+            "kv_offload_usage_bytes": [((), tier.num_bytes)],
+            "kv_offload_lost_blocks": [
+                (("evicted",), tier.num_evicted),
+                (("dropped",), tier.num_dropped),
+                (("damaged",), tier.num_damaged),
+            ],
+        }
 
     def _draft_values(self, stats: StepStats) -> dict[str, Values]:
         """None where nothing is ever drafted."""
@@ -187,7 +210,7 @@ class Metrics:
     ) -> None:
         self._clock = clock
         self._older_names = _older_names(hidden_for)
-        self._engines: list[EngineMetrics] = []
+        self._engines: dict[int, EngineMetrics] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -197,14 +220,24 @@ class Metrics:
     def add_engine(
         self, config: EngineConfig, lora_usage: LoraUsage = lambda: (0, [], [])
     ) -> EngineMetrics:
-        """The numbers of one more engine; its `engine` label is its place."""
-        engine = EngineMetrics(config, str(len(self._engines)), self._clock, lora_usage)
-        self._engines.append(engine)
-        return engine
+        """The numbers of one more engine, or of the one that takes its rank again, from zero.
+
+        Its `engine` label is its rank, or else its place.
+        """
+        rank = config.data_parallel_rank
+        place = len(self._engines) if rank is None else rank
+        self._engines[place] = EngineMetrics(config, str(place), self._clock, lora_usage)
+        return self._engines[place]
+
+    def remove_engine(self, rank: int) -> None:
+        """Show the numbers of an engine no more, which has left."""
+        self._engines.pop(rank, None)
 
     def collect(self) -> Iterator[Metric]:
-        """Every family of every engine; called by the registry."""
-        values = [engine.values() for engine in self._engines]
+        """Every family of every engine; called by the registry. Without an engine, none."""
+        if not self._engines:
+            return
+        values = [engine.values() for engine in self._engines.values()]
         for series in SERIES:
             for name in (series.name, *self._older_names.get(series.name, ())):
                 yield self._family(series, PREFIX + name, values)
@@ -217,13 +250,13 @@ class Metrics:
         labels = (*ENGINE_LABELS, *series.labels)
         if series.kind is Kind.HISTOGRAM:
             histogram = HistogramMetricFamily(name, series.text, labels=labels)
-            for engine in self._engines:
+            for engine in self._engines.values():
                 tally = engine.tally(series)
                 histogram.add_metric(engine.labels, tally.buckets(), tally.sum)
             return histogram
         make = CounterMetricFamily if series.kind is Kind.COUNTER else GaugeMetricFamily
         family = make(name, series.text, labels=labels)
-        for engine, of_engine in zip(self._engines, values, strict=True):
+        for engine, of_engine in zip(self._engines.values(), values, strict=True):
             for own_labels, value in of_engine.get(series.name, ()):
                 family.add_metric((*engine.labels, *own_labels), value)
         return family

@@ -28,6 +28,22 @@ class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return self.prefill_s + self.decode_s
 
 
+class TierStats(msgspec.Struct, kw_only=True, array_like=True):
+    """Of the KV cache's second tier: what it holds now, and counts since the engine started.
+
+    Queried are blocks that the pool had not; loaded came back into it, dropped found the queue full.
+    """
+
+    num_bytes: int = 0
+    num_queried_blocks: int = 0
+    num_loaded_blocks: int = 0
+    num_loaded_bytes: int = 0
+    num_stored_bytes: int = 0
+    num_evicted: int = 0
+    num_dropped: int = 0
+    num_damaged: int = 0
+
+
 class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What is new since the last one, and counts since the engine started (`total_`).
 
@@ -49,3 +65,4 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     total_drafts: int = 0
     total_draft_tokens: int = 0
     total_accepted_at: list[int] = []
+    tier: TierStats | None = None

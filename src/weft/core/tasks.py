@@ -1,8 +1,10 @@
-"""Several coroutines that are one piece of work."""
+"""Several coroutines that are one piece of work; waiting for what others do."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
+
+from weft.core.errors import Unavailable
 
 T = TypeVar("T")
 
@@ -23,3 +25,26 @@ async def gather_all(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait until `event` is set; False if that takes longer than `timeout_s`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def gather_available(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """What each of several engines answers, when all have; those that are `Unavailable` are left out.
+
+    Raises the first error of another kind, or that one where none answers.
+    """
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    good = [answer for answer in answers if not isinstance(answer, BaseException)]
+    for answer in answers:
+        if isinstance(answer, BaseException) and not (good and isinstance(answer, Unavailable)):
+            raise answer
+    return good

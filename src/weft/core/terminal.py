@@ -4,6 +4,7 @@ Models, requests and checkpoints can hold any character, escape sequences among 
 get every character as it is.
 """
 
+import os
 import sys
 from typing import TextIO
 
@@ -14,9 +15,8 @@ _UNKNOWN = "\ufffd"
 
 def _shown_by_code() -> dict[int, str]:
     shown = {code: chr(_PICTURES + code) for code in range(0x20) if chr(code) not in _UNCHANGED}
-    shown[ord("\r")] = (
-        ""  # texts of Windows end their lines with it, and alone it goes back to write over
-    )
+    # Texts of Windows end their lines with it, and alone it goes back to write over.
+    shown[ord("\r")] = ""
     shown[0x7F] = "\u2421"
     # The other control characters, one of which begins a sequence as escape does.
     shown |= dict.fromkeys(range(0x80, 0xA0), _UNKNOWN)
@@ -36,3 +36,35 @@ def say(text: str = "", *, end: str = "\n", file: TextIO | None = None) -> None:
     """Print at once to standard output or `file`; harmless where that is a terminal."""
     file = sys.stdout if file is None else file
     print(harmless(text) if file.isatty() else text, end=end, file=file, flush=True)
+
+
+def colours(stream: TextIO) -> bool:
+    """Whether to write in colour there: not into files, and not where the user wants none."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not is_plain
+
+
+class StatusLine:
+    """The last line of a terminal, written over and over; nothing where `stream` is none.
+
+    The cursor stays at its start, so that what anybody else writes takes its place.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_live = stream.isatty()
+
+    def show(self, text: str) -> None:
+        """Put `text` there, cut to the terminal's width."""
+        if self.is_live:
+            width = os.get_terminal_size(self._stream.fileno()).columns or 80
+            self._write(f"{harmless(text)[: width - 1]}\x1b[K\r")
+
+    def clear(self) -> None:
+        """Leave an empty line."""
+        if self.is_live:
+            self._write("\x1b[K")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

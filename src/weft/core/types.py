@@ -11,6 +11,8 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 
 from weft.core.declare import INT32_MAX, INT64_MAX, Carried, Param
+from weft.core.kv_cache import Medium
+from weft.core.kv_transfer import Prefill
 from weft.core.prompts import Prompt
 
 _PENALTY = Param(-2, 2)
@@ -52,14 +54,6 @@ class PauseMode(StrEnum):
     ABORT = "abort"
     WAIT = "wait"
     KEEP = "keep"
-
-
-class SleepTag(StrEnum):
-    """What `wake_up` brings back."""
-
-    WEIGHTS = "weights"
-    KV_CACHE = "kv_cache"
-    SCHEDULING = "scheduling"
 
 
 class TokensPrompt(TypedDict, total=False):
@@ -259,6 +253,9 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_rank: int | None = None
     reasoning_ended: bool | None = None
     reasoning_parser_kwargs: Mapping[str, Any] | None = None
+    prefiller: Prefill | None = (
+        None  # which the HTTP server follows, before an engine has the request
+    )
 
 
 class OpenReasoning(msgspec.Struct, frozen=True, kw_only=True):
@@ -352,10 +349,9 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What one step brought for one answer of one request.
 
     `prompt_logprobs` comes in parts, step by step, with the outputs of answer 0 until its first token
-    (position 0 left out). `error` is set
-    only with `FinishReason.ERROR`, and its text may be shown to the caller. Tokens that were drafted,
-    and those that came as drafted, are counted from the answer's beginning. `pooled` is the whole
-    result of a pooling request: float32 numbers of this machine.
+    (position 0 left out). `error` is set only with `FinishReason.ERROR`, and its text may be shown to the
+    caller. Tokens that were drafted, and those that came as drafted, are counted from the answer's beginning.
+    `pooled` is the whole result of a pooling request: float32 numbers of this machine.
     """
 
     engine_id: str
@@ -371,6 +367,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     num_accepted_tokens: int = 0  # of them, those that came as drafted
     pooled: bytes | None = None
     pooled_shape: tuple[int, ...] = ()
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -399,8 +396,8 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What `generate` yields: the new part of every answer of one request, or all of it.
 
-    `prompt_logprobs[0]` is None (nothing precedes the first token). `num_cached_tokens` counts the
-    prompt tokens taken from the prefix cache when the request first ran.
+    `prompt_logprobs[0]` is None (nothing precedes the first token). `num_cached_tokens` counts the prompt
+    tokens taken from the prefix cache when the request first ran. `kv_transfer_params` is for who continues it.
     """
 
     request_id: str
@@ -410,6 +407,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_finished: bool
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     num_cached_tokens: int = 0
+    kv_transfer_params: dict[str, Any] | None = None
 
     @property
     def finished(self) -> bool:
@@ -436,9 +434,8 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of one rank's scheduler and cache, taken by the engine after a step.
 
     `gen_throughput` is generated tokens per second and `cache_hit_rate` the share of queried prompt
-    tokens found in the prefix cache, both over a recent window; `age_s` is the time since the engine
-    last finished a step or answered a ping. `num_loras` adapters are loaded; `max_loras` is 0 without
-    `--enable-lora`.
+    tokens found in the prefix cache, both over a recent window; `age_s` is the time since the engine's
+    last step or answer to a ping. `num_loras` adapters are loaded; `max_loras` is 0 without `--enable-lora`.
     """
 
     data_parallel_rank: int = 0
@@ -474,16 +471,18 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     block_size: int
     lora_name: str | None = None
     cache_salt: str | None = None
+    medium: Medium = Medium.POOL
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Blocks that left the prefix cache."""
 
     block_hashes: list[bytes]
+    medium: Medium = Medium.POOL
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
-    """The whole prefix cache was dropped."""
+    """The whole prefix cache was dropped, of every medium."""
 
 
 KvEvent = BlockStored | BlockRemoved | AllBlocksCleared

@@ -15,6 +15,7 @@ import msgspec
 from weft.core.config import EngineConfig
 from weft.core.declare import INT32_MAX
 from weft.core.errors import BadRequest, ContextLengthExceeded, Key
+from weft.core.kv_transfer import KvRole, check_extra_args
 from weft.core.params import BOOLEANS, INTEGERS, NUMBERS, WIDE
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import OutputKind, RepetitionDetectionParams, SamplingParams
@@ -62,6 +63,7 @@ class Limits:
     max_stop_strings: int = MAX_STOP_STRINGS
     max_stop_chars: int = MAX_STOP_CHARS
     max_logit_bias: int = MAX_LOGIT_BIAS
+    kv_role: KvRole | None = None  # None: it takes no part in transfers
 
     @classmethod
     def of(cls, config: EngineConfig) -> Self:
@@ -71,6 +73,7 @@ class Limits:
             max_model_len=config.model_config.max_model_len,
             max_pool_tokens=config.cache_config.max_total_tokens,
             max_logprobs=config.model_config.max_logprobs,
+            kv_role=config.kv_transfer_config.role if config.kv_transfer_config else None,
         )
 
     @property
@@ -165,7 +168,7 @@ def resolve_params(
             if params.logprob_token_ids
             else _resolve_logprobs(params.logprobs, limits)
         ),
-        extra_args=None,
+        extra_args=params.extra_args or None,
         prompt_logprobs=prompt_logprobs,
         output_kind=OutputKind(params.output_kind),
         # A cached block has no logits, so a prompt that is to be scored is computed in full.
@@ -367,11 +370,6 @@ def _check_repetition(name: str, given: Any, _params: SamplingParams, _limits: L
     check_integer("min_count", given.min_count, lowest, INT32_MAX)
 
 
-def _refuse_extra_args(name: str, given: Any, _params: SamplingParams, _limits: Limits) -> None:
-    if given:
-        raise BadRequest(name, f"{name} is not supported yet")
-
-
 _IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
     "stop": _check_stops,
     "logprob_token_ids": _check_scored_ids,
@@ -382,7 +380,9 @@ _IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
     "logit_bias": _check_logit_bias,
     "bad_words": _check_bad_words,
     "repetition_detection": _check_repetition,
-    "extra_args": _refuse_extra_args,
+    "extra_args": lambda _, given, params, limits: check_extra_args(
+        given, limits.kv_role, params.n
+    ),
     "structured_outputs": lambda _name, given, _params, _limits: validate_structured_outputs(given),
 }
 

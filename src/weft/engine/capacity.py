@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from weft.compute.native import Roofline
 from weft.core.config import EngineConfig
 from weft.engine.fit import Fitted
+from weft.engine.weight_store import has_shared_weights
 from weft.model.spec import ModelSpec
 
-# Resident before the first request, beside weights and pool (docs/memory.md): front 83 MiB, engine 87 MiB.
-PROCESS_BYTES = (83 + 87) << 20
+# Resident before the first request, beside weights and pool (docs/memory.md).
+FRONT_BYTES = 83 << 20
+ENGINE_BYTES = 87 << 20
 # What speeds and counts of sequences are given for, where nothing says how long they are.
 USUAL_TOKENS = 1024
 _FLOAT_BYTES = 4
@@ -29,12 +31,16 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Bytes, counts of tokens and of sequences. `step_bytes` are the activations of the largest step.
+    """Bytes, counts of tokens and of sequences, of one engine. `step_bytes` are the activations of the largest step.
 
+    Of `num_engines` each has its own, but for weights, of which there are `num_copies`, and `process_bytes`, which are
+    of all.
     `num_full` sequences of the whole context fit the pool, `num_usual` of `usual_tokens`; of either no more
     run at once than `max_num_seqs`.
     """
 
+    num_engines: int
+    num_copies: int
     weight_bytes: int
     adapter_bytes: int
     kv_bytes_per_token: int
@@ -56,8 +62,9 @@ class Capacity:
     @property
     def total_bytes(self) -> int:
         """All of it together."""
-        engine = self.weight_bytes + self.adapter_bytes + self.pool_bytes + self.step_bytes
-        return engine + self.process_bytes
+        engine = self.adapter_bytes + self.pool_bytes + self.step_bytes
+        weights = self.num_copies * self.weight_bytes
+        return weights + self.num_engines * engine + self.process_bytes
 
 
 def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
@@ -69,13 +76,16 @@ def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
         adapters = lora.max_loras * card.adapter.of(lora.max_lora_rank)
     usual = min(USUAL_TOKENS, config.model_config.max_model_len)
     num_usual = _num_sequences(config, usual)
+    num_engines = config.data_parallel_size
     return Capacity(
+        num_engines=num_engines,
+        num_copies=1 if has_shared_weights(config) else num_engines,
         weight_bytes=card.weight_bytes,
         adapter_bytes=adapters,
         kv_bytes_per_token=card.kv_bytes_per_token,
         pool_bytes=cache.num_blocks * cache.block_bytes,
         step_bytes=_step_bytes(fitted),
-        process_bytes=PROCESS_BYTES,
+        process_bytes=FRONT_BYTES + num_engines * ENGINE_BYTES,
         free_bytes=fitted.free_bytes,
         num_blocks=cache.num_blocks,
         block_size=cache.block_size,

@@ -1,15 +1,19 @@
 """`resolve`: from the user's options, the model and the free memory to what the engine runs with.
 
-Pure. Every refusal is a `ConfigError` of one line that names the flag, the number and what is
-allowed; a model that does not fit is refused with flags that would make it fit.
+Pure, but for a look at directories that it is given. Every refusal is a `ConfigError` of one line that
+names the flag, the number and what is allowed; a model that does not fit is refused with flags that would
+make it fit.
 """
 
 import math
 from dataclasses import dataclass
 
-from weft.compute.backends import choose
+import msgspec
+
+from weft.compute.backends import choose, shares_weights
 from weft.core.config import (
     CacheConfig,
+    ComputeConfig,
     EngineConfig,
     EngineOptions,
     LogprobsMode,
@@ -28,9 +32,21 @@ from weft.core.defaults import (
     DEFAULT_MEMORY_SHARE,
     DEFAULT_STREAM_INTERVAL_MS,
 )
+from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
+from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
+from weft.core.kv_transfer import KvTransferConfig
+from weft.core.readable import format_bytes
+from weft.core.weight_transfer import WeightTransferConfig
 from weft.engine.configure_pooler import resolve_pooler
+from weft.engine.given import check_between
+from weft.engine.kv_events import FLAG, check_is_countable, read_kv_events
+from weft.engine.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
+from weft.engine.profiler import read_profiler
 from weft.engine.speculation import read_speculation
+from weft.engine.transfer.settings import FLAG as TRANSFER_FLAG
+from weft.engine.transfer.settings import read_kv_transfer
+from weft.engine.weight_transfer import read_weight_transfer
 from weft.model.card import ModelCard
 from weft.model.overrides import read_overrides
 
@@ -39,6 +55,7 @@ DEFAULT_POOL_BYTES = 4 << 30
 
 MAX_BLOCK_SIZE = 1024
 MAX_STREAM_INTERVAL_MS = 10_000.0
+MAX_DATA_PARALLEL_SIZE = 64
 MAX_LORAS = 1024
 MAX_LORA_RANK = 4096
 MIN_MODEL_LEN = 2  # one token in, one token out
@@ -47,26 +64,39 @@ _POLICIES = ("fcfs", "priority")
 
 
 def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineConfig:
-    """Decide everything that was left open, and refuse what cannot work."""
+    """Decide everything that was left open, and refuse what cannot work.
+
+    Of several engines each gets the same share of the threads, and of the memory that weights leave which all map.
+    """
+    num_engines = _bounded(
+        "data_parallel_size", options.data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE
+    )
+    compute = choose(options, card)
+    shared_bytes = _shared_bytes(options, card, compute)
+    free_bytes = (free_bytes - shared_bytes) // num_engines + shared_bytes
     max_model_len = _max_model_len(options, card)
     scheduler = _scheduler_config(options, card, max_model_len)
     lora = _lora_config(options)
+    block_size = _bounded("block_size", options.block_size, DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE)
+    offloading = read_kv_offloading(options, card, block_size)
+    others = _others(card, lora, offloading)
     demand = _Demand(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
-        block_size=_bounded("block_size", options.block_size, DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE),
+        block_size=block_size,
         kv_bytes_per_token=card.kv_bytes_per_token,
-        weight_bytes=card.weight_bytes + _adapter_bytes(lora, card),
-        weights="weights" if lora is None else f"weights and {lora.max_loras} LoRA adapters",
+        other_bytes=sum(others.values()),
+        others=" and ".join(others),
         free_bytes=free_bytes,
         memory_share=_memory_share(options),
         is_sized_in_bytes=options.kv_cache_bytes is not None,
     )
+    num_blocks = _num_blocks(options, demand)
     return EngineConfig(
         model_config=_model_config(options, card, max_model_len),
         cache_config=CacheConfig(
             block_size=demand.block_size,
-            num_blocks=_num_blocks(options, demand),
+            num_blocks=num_blocks,
             block_bytes=demand.block_bytes,
             kv_cache_dtype=card.kv_dtype,
             enable_prefix_caching=options.enable_prefix_caching and card.is_causal,
@@ -74,10 +104,77 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         scheduler_config=scheduler,
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
         pooler_config=resolve_pooler(options, card),
-        compute_config=choose(options, card),
+        compute_config=_compute_config(options, compute, num_engines),
+        data_parallel_size=num_engines,
+        elastic_config=None
+        if not options.enable_elastic_ep
+        else ElasticConfig(
+            num_threads=compute.num_threads,
+            engine_bytes=demand.other_bytes - shared_bytes + num_blocks * demand.block_bytes,
+        ),
         lora_config=lora,
         stream_interval_ms=_stream_interval_ms(options),
+        kv_events_config=_kv_events_config(options, card),
+        kv_offloading_config=offloading,
+        kv_transfer_config=_kv_transfer_config(options, card, block_size),
+        profiler_config=read_profiler(options.profiler_config),
+        weight_transfer_config=_weight_transfer_config(options, compute),
     )
+
+
+def _shared_bytes(options: EngineOptions, card: ModelCard, compute: ComputeConfig) -> int:
+    """What several engines have once."""
+    return card.weight_bytes if _is_several(options) and shares_weights(compute) else 0
+
+
+def _is_several(options: EngineOptions) -> bool:
+    return options.data_parallel_size > 1 or options.enable_elastic_ep
+
+
+def _compute_config(
+    options: EngineOptions, compute: ComputeConfig, num_engines: int
+) -> ComputeConfig:
+    if options.num_threads is not None and options.num_threads < num_engines:
+        raise ConfigError(
+            f"--num-threads {options.num_threads} leaves some of the {num_engines} engines of "
+            "--data-parallel-size without a thread: give as many at least"
+        )
+    return msgspec.structs.replace(compute, num_threads=max(1, compute.num_threads // num_engines))
+
+
+def _weight_transfer_config(
+    options: EngineOptions, compute: ComputeConfig
+) -> WeightTransferConfig | None:
+    config = read_weight_transfer(options.weight_transfer_config)
+    if config is not None and _is_several(options) and not shares_weights(compute):
+        raise ConfigError(
+            f"--weight-transfer-config needs --data-parallel-size 1 with --compute {compute.compute}: of several "
+            "engines that have weights of their own, one that is started again would serve other ones"
+        )
+    return config
+
+
+def _kv_events_config(options: EngineOptions, card: ModelCard) -> KvEventsConfig | None:
+    config = read_kv_events(options.kv_events_config)
+    if config is not None and not (options.enable_prefix_caching and card.is_causal):
+        why = (
+            "of this model" if options.enable_prefix_caching else "with --no-enable-prefix-caching"
+        )
+        raise ConfigError(f"{FLAG}: there are no events {why}, which has no prefix cache")
+    if config is not None and _is_several(options):
+        check_is_countable(config)
+    return config
+
+
+def _kv_transfer_config(
+    options: EngineOptions, card: ModelCard, block_size: int
+) -> KvTransferConfig | None:
+    config = read_kv_transfer(options.kv_transfer_config)
+    if config is not None:
+        check_copyable(TRANSFER_FLAG, options, card, block_size)
+        last_port = config.port + options.data_parallel_size - 1
+        check_between(f"{TRANSFER_FLAG}: kv_port of the last engine", last_port, 0, 2**16 - 1)
+    return config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +185,8 @@ class _Demand:
     max_num_seqs: int
     block_size: int
     kv_bytes_per_token: int
-    weight_bytes: int
-    weights: str  # what these are, for messages
+    other_bytes: int  # that are taken beside the pool
+    others: str  # what takes them, for messages
     free_bytes: int
     memory_share: float | None  # as the user gave it
     is_sized_in_bytes: bool  # by --kv-cache-bytes, so that advice names the same flag
@@ -107,19 +204,19 @@ class _Demand:
     def budget_bytes(self) -> int:
         """For the pool, when the user names no size."""
         share = DEFAULT_MEMORY_SHARE if self.memory_share is None else self.memory_share
-        return int(self.free_bytes * share) - self.weight_bytes
+        return int(self.free_bytes * share) - self.other_bytes
 
     @property
     def limit_bytes(self) -> int:
         """For the pool, at the very most: beyond this there is no memory."""
-        return self.free_bytes - self.weight_bytes
+        return self.free_bytes - self.other_bytes
 
 
 def _num_blocks(options: EngineOptions, demand: _Demand) -> int:
     if demand.limit_bytes < demand.block_bytes:
         raise ConfigError(
-            f"the model does not fit: its {demand.weights} take {_bytes(demand.weight_bytes)} and a "
-            f"KV block {_bytes(demand.block_bytes)}, but {_bytes(demand.free_bytes)} of memory are free; "
+            f"the model does not fit: its {demand.others} take {format_bytes(demand.other_bytes)} and a "
+            f"KV block {format_bytes(demand.block_bytes)}, but {format_bytes(demand.free_bytes)} of memory are free; "
             "free some, or serve a smaller model"
         )
     requested = _requested_blocks(options, demand)
@@ -149,7 +246,7 @@ def _requested_blocks(options: EngineOptions, demand: _Demand) -> int | None:
         )
     if size < demand.block_bytes:
         raise ConfigError(
-            f"--kv-cache-bytes {size} holds no block; one takes {_bytes(demand.block_bytes)}"
+            f"--kv-cache-bytes {format_bytes(size)} holds no block; one takes {format_bytes(demand.block_bytes)}"
         )
     return size // demand.block_bytes
 
@@ -181,8 +278,8 @@ def _too_large(demand: _Demand, num_blocks: int) -> str:
         usual = max(least, _default_blocks(demand))
         remedies = [_flags(demand, demand.max_model_len, size) for size in (usual, most)]
     return (
-        f"the KV pool asked for takes {_bytes(num_blocks * demand.block_bytes)}, but beside the "
-        f"{demand.weights} ({_bytes(demand.weight_bytes)}) only {_bytes(demand.limit_bytes)} of memory are "
+        f"the KV pool asked for takes {format_bytes(num_blocks * demand.block_bytes)}, but beside the "
+        f"{demand.others} ({format_bytes(demand.other_bytes)}) only {format_bytes(demand.limit_bytes)} of memory are "
         f"free; try {' or '.join(remedies)}"
     )
 
@@ -192,9 +289,9 @@ def _too_small(demand: _Demand, num_blocks: int) -> str:
     needed = demand.blocks_per_sequence * demand.block_bytes
     message = (
         f"the KV pool is too small for one sequence: --max-model-len {demand.max_model_len} needs "
-        f"{demand.blocks_per_sequence} blocks ({_bytes(needed)}), the pool has {num_blocks} "
-        f"({_bytes(num_blocks * demand.block_bytes)}; free memory {_bytes(demand.free_bytes)}, "
-        f"{demand.weights} {_bytes(demand.weight_bytes)})"
+        f"{demand.blocks_per_sequence} blocks ({format_bytes(needed)}), the pool has {num_blocks} "
+        f"({format_bytes(num_blocks * demand.block_bytes)}; free memory {format_bytes(demand.free_bytes)}, "
+        f"{demand.others} {format_bytes(demand.other_bytes)})"
     )
     remedies = _remedies(demand, num_blocks, needed)
     return f"{message}; try {' or '.join(remedies)}" if remedies else message
@@ -227,10 +324,13 @@ def _pool_flag(demand: _Demand, num_blocks: int) -> str:
 
 
 def _size(demand: _Demand, num_blocks: int) -> str:
-    """That many blocks in MiB, or in bytes where there is no room to round up."""
+    """That many blocks in MiB or, where there is no room to round up so far, in a smaller unit."""
     num_bytes = num_blocks * demand.block_bytes
-    mebibytes = -(-num_bytes // (1 << 20))
-    return f"{mebibytes}MiB" if mebibytes << 20 <= demand.limit_bytes else str(num_bytes)
+    for shift, unit in ((20, "MiB"), (10, "KiB")):
+        count = -(-num_bytes >> shift)
+        if count << shift <= demand.limit_bytes:
+            return f"{count}{unit}"
+    return str(num_bytes)
 
 
 def _max_model_len(options: EngineOptions, card: ModelCard) -> int:
@@ -312,6 +412,7 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         else min(options.max_logprobs, card.vocab_size),
         logprobs_mode=LogprobsMode(options.logprobs_mode),
         revision=options.revision,
+        load_dtype=options.dtype,
         file_overrides=read_overrides(options),
         runner_type="generate" if card.pooling is None else "pooling",
     )
@@ -352,21 +453,21 @@ def _lora_config(options: EngineOptions) -> LoraConfig | None:
     return None
 
 
-def _adapter_bytes(lora: LoraConfig | None, card: ModelCard) -> int:
-    """Kept free for as many as may be loaded, each of the highest rank on every matrix."""
-    if lora is None or card.adapter is None:
-        return 0
-    return lora.max_loras * card.adapter.of(lora.max_lora_rank)
+def _others(
+    card: ModelCard, lora: LoraConfig | None, offloading: KvOffloadingConfig | None
+) -> dict[str, int]:
+    """What takes memory beside the pool, and how many bytes."""
+    others = {"weights": card.weight_bytes}
+    if lora is not None:  # as many as may be loaded, each of the highest rank on every matrix
+        of_one = 0 if card.adapter is None else card.adapter.of(lora.max_lora_rank)
+        others[f"{lora.max_loras} LoRA adapters"] = lora.max_loras * of_one
+    if offloading is not None and offloading.path is None:
+        others[f"second tier ({SIZE_FLAG})"] = offloading.num_bytes
+    return others
 
 
 def _bounded(name: str, value: int | None, default: int, most: int = _INT32_MAX) -> int:
     """`value`, or `default` for None; refused below 1 and above `most`."""
     chosen = default if value is None else value
-    if not 1 <= chosen <= most:
-        flag = "--" + name.replace("_", "-")
-        raise ConfigError(f"{flag} must be between 1 and {most}, not {chosen}")
+    check_between("--" + name.replace("_", "-"), chosen, 1, most)
     return chosen
-
-
-def _bytes(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 30):.2f} GiB" if num_bytes >= 1 << 28 else f"{num_bytes:,} bytes"

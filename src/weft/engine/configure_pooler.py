@@ -1,12 +1,9 @@
 """`resolve_pooler`: how a pooling model pools, from its files and the user's options."""
 
-from typing import Any
-
-import msgspec
-
 from weft.core.config import EngineOptions, PoolerConfig, PoolerOptions
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
+from weft.engine.given import read_json
 from weft.model.card import ModelCard
 from weft.model.pooling import PoolingSpec
 
@@ -21,7 +18,8 @@ def resolve_pooler(options: EngineOptions, card: ModelCard) -> PoolerConfig | No
                 f"--pooler-config is for pooling models, and {card.name} generates text"
             )
         return None
-    given = read_pooler_options(options.pooler_config)
+    config = {} if options.pooler_config is None else options.pooler_config
+    given = read_json("--pooler-config", config, PoolerOptions)
     spec = card.pooling
     kinds = spec.kinds
     if given.pooling_type is not None:
@@ -50,18 +48,6 @@ def resolve_pooler(options: EngineOptions, card: ModelCard) -> PoolerConfig | No
         enable_chunked_processing=given.enable_chunked_processing,
         max_embed_len=given.max_embed_len,
     )
-
-
-def read_pooler_options(given: str | dict[str, Any] | PoolerOptions | None) -> PoolerOptions:
-    """`--pooler-config`, which is JSON; or the same as a dict, from Python."""
-    if given is None or isinstance(given, PoolerOptions):
-        return given or PoolerOptions()
-    try:
-        if isinstance(given, str):
-            return msgspec.json.decode(given, type=PoolerOptions)
-        return msgspec.convert(given, PoolerOptions)
-    except msgspec.DecodeError as error:  # ValidationError is one of these
-        raise ConfigError(f"--pooler-config: {error}") from None
 
 
 def _check_embeds(spec: PoolingSpec, name: str, card: ModelCard) -> None:

@@ -3,15 +3,25 @@
 Nobody else may hold the runner: its memory goes with the last who does.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import xxhash
+
+from weft.compute.backend import PackedFile
 from weft.compute.backends import backend_of, load_model
 from weft.compute.native import trim_heap
 from weft.compute.pooler import Pooler
-from weft.compute.runner import Runner
+from weft.compute.runner import Runner, ThreadedRunner, TimedRunner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
+from weft.engine.weight_files import PackedWeights
+from weft.engine.weight_store import WeightStore
 from weft.model.checkpoint import Checkpoint
 from weft.model.stamps import Stamps
 
+_CHUNK_BYTES = 16 << 20
 DISCARD = 2  # the level of sleep from which the weights that are on disk come back, new or old
 
 
@@ -25,22 +35,38 @@ class EngineModel:
         pooler: Pooler | None = None,
         checkpoint: Checkpoint | None = None,
         stamps: Stamps | None = None,
+        store: WeightStore | None = None,
     ) -> None:
         self._config = config
         self.runner: Runner | None = runner  # None while weights are absent
         self.pooler = pooler
-        self._checkpoint = checkpoint
-        self._stamps = stamps or Stamps(())
+        self.checkpoint = checkpoint  # what it was loaded from
+        # Of the files that the weights came from; None when they came from no file.
+        self._stamps: Stamps | None = stamps or Stamps(())
+        self._store = store
         self._has_kv = False
         self.is_kv_wanted = True
         self.sleep_level = 0  # from which the weights have still to come back
 
     @classmethod
-    def load(cls, config: EngineConfig, checkpoint: Checkpoint) -> "EngineModel":
-        """Read the weights. A `ConfigError` says why they cannot be served."""
+    def load(
+        cls,
+        config: EngineConfig,
+        checkpoint: Checkpoint,
+        report: Callable[[int], None] = lambda num_elements: None,
+        store: WeightStore | None = None,
+    ) -> "EngineModel":
+        """Read the weights. A `ConfigError` says why they cannot be served; for `report`, see `watched`."""
         stamps = Stamps(checkpoint.weight_files)  # first: a file may change while it is read
-        runner, pooler = load_model(checkpoint, config)
-        return cls(config, runner, pooler, checkpoint, stamps)
+        watched = checkpoint.watched(report)
+        if store is None:
+            runner, pooler = load_model(watched, config)
+            return cls(config, runner, pooler, checkpoint, stamps)
+        identity = _identity(config, checkpoint)
+        runner, pooler = store.load(lambda file: load_model(watched, config, file), identity)
+        model = cls(config, runner, pooler, checkpoint, stamps, store)
+        model._stamps = stamps if store.has(identity) else None
+        return model
 
     @property
     def has_weights(self) -> bool:
@@ -52,10 +78,54 @@ class EngineModel:
         """Whether weights and KV pool are there: a step can be computed."""
         return self.runner is not None and self._has_kv
 
-    @property
-    def can_sleep(self) -> bool:
-        """Whether it can be loaded again."""
-        return self._checkpoint is not None and self._checkpoint.find_again is not None
+    def sleep_refusal(self, level: int) -> str | None:
+        """Why what such a sleep drops could not come back; None if it can."""
+        if self.checkpoint is None or self.checkpoint.find_again is None:
+            return (
+                "sleep needs a model that can be loaded again: this one was handed over in memory"
+            )
+        if level < DISCARD and self._stamps is None and self.runner is not None:
+            return "the weights were sent through shared memory, and no file has them: use level 2"
+        return None
+
+    def identity(self) -> str | None:
+        """What tells its weights from others, in another process too; None if nothing does.
+
+        A `ConfigError` says that a file is no longer what was loaded.
+        """
+        if self.checkpoint is None or self._stamps is None:
+            return None
+        self._stamps.check()
+        return _identity(self._config, self.checkpoint)
+
+    def fingerprint(self) -> str:
+        """What tells its weights from others, on another machine too: a digest of all that is in their files."""
+        model, compute = self._config.model_config, self._config.compute_config
+        digest = xxhash.xxh3_128()
+        if self.checkpoint is not None:
+            # A model that was drawn has no files: what it is made of is in its name.
+            name = "" if self.checkpoint.weight_files else model.model
+            how = compute and (compute.quantization, compute.kv_cache_dtype)
+            digest.update(repr((name, self.checkpoint.spec, model.dtype, how)).encode())
+            for path in self.checkpoint.weight_files:
+                with path.open("rb") as file:
+                    while chunk := file.read(_CHUNK_BYTES):
+                        digest.update(chunk)
+        return digest.hexdigest()
+
+    def part_seconds(self) -> dict[str, float]:
+        """What the runner spent on steps, by part; nothing where it does not count, or is absent."""
+        runner: object = self.runner
+        return runner.seconds() if isinstance(runner, TimedRunner) else {}
+
+    def use_threads(self, num_threads: int) -> None:
+        """Compute with so many, now and after a sleep."""
+        assert self._config.compute_config is not None
+        compute = msgspec.structs.replace(self._config.compute_config, num_threads=num_threads)
+        self._config = msgspec.structs.replace(self._config, compute_config=compute)
+        runner: object = self.runner
+        if isinstance(runner, ThreadedRunner):
+            runner.set_num_threads(num_threads)
 
     def allocate_kv(self) -> None:
         """Make the pool."""
@@ -66,9 +136,11 @@ class EngineModel:
 
     def release(self, level: int) -> None:
         """Give the memory of weights and KV pool back to the system."""
-        assert self.can_sleep
+        assert self.sleep_refusal(level) is None
         self.runner, self._has_kv, self.is_kv_wanted = None, False, False
         self.sleep_level = max(self.sleep_level, level)
+        if self._store is not None:
+            self._store.leave()
         trim_heap()
 
     def restore_kv(self) -> None:
@@ -81,18 +153,70 @@ class EngineModel:
 
         Raises `ConfigError` or `MemoryError`, and nothing has changed then.
         """
-        assert self._checkpoint is not None
+        assert self.checkpoint is not None
         is_anew = self.sleep_level == DISCARD
-        checkpoint, stamps = self._checkpoint, self._stamps
+        checkpoint, stamps = self.checkpoint, self._stamps
         if is_anew:
             checkpoint = _find_again(checkpoint)
             stamps = Stamps(checkpoint.weight_files)
+        assert stamps is not None, "it sleeps"
         stamps.check()
-        self._check_room(checkpoint)
-        runner, pooler = load_model(checkpoint, self._config)
-        self._checkpoint, self._stamps, self.sleep_level = checkpoint, stamps, 0
+        runner, pooler = self._load(checkpoint, stamps)
+        self.checkpoint, self._stamps, self.sleep_level = checkpoint, stamps, 0
         self.runner, self.pooler = runner, pooler
         return is_anew
+
+    def replace_weights(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        is_lasting: bool,
+        restore: Callable[[Runner], None],
+        packed: PackedWeights | None = None,
+    ) -> None:
+        """Compute with other weights of the same model; `restore` gives the new runner its adapters.
+
+        `is_lasting` says that its files will be there when it wakes from a sleep. Until all is there
+        nothing changes, and what is raised has changed nothing: there is room for both, or a `ConfigError`.
+        Where several engines share weights they are `packed`, by this one or by another already.
+        """
+        if self._store is None or packed is None:
+            self._replace_weights(checkpoint, is_lasting, restore)
+            return
+        former = self._store.move(packed)
+        try:
+            self._replace_weights(checkpoint, is_lasting, restore)
+        except BaseException:
+            self._store.leave()
+            self._store.move(former)
+            raise
+        self._store.leave(former)
+
+    def _replace_weights(
+        self, checkpoint: Checkpoint, is_lasting: bool, restore: Callable[[Runner], None]
+    ) -> None:
+        stamps = Stamps(checkpoint.weight_files) if is_lasting else None
+        runner, pooler = self._load(checkpoint, stamps)
+        restore(runner)
+        if self._has_kv:
+            cache = self._config.cache_config
+            runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        if stamps is not None:
+            stamps.check()  # what was read is what lies there still, and no mixture
+            self.checkpoint = checkpoint
+        self.runner, self.pooler, self._stamps = runner, pooler, stamps
+        trim_heap()
+
+    def _load(self, checkpoint: Checkpoint, stamps: Stamps | None) -> tuple[Runner, Pooler | None]:
+        def load(file: PackedFile | None = None) -> tuple[Runner, Pooler | None]:
+            if file is None or not file.is_published:
+                self._check_room(checkpoint)
+            return load_model(checkpoint, self._config, file)
+
+        if self._store is None:
+            return load()
+        identity = None if stamps is None else _identity(self._config, checkpoint)
+        return self._store.load(load, identity)
 
     def _check_room(self, checkpoint: Checkpoint) -> None:
         """The pages of a pool and of packed weights are taken when written: too late to refuse."""
@@ -104,9 +228,18 @@ class EngineModel:
             raise ConfigError(f"the weights take {needed:,} bytes of memory, and {free:,} are free")
 
 
+def _identity(config: EngineConfig, checkpoint: Checkpoint) -> str:
+    stats = [(path.name, path.stat()) for path in checkpoint.weight_files]
+    files = [(name, found.st_size, found.st_mtime_ns) for name, found in stats]
+    model, compute = config.model_config, config.compute_config
+    return repr(
+        (model.model, model.dtype, compute and compute.quantization, checkpoint.spec, files)
+    )
+
+
 def _find_again(former: Checkpoint) -> Checkpoint:
     assert former.find_again is not None
     found = former.find_again()
     if (found.spec, found.card.pooling) != (former.spec, former.card.pooling):
         raise ConfigError(f"{found.card.name} is another model now; restart the server to serve it")
-    return found
+    return replace(found, find_again=former.find_again)  # for the sleep after this one

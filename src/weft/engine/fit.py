@@ -8,6 +8,8 @@ from weft.compute.backends import BACKENDS, choose
 from weft.core.config import EngineConfig, EngineOptions
 from weft.engine.configure import resolve
 from weft.model.checkpoint import Checkpoint
+from weft.model.open import OnBytes, find_model
+from weft.model.overrides import read_overrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,29 @@ class Fitted:
         return replace(self, checkpoint=checkpoint, config=config)
 
 
+def find_and_fit(
+    options: EngineOptions, *, is_shared: bool = False, on_bytes: OnBytes | None = None
+) -> Fitted:
+    """Find and check the model of these options, and decide what is left open: see `find_model` and `fit`."""
+    checkpoint = find_model(
+        options.model,
+        revision=options.revision,
+        dtype=options.dtype,
+        runner=options.runner,
+        overrides=read_overrides(options),
+        on_bytes=on_bytes,
+    )
+    return fit(checkpoint, options, is_shared=is_shared)
+
+
 def fit(checkpoint: Checkpoint, options: EngineOptions, *, is_shared: bool = False) -> Fitted:
     """Decide all that is left open; a `ConfigError` names what cannot be followed, or does not fit.
 
-    With `is_shared` the engine does not have a process of its own.
+    With `is_shared` an engine that is alone does not have a process of its own.
     """
     compute = choose(options, checkpoint.card)
     backend = BACKENDS[compute.compute]
-    if is_shared and options.num_threads is None:
+    if is_shared and options.num_threads is None and options.data_parallel_size == 1:
         threads = backend.shared_threads(checkpoint.card)
         options = msgspec.structs.replace(options, num_threads=threads)
     checkpoint = backend.sized(checkpoint, compute)

@@ -6,52 +6,62 @@ happens comes out as events, whose receiver must not block.
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol, assert_never
 
 from weft.compute.backends import backend_of
 from weft.compute.runner import Rows
 from weft.core.config import EngineConfig
-from weft.core.errors import ConfigError, NotFound
-from weft.core.stats import StepStats
+from weft.core.controls import SleepTag
 from weft.core.types import (
-    EngineLoad,
     KvEventBatch,
     PauseMode,
     Request,
     SequenceOutput,
-    SleepTag,
 )
 from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, GrammarVocabulary
+from weft.engine.cpu_shares import keep_to
 from weft.engine.engine_model import EngineModel
+from weft.engine.load_meter import LoadMeter
 from weft.engine.lora_loader import LoraLoader
 from weft.engine.messages import (
     Abort,
     Add,
     AddLora,
+    CallWorker,
     Command,
+    Controlled,
     Event,
     Pause,
     Ping,
     Ready,
+    ReleaseRemote,
     RemoveLora,
     Reply,
     ResetPrefixCache,
     Resume,
+    StartProfile,
     StepOutput,
     Stop,
+    StopProfile,
+    Transfer,
+    UseShare,
     Wake,
 )
+from weft.engine.offloading import Offloading, open_elsewhere
+from weft.engine.profiler import Profiler
+from weft.engine.replies import attempt
 from weft.engine.scheduling.plan import Part, Plan
 from weft.engine.scheduling.scheduler import Admission, Scheduler
 from weft.engine.step_pooler import StepPooler
 from weft.engine.step_sampler import StepSampler
+from weft.engine.weight_updates import WeightUpdates
+from weft.engine.worker_calls import WORKER_CALLS
 
 # Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if
 # it must. 8,192 rows of 152,000 tokens would be 5 GB.
 MAX_SCORED_BYTES = 256 << 20
-_THROUGHPUT_WINDOW_S = 5.0
 
 log = logging.getLogger("weft.engine")
 
@@ -93,20 +103,30 @@ class EngineLoop:
         self._finisher = self._make_finisher()
         self._mailbox = mailbox
         self._emit = emit
+        elsewhere = open_elsewhere(config, model, mailbox.wake)
         self._scheduler = Scheduler(
             config.scheduler_config,
             config.cache_config,
             config.model_config.max_model_len,
             max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
+            tier=elsewhere,
         )
+        self._offloading = None if elsewhere is None else Offloading(elsewhere, self._scheduler)
         self._loras = LoraLoader(model, config)
-        self._meter = LoadMeter(config, lambda: len(self._loras.loaded))
+        self._meter = LoadMeter(
+            config, lambda: len(self._loras.loaded), None if elsewhere is None else elsewhere.tier
+        )
         vocab_size = config.model_config.vocab_size
         self._grammars = GrammarCompiler(
             lambda eos_token_ids: GrammarVocabulary.read(
                 read_tokenizer(), vocab_size, eos_token_ids
             ),
             mailbox.wake,
+        )
+        self._profiler = Profiler(config.profiler_config, self._scheduler, model.part_seconds)
+        self._lap = _no_lap
+        self._weights = WeightUpdates(
+            config, model, self._scheduler, self._loras, self._use_weights
         )
         self._pending_pauses: list[Pause] = []
         self._pending_loras: list[AddLora] = []  # that came while weights were absent
@@ -124,21 +144,34 @@ class EngineLoop:
         try:
             self._run()
         finally:
+            if self._offloading is not None:
+                self._offloading.close(self._model.runner if self._model.is_resident else None)
+            self._profiler.close()
+            self._weights.close()
             self._grammars.close()
 
     def _run(self) -> None:
         self._emit(Ready(self._meter.read(self._scheduler)))
         while not self._is_over():
-            for command in self._mailbox.receive(self._receive_timeout_s()):
+            commands = self._mailbox.receive(self._receive_timeout_s())
+            self._lap("receive")
+            for command in commands:
                 self._report(self._handle(command))
             if self._grammars.num_pending:
                 for engine_id, made in self._grammars.take_ready():
                     self._report(self._scheduler.attach_grammar(engine_id, made))
+            if self._offloading is not None:
+                self._offloading.end_leases()
+                failed = self._offloading.take_arrived(self._model.runner)
+                if failed:
+                    self._report(failed)
+            self._lap("commands")
             outputs = self._step()
             # A prompt's chunk has no outputs, nor has an abort: the counts are reported all the same.
             self._report(
                 outputs, has_changed=not outputs and self._meter.has_changed(self._scheduler)
             )
+            self._lap("send")
             # Behind the step: it may be the one that a pause waits for, and there may be no other turn.
             self._complete_pauses()
         self._report(self._scheduler.abort_all())
@@ -147,7 +180,10 @@ class EngineLoop:
         """How long to wait for a command: not at all while there is work."""
         if self._scheduler.has_work:
             return 0.0
-        return None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
+        stops_in_s = None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
+        changes_in_s = None if self._offloading is None else self._offloading.timeout_s()
+        timeouts_s = (changes_in_s, stops_in_s)
+        return min((t for t in timeouts_s if t is not None), default=None)
 
     def _is_over(self) -> bool:
         if self._stop_at is None:
@@ -158,13 +194,18 @@ class EngineLoop:
         plan = self._scheduler.plan()
         if plan is None:
             return []
+        self._lap("schedule", plan)
         self._compute_masks(plan)
+        self._lap("masks")
+        if self._offloading is not None:
+            self._offloading.store_evicted(self._model.runner)
         rows = self._forward(plan)
-        outputs = [
-            output
-            for part, results in self._finisher.finish(rows, plan)
-            for output in self._scheduler.commit(part, results)
-        ]
+        self._lap("forward")
+        outputs: list[SequenceOutput] = []
+        for part, results in self._finisher.finish(rows, plan):
+            self._lap("sample")
+            outputs += self._scheduler.commit(part, results)
+            self._lap("commit")
         num_tokens = sum(len(output.token_ids) for output in outputs)
         self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
         return outputs
@@ -194,11 +235,16 @@ class EngineLoop:
 
     def _take_kv_events(self) -> KvEventBatch | None:
         events = self._scheduler.cache.take_events()
+        if self._offloading is not None:
+            events += self._offloading.take_events()
         if not events:
             return None
         self._num_kv_batches += 1
         return KvEventBatch(
-            sequence_number=self._num_kv_batches - 1, timestamp=time.time(), events=events
+            sequence_number=self._num_kv_batches - 1,
+            timestamp=time.time(),
+            events=events,
+            data_parallel_rank=self._config.data_parallel_rank or 0,
         )
 
     # -- commands -----------------------------------------------------------------------------
@@ -214,19 +260,24 @@ class EngineLoop:
             case AddLora():
                 self._pending_loras.append(command)
                 self._load_loras()
+            case ReleaseRemote():
+                assert self._offloading is not None, "who fetches nothing is given nothing to fetch"
+                self._offloading.release(command.source)
             case RemoveLora():
                 self._loras.remove(command.lora_id)
             case Stop():
                 self._resume()  # a paused engine drains too; one that sleeps cannot
                 timeout_s = command.timeout_s if self._model.is_resident else 0.0
                 self._stop_at = time.monotonic() + timeout_s
-            case Resume() | Wake() | ResetPrefixCache() | Ping():
+            case _ if isinstance(command, Transfer):
+                self._emit(self._weights.handle(command))
+            case _ if isinstance(command, Controlled):
                 self._emit(self._reply(command))
             case _:
                 assert_never(command)
         return []
 
-    def _reply(self, command: Resume | Wake | ResetPrefixCache | Ping) -> Reply:
+    def _reply(self, command: Controlled) -> Reply:
         match command:
             case Resume():
                 return self._answer_resume(command)
@@ -237,8 +288,25 @@ class EngineLoop:
                     preempt_running=command.reset_running_requests
                 )
                 return Reply(command.call_id, is_done)
+            case StartProfile() | StopProfile():
+                return attempt(command.call_id, partial(self._profile, command))
+            case CallWorker():
+                result = WORKER_CALLS[command.method](self._model, self._config)
+                return Reply(command.call_id, result=result)
+            case UseShare():
+                keep_to(command.cpus)
+                self._model.use_threads(command.num_threads)
+                return Reply(command.call_id)
             case Ping():
                 return Reply(command.call_id, load=self._meter.read(self._scheduler))
+
+    def _profile(self, command: StartProfile | StopProfile) -> None:
+        if isinstance(command, StartProfile):
+            self._profiler.start(command)
+            self._lap = self._profiler.lap
+        else:
+            self._lap = _no_lap
+            self._profiler.stop()
 
     def _add(self, request: Request) -> None:
         self._scheduler.add(request)
@@ -272,10 +340,10 @@ class EngineLoop:
         return []
 
     def _pause_refusal(self, command: Pause) -> str | None:
-        if command.sleep_level and not self._model.can_sleep:
-            return (
-                "sleep needs a model that can be loaded again: this one was handed over in memory"
-            )
+        if command.sleep_level:
+            refusal = self._model.sleep_refusal(command.sleep_level)
+            if refusal is not None:
+                return refusal
         is_frozen = not self._model.is_resident and self._scheduler.has_started_work
         if command.mode == PauseMode.WAIT and is_frozen:
             return "requests that were frozen by mode keep cannot end while the engine sleeps"
@@ -317,12 +385,9 @@ class EngineLoop:
 
     def _wake(self, command: Wake) -> Reply:
         was_resident = self._model.is_resident
-        try:
-            self._restore(command.tags)
-        except (ConfigError, NotFound, OSError) as error:
-            return Reply(command.call_id, is_done=False, refusal=str(error))
-        except MemoryError:
-            return Reply(command.call_id, is_done=False, refusal="the memory does not suffice")
+        restored = attempt(command.call_id, partial(self._restore, command.tags))
+        if not restored.is_done:
+            return restored
         if self._model.is_resident and (SleepTag.SCHEDULING in command.tags or not was_resident):
             self._resume()
         return Reply(command.call_id, is_done=self._scheduler.admission is Admission.OPEN)
@@ -332,17 +397,22 @@ class EngineLoop:
             self._model.is_kv_wanted = True
         if SleepTag.WEIGHTS in tags and not self._model.has_weights:
             level = self._model.sleep_level
-            if self._model.restore_weights():
-                self._scheduler.start_weights_epoch()
-                self._report([])
+            is_new = self._model.restore_weights()
             try:
-                self._loras.restore()
+                self._loras.restore(self._model.runner)
             except BaseException:
                 self._model.release(level)
                 raise
-            self._finisher = self._make_finisher()
+            self._use_weights(is_new=is_new)
             self._load_loras()
         self._model.restore_kv()
+
+    def _use_weights(self, *, is_new: bool = True) -> None:
+        """A runner has come; what was computed with other weights is found no more."""
+        self._finisher = self._make_finisher()
+        if is_new:
+            self._scheduler.start_weights_epoch()
+            self._report([])
 
     def _load_loras(self) -> None:
         """Those that wait, unless weights are absent: then they wait on."""
@@ -350,87 +420,6 @@ class EngineLoop:
             self._emit(self._loras.load(self._pending_loras.pop(0)))
 
 
-class LoadMeter:
-    """Turns the scheduler's counts into the load that routers and metrics read. `clock` is monotonic, in seconds."""
-
-    def __init__(
-        self,
-        config: EngineConfig,
-        num_loras: Callable[[], int],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._config = config
-        self._max_total_tokens = config.cache_config.max_total_tokens
-        self._num_loras = num_loras
-        self._clock = clock
-        self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
-        self._num_recent_tokens = 0
-        self._num_steps = 0
-        self._num_computed_tokens = 0  # of a step that `take_stats` has not reported yet
-        self._reported: tuple[int, ...] = ()
-
-    def count_step(self, num_tokens: int, *, num_computed_tokens: int) -> None:
-        """A step computed so many tokens, and gave `num_tokens` new ones."""
-        self._num_steps += 1
-        self._num_computed_tokens = num_computed_tokens
-        self._recent.append((self._clock(), num_tokens))
-        self._num_recent_tokens += num_tokens
-
-    def read(self, scheduler: Scheduler) -> EngineLoad:
-        """The load now."""
-        self._forget_old()
-        queried = scheduler.num_queried_tokens
-        pool = scheduler.cache.pool
-        loras = self._config.lora_config
-        return EngineLoad(
-            num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
-            num_used_tokens=scheduler.num_used_tokens,
-            max_total_tokens=self._max_total_tokens,
-            max_running=self._config.scheduler_config.max_num_seqs,
-            num_waiting_uncached_tokens=scheduler.num_waiting_tokens,
-            gen_throughput=self._num_recent_tokens / _THROUGHPUT_WINDOW_S,
-            cache_hit_rate=scheduler.num_hit_tokens / queried if queried else 0.0,
-            num_held_blocks=pool.num_held,
-            num_blocks=pool.num_blocks,
-            num_steps=self._num_steps,
-            num_preemptions=scheduler.num_preemptions,
-            num_draft_tokens=scheduler.drafts.num_tokens,
-            num_accepted_tokens=scheduler.drafts.num_accepted,
-            num_loras=self._num_loras(),
-            max_loras=0 if loras is None else loras.max_loras,
-        )
-
-    def has_changed(self, scheduler: Scheduler) -> bool:
-        """Whether a step or a command changed anything since the last `take_stats`."""
-        return scheduler.stopwatch.has_samples or self._reported != self._key(scheduler)
-
-    def take_stats(self, scheduler: Scheduler) -> StepStats:
-        """What was measured since the last call, and the totals now."""
-        self._reported = self._key(scheduler)
-        num_computed_tokens, self._num_computed_tokens = self._num_computed_tokens, 0
-        intervals, ended = scheduler.stopwatch.take()
-        return StepStats(
-            num_computed_tokens=num_computed_tokens,
-            intervals=intervals,
-            ended=ended,
-            total_prompt_tokens=scheduler.stopwatch.num_prompt_tokens,
-            total_generated_tokens=scheduler.stopwatch.num_generated_tokens,
-            total_lookups=scheduler.num_lookups,
-            total_queried_tokens=scheduler.num_queried_tokens,
-            total_hit_tokens=scheduler.num_hit_tokens,
-            total_preemptions=scheduler.num_preemptions,
-            total_corrupted=scheduler.num_corrupted,
-            total_drafts=scheduler.drafts.num_drafts,
-            total_draft_tokens=scheduler.drafts.num_tokens,
-            total_accepted_at=scheduler.drafts.num_accepted_at,
-        )
-
-    def _key(self, scheduler: Scheduler) -> tuple[int, ...]:
-        held = scheduler.cache.pool.num_held
-        return (self._num_steps, scheduler.num_running, scheduler.num_waiting, held)
-
-    def _forget_old(self) -> None:
-        horizon = self._clock() - _THROUGHPUT_WINDOW_S
-        while self._recent and self._recent[0][0] < horizon:
-            self._num_recent_tokens -= self._recent.popleft()[1]
+def _no_lap(name: str, plan: Plan | None = None) -> None:
+    """While nobody wants to know where the time goes."""
+    del name, plan

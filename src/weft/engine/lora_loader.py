@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from weft.compute.backends import backend_of
-from weft.compute.runner import AdapterStore
+from weft.compute.runner import AdapterStore, Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, NotFound
 from weft.engine.engine_model import EngineModel
@@ -29,7 +29,7 @@ class LoraLoader:
         """Load an adapter, whole or not at all; what is wrong with it is in the answer."""
         path, is_missing = Path(command.path), False
         try:
-            self._read(command.lora_id, path)
+            self._read(command.lora_id, path, self._adapters(self._model.runner))
             stamps = Stamps((path / CONFIG_FILE, path / WEIGHTS_FILE))
         except (ConfigError, NotFound) as error:
             refusal, is_missing = str(error), isinstance(error, NotFound)
@@ -46,28 +46,27 @@ class LoraLoader:
         """Forget a loaded adapter."""
         del self.loaded[lora_id]
         if self._model.has_weights:
-            self._adapters.remove_adapter(lora_id)
+            self._adapters(self._model.runner).remove_adapter(lora_id)
 
-    def restore(self) -> None:
-        """Load all of them again, into weights that were; a `ConfigError` names one that has changed."""
+    def restore(self, runner: Runner | None) -> None:
+        """Load all of them into a runner that has none; a `ConfigError` names one that has changed."""
         for lora_id, (path, stamps) in self.loaded.items():
             stamps.check()
-            self._read(lora_id, path)
+            self._read(lora_id, path, self._adapters(runner))
 
-    @property
-    def _adapters(self) -> AdapterStore:
-        runner = self._model.runner
+    @staticmethod
+    def _adapters(runner: Runner | None) -> AdapterStore:
         assert runner is not None
         adapters = runner.adapters
         assert adapters is not None, "refused when it was chosen"
         return adapters
 
-    def _read(self, lora_id: int, path: Path) -> None:
+    def _read(self, lora_id: int, path: Path, adapters: AdapterStore) -> None:
         assert self._limits is not None
         _check_room(path, backend_of(self._config).free_bytes())
-        targets = AdapterTargets.of(self._adapters.spec, self._model_type)
+        targets = AdapterTargets.of(adapters.spec, self._model_type)
         adapter = read_adapter(path, targets, max_rank=self._limits.max_lora_rank)
-        self._adapters.add_adapter(lora_id, adapter)
+        adapters.add_adapter(lora_id, adapter)
 
 
 def _check_room(path: Path, free: int) -> None:

@@ -5,13 +5,15 @@ msgpack. Nothing here is ever pickled.
 """
 
 import logging
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
 from weft.core.config import EngineConfig
+from weft.core.kv_transfer import RemotePrompt
 from weft.core.stats import StepStats
 from weft.core.types import EngineLoad, KvEventBatch, Request, SequenceOutput
+from weft.engine.weight_files import PackedWeights
 
 MAX_FRAME_BYTES = 256 << 20
 
@@ -21,6 +23,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: str
     config: EngineConfig
+    weights: PackedWeights | None = None
     log_level: int = logging.INFO
 
     def to_frame(self) -> bytes:
@@ -54,47 +57,112 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     is_silent: bool = False
 
 
-class Pause(msgspec.Struct, frozen=True, tag=True):
+class _Call(msgspec.Struct, frozen=True):
+    """A command that is answered, by a `Reply` with its id."""
+
+    call_id: int
+
+
+class Pause(_Call, frozen=True, tag=True):
     """Stop scheduling; answered when the mode's condition holds (see `PauseMode`).
 
     From level 1 on the engine then sleeps: weights and KV pool leave its memory.
     """
 
-    call_id: int
     mode: str
     clear_cache: bool
     sleep_level: int = 0
 
 
-class Resume(msgspec.Struct, frozen=True, tag=True):
+class Resume(_Call, frozen=True, tag=True):
     """Schedule again; refused while the engine sleeps."""
 
-    call_id: int
 
-
-class Wake(msgspec.Struct, frozen=True, tag=True):
+class Wake(_Call, frozen=True, tag=True):
     """Bring back what `tags` (`SleepTag`) name, and schedule again once all of it is there.
 
     The answer is whether it does.
     """
 
-    call_id: int
     tags: list[str]
 
 
-class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
+class ResetPrefixCache(_Call, frozen=True, tag=True):
     """Drop cached blocks; the answer is whether it was done."""
 
-    call_id: int
     reset_running_requests: bool
 
 
-class AddLora(msgspec.Struct, frozen=True, tag=True):
+class StartProfile(_Call, frozen=True, tag=True, kw_only=True):
+    """Record steps; None is what the configuration says."""
+
+    profile_prefix: str | None = None
+    delay_iterations: int | None = None
+    max_iterations: int | None = None
+
+
+class StopProfile(_Call, frozen=True, tag=True):
+    """End the recording, if there is one."""
+
+
+class CallWorker(_Call, frozen=True, tag=True):
+    """Call what `weft.engine.worker_calls` has under that name; the answer has its result."""
+
+    method: str
+
+
+class UseShare(_Call, frozen=True, tag=True):
+    """Compute on these CPUs from now on, with so many threads."""
+
+    cpus: list[int]
+    num_threads: int
+
+
+class InitWeightTransfer(_Call, frozen=True, tag=True):
+    """Somebody is about to send weights; an update that was open is forgotten."""
+
+
+class StartWeightUpdate(_Call, frozen=True, tag=True):
+    """Begin an update."""
+
+
+class SentTensor(msgspec.Struct, frozen=True):
+    """A tensor of the checkpoint, and where it begins in a segment."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class UpdateWeights(_Call, frozen=True, tag=True):
+    """Take these out of a segment of shared memory; or, without any, what the file or directory holds."""
+
+    source: str
+    tensors: list[SentTensor] = []
+
+
+class FinishWeightUpdate(_Call, frozen=True, tag=True):
+    """Serve what was sent, all of it, from the next step on.
+
+    One of several engines has its weights in `packed` then; with `is_elsewhere` another has packed them.
+    """
+
+    packed: PackedWeights | None = None
+    is_elsewhere: bool = False
+
+
+class AddLora(_Call, frozen=True, tag=True):
     """Load the adapter in the directory `path`, under an id that no load has had before."""
 
-    call_id: int
     lora_id: int
     path: str
+
+
+class ReleaseRemote(msgspec.Struct, frozen=True, tag=True):
+    """A prompt that another engine has computed is not needed."""
+
+    source: RemotePrompt
 
 
 class RemoveLora(msgspec.Struct, frozen=True, tag=True):
@@ -103,10 +171,8 @@ class RemoveLora(msgspec.Struct, frozen=True, tag=True):
     lora_id: int
 
 
-class Ping(msgspec.Struct, frozen=True, tag=True):
+class Ping(_Call, frozen=True, tag=True):
     """Prove that the engine's loop turns; answered with its load."""
-
-    call_id: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -115,8 +181,12 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float
 
 
-Call = Pause | Resume | Wake | ResetPrefixCache | AddLora | Ping
-Command = Call | Add | Abort | RemoveLora | Stop
+Controlled = (
+    Resume | Wake | ResetPrefixCache | StartProfile | StopProfile | CallWorker | UseShare | Ping
+)
+Transfer = InitWeightTransfer | StartWeightUpdate | UpdateWeights | FinishWeightUpdate
+Call = Pause | AddLora | Controlled | Transfer
+Command = Call | Add | Abort | ReleaseRemote | RemoveLora | Stop
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -129,7 +199,7 @@ class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a `Call`; `load` comes with the answer to a ping.
+    """The answer to a `Call`; `load` comes with the answer to a ping, `result` with that of a worker.
 
     `refusal` is the caller's mistake in one sentence, `is_missing` where nothing is there.
     """
@@ -139,6 +209,14 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     load: EngineLoad | None = None
     refusal: str | None = None
     is_missing: bool = False
+    result: Any = None
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """How far the weights are loaded, in bytes of memory; sent some times a second."""
+
+    num_bytes: int
+    all_bytes: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -154,4 +232,4 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     is_config: bool = False
 
 
-Event = StepOutput | Reply | Ready | Failed
+Event = StepOutput | Reply | Loading | Ready | Failed

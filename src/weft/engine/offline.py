@@ -16,6 +16,7 @@ from weft.compat.vllm import Setting, find_flag, translate
 from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
 from weft.core.client import Renderer
 from weft.core.config import EngineOptions
+from weft.core.defaults import UNLIMITED_QUEUE
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.metrics import Metrics
 from weft.core.scoring import cosine, is_cross_encoder, pair_up
@@ -32,12 +33,12 @@ from weft.core.types import (
     RequestOutput,
     SamplingParams,
 )
-from weft.engine.fit import fit
-from weft.engine.front.local_client import LocalClient
+from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.engine.fit import Fitted, find_and_fit
+from weft.engine.front.data_parallel import start_engines
 from weft.engine.metric_values import Metric, read_metrics
 from weft.engine.progress import progress_bar
-from weft.model.open import Checkpoint, open_model
-from weft.model.overrides import read_overrides
+from weft.model.open import Checkpoint
 from weft.text.chat import ChatTemplate, Message
 from weft.text.tokenizer import read_special_tokens
 
@@ -45,8 +46,6 @@ log = logging.getLogger("weft.engine")
 
 T = TypeVar("T")
 
-# Queues are bounded for strangers; whoever has all prompts in a list already may have them wait.
-_UNLIMITED = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 - 1}
 # Of vLLM's that are about the log of a server, which an `LLM` does not have.
 _OF_SERVERS = ("disable_log_stats",)
 # What `ChatTemplate.render` takes itself; every other keyword of `chat` is the template's.
@@ -79,17 +78,9 @@ class LLM:
     """
 
     def __init__(self, model: str = "embedded:tiny", **options: Any) -> None:
-        settings = EngineOptions(model=model, **{**_UNLIMITED, **_own_options(options)})
-        checkpoint = open_model(
-            model,
-            revision=settings.revision,
-            dtype=settings.dtype,
-            runner=settings.runner,
-            overrides=read_overrides(settings),
-        )
-        fitted = fit(checkpoint, settings, is_shared=True)
+        fitted = fit_options(model, options)
         config = fitted.config
-        self._template = _template(checkpoint)
+        self._template = _template(fitted.checkpoint)
         self._request_ids = itertools.count()
         self._default_params = config.model_config.default_sampling_params
         self._loop = asyncio.new_event_loop()
@@ -99,7 +90,7 @@ class LLM:
         self._thread.start()
         try:
             self._metrics = Metrics()
-            self._client = self._wait(LocalClient.start(fitted.checkpoint, config, self._metrics))
+            self._client = self._wait(start_engines(fitted.checkpoint, config, self._metrics))
         except BaseException:
             self._end_loop()
             raise
@@ -232,6 +223,41 @@ class LLM:
         work = self._client.reset_prefix_cache(reset_running_requests, reset_connector)
         return self._wait(work)
 
+    def start_profile(self, profile_prefix: str | None = None) -> None:
+        """Record a trace of steps until `stop_profile`: see `EngineClient.start_profile`."""
+        self._wait(self._client.start_profile(profile_prefix))
+
+    def stop_profile(self) -> None:
+        """End the trace, if there is one."""
+        self._wait(self._client.stop_profile())
+
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """What the worker answers to a call by name: see `EngineClient.collective_rpc`."""
+        return self._wait(self._client.collective_rpc(method, timeout, args, kwargs))
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any] | None = None) -> None:
+        """Announce that weights will be sent: see `EngineClient.init_weight_transfer_engine`."""
+        request = WeightTransferInitRequest(init_info or {})
+        self._wait(self._client.init_weight_transfer_engine(request))
+
+    def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        """Begin an update of the weights."""
+        self._wait(self._client.start_weight_update(is_checkpoint_format))
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Send tensors: see `EngineClient.update_weights`."""
+        self._wait(self._client.update_weights(WeightTransferUpdateRequest(update_info)))
+
+    def finish_weight_update(self) -> None:
+        """Serve the weights that were sent, all of them or none."""
+        self._wait(self._client.finish_weight_update())
+
     def get_default_sampling_params(self) -> SamplingParams:
         """What `generate` uses when it is given none."""
         return msgspec.convert(dict(self._default_params), SamplingParams)
@@ -252,9 +278,13 @@ class LLM:
         """Stop the engine; idempotent."""
         if self._loop.is_closed():
             return
+
+        async def end() -> None:  # on the event loop: its tasks are ended there
+            self._client.shutdown()
+            await self._client.wait_closed()
+
         atexit.unregister(self.close)
-        self._client.shutdown()
-        self._wait(self._client.wait_closed())
+        self._wait(end())
         self._end_loop()
         if self._template is not None:
             self._template.close()
@@ -336,6 +366,12 @@ class LLM:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def fit_options(model: str, options: Mapping[str, Any]) -> Fitted:
+    """The model and what its engine is configured with, by options of ours or of vLLM's."""
+    settings = EngineOptions(model=model, **{**UNLIMITED_QUEUE, **_own_options(options)})
+    return find_and_fit(settings, is_shared=True).with_tokenizer()
 
 
 def _own_options(given: Mapping[str, Any]) -> dict[str, Any]:

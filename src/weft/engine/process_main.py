@@ -8,18 +8,24 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import msgspec
 import zmq
 
+from weft.compute.backends import backend_of
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
+from weft.engine.cpu_shares import keep_to_own_cpus
 from weft.engine.engine_model import EngineModel
 from weft.engine.loop import EngineLoop
-from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch
+from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch, Loading
+from weft.engine.weight_files import PackedWeights
+from weft.engine.weight_store import WeightStore
+from weft.model.checkpoint import Checkpoint
 from weft.model.open import find_model
 from weft.text.tokenizer import TOKENIZER_FILE
 
@@ -29,6 +35,7 @@ _WAKE_ADDRESS = "inproc://weft-wake"
 # Last events may still be on their way when the engine leaves; when it fails early, the front may be busy
 # importing. A front that dies takes the engine with it.
 _LINGER_MS = 20_000
+_REPORT_PERIOD_S = 0.1
 
 
 class SocketMailbox:
@@ -39,6 +46,7 @@ class SocketMailbox:
         socket.bind(_WAKE_ADDRESS)
         self._waker = socket.context.socket(zmq.PUSH)
         self._waker.connect(_WAKE_ADDRESS)
+        self._wake_lock = threading.Lock()
         self._decoder = msgspec.msgpack.Decoder(Command)
 
     def receive(self, timeout_s: float | None) -> list[Command]:
@@ -54,8 +62,8 @@ class SocketMailbox:
                 commands.append(self._decoder.decode(frame))
 
     def wake(self) -> None:
-        """See `Mailbox`. Only ever called from one thread: a socket is no more patient than that."""
-        with suppress(zmq.Again):  # a thousand are there already: `receive` will not wait
+        """See `Mailbox`. A socket bears one thread at a time."""
+        with self._wake_lock, suppress(zmq.Again):  # a thousand are there: `receive` will not wait
             self._waker.send(b"", zmq.NOBLOCK)
 
     def close(self) -> None:
@@ -70,6 +78,7 @@ def run() -> int:
     if launch is None:  # the front found no model to serve
         return 0
     configure_logging(launch.log_level)
+    keep_to_own_cpus(launch.config)
     threading.Thread(
         target=_end_with_parent, args=(launch.directory,), name="weft-parent", daemon=True
     ).start()
@@ -87,16 +96,17 @@ def run() -> int:
         events.send(encoder.encode(event))
 
     mailbox = SocketMailbox(commands)
-    status = _run(launch.config, mailbox, emit)
+    status = _run(launch, mailbox, emit)
     mailbox.close()
     events.close()
     context.term()
     return status
 
 
-def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
+def _run(launch: Launch, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
+    config = launch.config
     try:
-        model, files = _load(config)
+        model, files = _load(config, launch.weights, emit)
 
         def read_tokenizer() -> str:
             return files[TOKENIZER_FILE].decode()
@@ -112,17 +122,20 @@ def _run(config: EngineConfig, mailbox: SocketMailbox, emit: Callable[[Event], N
     return 0
 
 
-def _load(config: EngineConfig) -> tuple[EngineModel, Mapping[str, bytes]]:
+def _load(
+    config: EngineConfig, weights: PackedWeights | None, emit: Callable[[Event], None]
+) -> tuple[EngineModel, Mapping[str, bytes]]:
     model, cache = config.model_config, config.cache_config
     try:
         checkpoint = find_model(
             model.model,
             revision=model.revision,
-            dtype=model.dtype,
+            dtype=model.load_dtype,
             runner=model.runner_type,
             overrides=model.file_overrides,
         )
-        loaded = EngineModel.load(config, checkpoint)
+        store = None if weights is None else WeightStore(weights)
+        loaded = EngineModel.load(config, checkpoint, _reporter(config, checkpoint, emit), store)
         loaded.allocate_kv()
     except MemoryError as error:  # a limit of this process, which free memory does not show
         raise ConfigError(
@@ -131,6 +144,24 @@ def _load(config: EngineConfig) -> tuple[EngineModel, Mapping[str, bytes]]:
             "(--num-gpu-blocks-override)"
         ) from error
     return loaded, checkpoint.tokenizer_files
+
+
+def _reporter(
+    config: EngineConfig, checkpoint: Checkpoint, emit: Callable[[Event], None]
+) -> Callable[[int], None]:
+    """From elements to bytes of this backend, and no more often than anybody looks."""
+    assert config.compute_config is not None
+    card = backend_of(config).sized(checkpoint, config.compute_config).card
+    due = 0.0
+
+    def report(num_elements: int) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _REPORT_PERIOD_S
+            share = min(1.0, num_elements / card.num_parameters)
+            emit(Loading(int(share * card.weight_bytes), card.weight_bytes))
+
+    return report
 
 
 def _end_with_parent(directory: str) -> None:

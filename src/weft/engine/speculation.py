@@ -6,6 +6,7 @@ import msgspec
 
 from weft.core.config import SpeculativeConfig
 from weft.core.errors import ConfigError
+from weft.engine.given import check_between, read_json
 
 FLAG = "--speculative-config"
 MAX_DRAFT_TOKENS = 32
@@ -27,13 +28,7 @@ def read_speculation(value: str | dict[str, Any] | None) -> SpeculativeConfig | 
     """None drafts nothing. `ConfigError` names the flag and what is wrong."""
     if value is None:
         return None
-    try:
-        if isinstance(value, str):
-            given = msgspec.json.decode(value, type=_Given)
-        else:
-            given = msgspec.convert(value, _Given)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{FLAG} is not understood: {error}") from error
+    given = read_json(FLAG, value, _Given)
     if given.method != "ngram":
         raise ConfigError(f'{FLAG}: method must be "ngram", not {given.method[:40]!a}')
     bounds = [given.prompt_lookup_max, given.prompt_lookup_min]
@@ -41,17 +36,13 @@ def read_speculation(value: str | dict[str, Any] | None) -> SpeculativeConfig | 
         next((one for one in order if one is not None), DEFAULT_LOOKUP_TOKENS)
         for order in (bounds, bounds[::-1])
     )
-    _check("num_speculative_tokens", given.num_speculative_tokens, 1, MAX_DRAFT_TOKENS)
-    _check("prompt_lookup_max", most, 1, MAX_LOOKUP_TOKENS)
-    _check("prompt_lookup_min", least, 1, most)
+    num_tokens = given.num_speculative_tokens
+    check_between(f"{FLAG}: num_speculative_tokens", num_tokens, 1, MAX_DRAFT_TOKENS)
+    check_between(f"{FLAG}: prompt_lookup_max", most, 1, MAX_LOOKUP_TOKENS)
+    check_between(f"{FLAG}: prompt_lookup_min", least, 1, most)
     return SpeculativeConfig(
         method="ngram",
-        num_speculative_tokens=given.num_speculative_tokens,
+        num_speculative_tokens=num_tokens,
         prompt_lookup_max=most,
         prompt_lookup_min=least,
     )
-
-
-def _check(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ConfigError(f"{FLAG}: {name} must be between {low} and {high}, not {value}")

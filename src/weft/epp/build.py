@@ -16,6 +16,7 @@ from weft.epp.decision.director import Director, DirectorSettings, Parts, Produc
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import Closer, FollowsResponse, Learner, Preparer, Surroundings
 from weft.epp.decision.profile import FilterStep, PickerStep, SchedulingProfile, ScorerStep
+from weft.epp.flow.policies import BandParts, EvictionParts, FlowParts
 from weft.epp.metrics.series import PickerMetrics, Timer
 from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
 from weft.epp.plugins.scorers.precise_prefix_cache import PrecisePrefixScorer
@@ -37,6 +38,7 @@ from weft.epp.pool.pool import Pool
 from weft.epp.prefix.engine import EngineConnection
 from weft.epp.prefix.kv_subscriptions import KvSubscriptions
 from weft.epp.resolve import ResolvedConfig, ResolvedProfile, resolve
+from weft.epp.resolve_flow import ResolvedBand, ResolvedFlow
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +88,32 @@ class Assembly:
             identities=self._of(Kind.IDENTITY),
             admitters=self._of(Kind.ADMITTER),
             reporters=self._of(Kind.REPORTER),
+            flow=None if self.config.flow is None else self._flow(self.config.flow),
+        )
+
+    def _flow(self, flow: ResolvedFlow) -> FlowParts:
+        named = self.plugins
+
+        def band(resolved: ResolvedBand) -> BandParts:
+            return BandParts(
+                limits=resolved.limits,
+                ttl_s=resolved.ttl_s,
+                fairness=named[resolved.fairness],
+                ordering=named[resolved.ordering],
+            )
+
+        eviction = None
+        if flow.eviction is not None:
+            which, first = flow.eviction
+            eviction = EvictionParts(filter=named[which], order=named[first])
+        return FlowParts(
+            limits=flow.limits,
+            no_endpoint_ttl_s=flow.no_endpoint_ttl_s,
+            bands={priority: band(each) for priority, each in flow.bands.items()},
+            default_band=band(flow.default_band),
+            default_negative_band=band(flow.default_negative_band),
+            usage_limit=named[flow.usage_limit],
+            eviction=eviction,
         )
 
     def _of(self, kind: Kind) -> list[Any]:
@@ -263,6 +291,7 @@ class Picker:
         endpoints = list(self.pool)
         return {
             "followed_requests": self.director.num_open,
+            "waiting_requests": self.director.num_waiting,
             "kept_decisions": len(self.decisions),
             "endpoints": len(endpoints),
             "plugins": [

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from weft.core.errors import ConfigError
-from weft.epp.config.config import PickerConfig, ProfileSpec, SourceSpec
+from weft.epp.config.config import FlowControlSpec, PickerConfig, ProfileSpec, SourceSpec
 from weft.epp.config.decode import decode
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.plugin import METRICS_EXTRACTOR, METRICS_SOURCE, PluginType
 from weft.epp.plugins.registry import PLUGIN_TYPES, REFUSED_TYPES
 from weft.epp.request.parsers.table import DEFAULT_PARSERS
+from weft.epp.resolve_flow import FLOW_KINDS, ResolvedFlow, resolve_flow
 
 _log = logging.getLogger(__name__)
 
@@ -58,12 +59,14 @@ class ResolvedConfig:
     parsers: tuple[str, ...]  # types, in order
     sources: tuple[tuple[str, tuple[str, ...]], ...]  # source, its extractors
     discovery: str | None
+    flow: ResolvedFlow | None = None  # None: its feature gate is off
     warnings: tuple[str, ...] = field(default=())
 
 
 def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig:
     """Check every reference and fill in what was left out; raises `ConfigError`."""
-    warnings = _check_gates(config)
+    warnings: list[str] = []
+    has_flow = _check_gates(config, warnings)
     plugins = _Plugins(allow_experimental, warnings)
     for i, spec in enumerate(config.plugins):
         path = f"plugins[{i}]"
@@ -80,8 +83,10 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
         if named is not None:
             path = f"dataLayer.discovery.{named[0]}"
             discovery = plugins.get(named[1], Kind.DISCOVERY, path).name
+    flow = resolve_flow(config.flow_control or FlowControlSpec(), plugins) if has_flow else None
     ordered = plugins.in_order()
     _check_use(ordered, discovery)
+    ordered = _without_idle_policies(ordered, flow, warnings)
     return ResolvedConfig(
         plugins=ordered,
         profiles=profiles,
@@ -90,6 +95,7 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
         parsers=parsers,
         sources=sources,
         discovery=discovery,
+        flow=flow,
         warnings=tuple(warnings),
     )
 
@@ -108,7 +114,7 @@ class _Plugins:
             raise ConfigError(f"{path}.type: {_unknown_type(type_)}")
         if name in self._by_name:
             raise ConfigError(f"{path}.name: {name!r} is taken by an earlier plugin")
-        if row.is_alpha and not self._allow_experimental:
+        if row.is_alpha and path and not self._allow_experimental:
             raise ConfigError(
                 f"{path}.type: {type_!r} is experimental; start with --allow-experimental-plugins"
             )
@@ -184,7 +190,8 @@ def _unknown_type(type_: str) -> str:
     return f"no plugin type is named {type_!r}; {hint}"
 
 
-def _check_gates(config: PickerConfig) -> list[str]:
+def _check_gates(config: PickerConfig, warnings: list[str]) -> bool:
+    """Whether flow control is on."""
     gates = dict(_GATES)
     for i, entry in enumerate(config.feature_gates):
         name, equals, value = entry.partition("=")
@@ -194,18 +201,15 @@ def _check_gates(config: PickerConfig) -> list[str]:
         if equals and value not in {"true", "false"}:
             raise ConfigError(f"featureGates[{i}]: must be {name}=true or {name}=false")
         gates[name] = value != "false"
-    if gates[FLOW_CONTROL_GATE]:
-        raise ConfigError("featureGates: flowControl is refused: flow control is not offered yet")
-    warnings = []
     if not gates["haPopulateNonLeaderDatastore"]:
         warnings.append(
             "featureGates: haPopulateNonLeaderDatastore has no effect: no leader is elected"
         )
-    if config.flow_control is not None:
+    if config.flow_control is not None and not gates[FLOW_CONTROL_GATE]:
         warnings.append(
             "flowControl: ignored but for saturationDetector, since its feature gate is off"
         )
-    return warnings
+    return gates[FLOW_CONTROL_GATE]
 
 
 def _check_data_layer(config: PickerConfig) -> None:
@@ -312,6 +316,18 @@ def _detector(config: PickerConfig, plugins: _Plugins) -> str:
     else:
         return plugins.ensure(DEFAULT_DETECTOR)
     return plugins.get(ref.plugin_ref, Kind.DETECTOR, path).name
+
+
+def _without_idle_policies(
+    ordered: tuple[ResolvedPlugin, ...], flow: ResolvedFlow | None, warnings: list[str]
+) -> tuple[ResolvedPlugin, ...]:
+    """Without the policies of flow control that nothing names: they would follow responses for nothing."""
+    used = set() if flow is None else flow.policies()
+    idle = [each for each in ordered if each.row.kinds & FLOW_KINDS and each.name not in used]
+    for plugin in idle:
+        why = "the gate flowControl is off" if flow is None else "nothing in flowControl names it"
+        warnings.append(f"{plugin.path}: {plugin.name!r} has no effect: {why}")
+    return tuple(each for each in ordered if each not in idle)
 
 
 def _parsers(config: PickerConfig, plugins: _Plugins) -> tuple[str, ...]:

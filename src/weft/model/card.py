@@ -46,4 +46,5 @@ class ModelCard:
     kv_dtype: str = "float32"  # of the runner that will serve it
     adapter: AdapterBytes | None = None  # None: the model is served without adapters
     pooling: PoolingSpec | None = None  # None: the model generates text
+    stored_bits: int | None = None  # of linear layers that are computed as they are stored
     is_causal: bool = True  # tokens see those before them only, so a prompt may be run in chunks

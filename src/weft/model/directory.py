@@ -10,6 +10,7 @@ from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
 from weft.model.card import AdapterBytes, ModelCard
 from weft.model.checkpoint import Checkpoint, TokenizerPart
+from weft.model.decoders import ModelConfigFile, read_config, read_spec
 from weft.model.encoder_families import (
     ENCODER_FAMILIES,
     EncoderConfig,
@@ -17,7 +18,6 @@ from weft.model.encoder_families import (
     read_encoder_spec,
     read_head,
 )
-from weft.model.families import ModelConfigFile, read_config, read_spec
 from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.generation import default_sampling_params, eos_token_ids, optional_id
 from weft.model.layout import TensorPlan, decoder_layout, encoder_layout
@@ -69,6 +69,8 @@ def open_directory(
     are part of the package. `overrides.tokenizer` is a directory here.
     """
     where = str(path / "config.json")
+    if not Path(where).exists() and (files := sorted(path.glob("*.gguf"))):
+        raise ConfigError(f"{path}: has no config.json; for GGUF name the file, such as {files[0]}")
     values = parse_object(read_bytes(path / "config.json"), where)
     if overrides.hf_overrides:
         values, where = values | overrides.hf_overrides, f"{where} with --hf-overrides"
@@ -88,6 +90,9 @@ def open_directory(
         card = _with_parameters(card, matched.num_parameters)
     if matched.format is not None and matched.rounded:
         card = replace(card, notice=matched.format.notice)
+    groups = matched.groups
+    if groups:
+        card = replace(card, stored_bits=next(iter(groups.values())).bits)
     return Checkpoint(
         replace(card, pooling=found.pooling),
         spec,
@@ -101,12 +106,22 @@ def open_directory(
             spec.vocab_size,
         ),
         weight_files=matched.files,
+        groups=groups,
+        needed=matched.needed,
+        load_from=lambda stored: replace(matched, stored={**matched.stored, **stored}).load(
+            None if dtype == "auto" else dtype
+        ),
     )
 
 
 def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runner: str) -> _Source:
     spec = read_spec(config)
     pooling = _decoder_pooling(path, config, spec.hidden_size, runner)
+    if pooling is not None and spec.embed_size is not None:
+        raise ConfigError(
+            f"{config.fields.where}: word_embed_proj_dim {spec.embed_size} other than hidden_size is not "
+            "implemented for --runner pooling"
+        )
     spec = replace(spec, has_head=pooling is None)
     return _Source(config, spec, pooling, _match_decoder(path, config, spec, pooling), generation)
 
@@ -202,14 +217,15 @@ def describe(
         notice=None,
         is_causal=spec.is_causal,
     )
-    if not spec.is_causal:
+    if isinstance(config, EncoderConfig):
         return card
-    num_parameters = sum(math.prod(plan.shape) for plan in decoder_layout(spec))
+    layout = decoder_layout(spec, config.family.names)
+    num_parameters = sum(math.prod(plan.shape) for plan in layout)
     kv_elements = len(spec.layers) * 2 * spec.kv_size
     return replace(
         _with_parameters(card, num_parameters),
         kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
-        adapter=_adapter_bytes(spec),
+        adapter=_adapter_bytes(spec, layout),
     )
 
 
@@ -219,10 +235,9 @@ def _with_parameters(card: ModelCard, num_parameters: int) -> ModelCard:
     return replace(card, num_parameters=num_parameters, weight_bytes=num_bytes)
 
 
-def _adapter_bytes(spec: ModelSpec) -> AdapterBytes:
+def _adapter_bytes(spec: ModelSpec, layout: tuple[TensorPlan, ...]) -> AdapterBytes:
     """In the reference each matrix's adapter is by itself."""
-    plans = [plan for plan in decoder_layout(spec) if len(plan.shape) == 2]
-    size = sum(sum(plan.shape) for plan in plans)
+    size = sum(sum(plan.shape) for plan in layout if plan.takes_adapters)
     if spec.tied_head:
         size += spec.vocab_size + spec.hidden_size  # of the head
     return AdapterBytes((size * BYTES_PER_ELEMENT["float32"], 0, 0), 16)
@@ -237,16 +252,13 @@ def _match_decoder(
     family, stored = config.family, find_tensors(path)
     # A model that was saved without its head has no prefix.
     known = family.prefixes if spec.has_head else (*family.prefixes, "")
-    prefixes = [p for p in known if f"{p}embed_tokens.weight" in stored]
-    layout = decoder_layout(
-        spec,
-        prefix=(prefixes or list(known))[0],
-        fused_projections=family.fused_projections,
-    )
+    embed = family.names.names["embed"]
+    prefixes = [p for p in known if f"{p}{embed}.weight" in stored]
+    layout = decoder_layout(spec, family.names, prefix=(prefixes or list(known))[0])
     if pooling is not None and pooling.head is not None:
         hidden, labels = spec.hidden_size, len(pooling.head.labels)
         layout += (TensorPlan("head.labels", "score.weight", (labels, hidden), 0, labels),)
-    is_headless = spec.tied_head or not spec.has_head
+    is_headless = spec.tied_head or spec.embed_size is not None or not spec.has_head
     ignored = (*family.ignored_tensors, *(("lm_head.",) if is_headless else ()))
     return match_tensors(
         path,

@@ -17,17 +17,29 @@ _MAX_LAYERS = 4096
 _MAX_WIDTH = 2**24
 
 _ACTIVATIONS = {
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
     "gelu": Activation.GELU,
     "gelu_new": Activation.GELU_TANH,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
     "relu": Activation.RELU,
-    "silu": Activation.SILU,
-    "swish": Activation.SILU,
-    "swiglu": Activation.SILU,
     "tanh": Activation.TANH,
 }
 
 Ropes = Literal["none", "one", "per_layer_type"]
+
+# How GPT-2, and what descends from it, spells what others call so.
+GPT2_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "n_embd": "hidden_size",
+        "n_head": "num_attention_heads",
+        "n_layer": "num_hidden_layers",
+        "n_inner": "intermediate_size",
+        "n_positions": "max_position_embeddings",
+        "activation_function": "hidden_act",
+        "layer_norm_epsilon": "layer_norm_eps",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +157,7 @@ ENCODER_FAMILIES: Mapping[str, EncoderFamily] = MappingProxyType(
                 "max_position_embeddings": 2048,
                 "rope_theta": 1000.0,
             },
-            aliases={
-                "n_embd": "hidden_size",
-                "n_head": "num_attention_heads",
-                "n_layer": "num_hidden_layers",
-                "n_inner": "intermediate_size",
-                "n_positions": "max_position_embeddings",
-                "activation_function": "hidden_act",
-                "layer_norm_epsilon": "layer_norm_eps",
-                "rotary_emb_base": "rope_theta",
-            },
+            aliases={**GPT2_KEYS, "rotary_emb_base": "rope_theta"},
             ropes="one",
             is_gated=True,
             has_biases=False,
@@ -245,7 +248,7 @@ def read_encoder_spec(config: EncoderConfig) -> ModelSpec:
         o_bias=family.has_biases or (is_modern and fields.flag_or("attention_bias", False)),
         mlp_bias=family.has_biases or (is_modern and fields.flag_or("mlp_bias", False)),
         is_gated=family.is_gated,
-        activation=_activation(fields, "hidden_act"),
+        activation=_activation(family, fields),
         attention_scale=float((hidden // heads) ** -0.5),
         has_head=False,
     )
@@ -277,14 +280,20 @@ def read_head(config: EncoderConfig, spec: ModelSpec) -> HeadSpec | None:
         scale=scale,
         has_dense=True,
         dense_bias=fields.flag_or("classifier_bias", False),
-        activation=_activation(fields, "classifier_activation"),
+        activation=read_activation(fields, "classifier_activation"),
         has_norm=True,
         norm_bias=spec.norm_bias,
         norm_eps=spec.norm_eps,
     )
 
 
-def _activation(fields: Fields, key: str) -> Activation:
+def _activation(family: EncoderFamily, fields: Fields) -> Activation:
+    is_whole_mlp = family.is_gated and fields.values.get("hidden_act") == "swiglu"
+    return Activation.SILU if is_whole_mlp else read_activation(fields, "hidden_act")
+
+
+def read_activation(fields: Fields, key: str) -> Activation:
+    """The function that `key` names, of those that there are."""
     name = fields.text(key)
     if name not in _ACTIVATIONS:
         fields.refuse(key, "one of " + ", ".join(_ACTIVATIONS))
@@ -300,9 +309,8 @@ def _layers(family: EncoderFamily, fields: Fields, head_dim: int) -> tuple[Layer
         return (LayerSpec(rope=read_rope(fields, rules, head_dim, "full_attention")),) * count
     kinds = _layer_types(fields, count)
     ropes = {kind: read_rope(fields, rules, head_dim, kind) for kind in sorted(set(kinds))}
-    window = (
-        fields.integer("local_attention") // 2 + 1
-    )  # of keys on either side, the row's own included
+    # Of keys on either side, the row's own included.
+    window = fields.integer("local_attention") // 2 + 1
     return tuple(
         LayerSpec(
             rope=ropes[kind],

@@ -21,6 +21,8 @@ _MAX_BYTES = 4 << 20
 _MAX_BYTES_BY_NAME = {
     "tokenizer.json": 128 << 20,
     "tokenizer_config.json": 16 << 20,
+    "vocab.json": 32 << 20,
+    "merges.txt": 32 << 20,
     "model.safetensors.index.json": 32 << 20,
 }
 

@@ -1,61 +1,166 @@
 """Models by Hub id: from the local cache when complete, else downloaded, else one sentence why not."""
 
+import io
+import re
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import huggingface_hub
 from huggingface_hub import errors
+from huggingface_hub.utils.tqdm import tqdm
 
 from weft.core.errors import ConfigError
+from weft.model.bpe_files import BPE_FILES
 from weft.model.fields import Fields, one_line, parse_object, read_bytes
+from weft.model.gguf.open import SUFFIX, all_parts
 from weft.model.pooling import LENGTHS, MODULES, PROMPTS
-from weft.model.safetensors_files import INDEX, SINGLE
-from weft.model.tokenizer import FILE_NAMES, TOKENIZER
+from weft.model.safetensors_files import INDEX, PICKLES, SINGLE
+from weft.model.tokenizer import FILE_NAMES, TOKENIZER, UnreadFiles
 
+_TOKENIZER_FILES = [*FILE_NAMES, *BPE_FILES]
 _PATTERNS = [
-    *FILE_NAMES,
+    *_TOKENIZER_FILES,
     SINGLE,
     INDEX,
     "model-*.safetensors",
     *(MODULES, PROMPTS, *LENGTHS, "*_Pooling/config.json"),
 ]
 _ANSWER_TIMEOUT_S = 5.0
+_MAX_DISCUSSIONS = 100
+_CONVERTER, _CONVERTED = "SFconvertbot", "Adding `safetensors` variant"
 _FAILURES = (OSError, httpx2.HTTPError, errors.HFValidationError)
 
 
-def fetch(repo_id: str, revision: str | None, *, is_tokenizer: bool = False) -> Path:
-    """The local snapshot of a model, downloaded (with progress) when it is not in the cache.
+def fetch(
+    repo_id: str,
+    revision: str | None,
+    *,
+    is_tokenizer: bool = False,
+    on_bytes: Callable[[int, int], None] | None = None,
+) -> Path:
+    """The local snapshot of a model, downloaded when it is not in the cache.
 
-    With `is_tokenizer`, of its tokenizer's files alone.
+    With `is_tokenizer`, of its tokenizer's files alone. How many bytes are there, of how many, is reported to
+    `on_bytes`, on threads of the Hub's client; without it that client draws bars.
     """
-    patterns = list(FILE_NAMES) if is_tokenizer else _PATTERNS
+    patterns = _TOKENIZER_FILES if is_tokenizer else _PATTERNS
     cached = _cached(repo_id, revision, patterns)
     if cached is not None and (is_tokenizer or _is_complete(cached)):
         return cached
-    _query_hub(repo_id, revision)
+    info = _query_hub(repo_id, revision)
+    if not is_tokenizer:
+        names = [file.rfilename for file in info.siblings or ()]
+        _refuse_pickles(repo_id, names)
+        if not any(name.endswith(".safetensors") for name in names) and _gguf_names(names):
+            raise ConfigError(
+                f"{repo_id}: holds GGUF files; name one of them, {repo_id}:FILE: {_gguf_names(names)}"
+            )
+    return _download(repo_id, revision, patterns, on_bytes)
+
+
+def fetch_gguf(
+    repo_id: str,
+    wanted: str,
+    revision: str | None,
+    *,
+    on_bytes: Callable[[int, int], None] | None = None,
+) -> Path:
+    """The local copy of a GGUF file; of a file that was split all parts, whichever was named.
+
+    `wanted` is its name, or what stands last in it alone, such as Q4_K_M.
+    """
+    path = _local_copy(repo_id, revision, [])  # whatever there is of it
+    if path is not None:
+        files = [file for file in path.rglob(f"*{SUFFIX}") if file.exists()]
+        cached = [file.relative_to(path).as_posix() for file in files]
+        parts = _gguf_parts(cached, wanted)
+        if parts and all(part in cached for part in parts):
+            return path / parts[0]
+    names = [one.rfilename for one in _query_hub(repo_id, revision).siblings or ()]
+    parts = _gguf_parts(names, wanted)
+    missing = next((part for part in parts or [wanted] if part not in names), None)
+    if missing is not None:
+        raise ConfigError(
+            f"{repo_id}: has no {missing}; its GGUF files: {_gguf_names(names) or 'none'}"
+        )
+    return _download(repo_id, revision, parts, on_bytes) / parts[0]
+
+
+def _gguf_parts(names: list[str], wanted: str) -> list[str]:
+    """The file that was named, in its parts; none where it is not there, or not alone."""
+    if not wanted.endswith(SUFFIX):
+        form = rf"(?:.*[-._/])?{re.escape(wanted)}(?:-00001-of-\d{{5}})?\.gguf"
+        ending = re.compile(form, re.IGNORECASE)
+        found = [name for name in names if ending.fullmatch(name) and "mmproj" not in name]
+        if len(found) != 1:
+            return []
+        wanted = found[0]
+    return [part.as_posix() for part in all_parts(Path(wanted))]
+
+
+def _gguf_names(names: list[str]) -> str:
+    return ", ".join(name for name in names if name.endswith(SUFFIX))
+
+
+def _download(
+    repo_id: str,
+    revision: str | None,
+    patterns: list[str],
+    on_bytes: Callable[[int, int], None] | None,
+) -> Path:
     try:
         return Path(
-            huggingface_hub.snapshot_download(repo_id, revision=revision, allow_patterns=patterns)
+            huggingface_hub.snapshot_download(
+                repo_id,
+                revision=revision,
+                allow_patterns=patterns,
+                tqdm_class=None if on_bytes is None else _reporting_to(on_bytes),
+            )
         )
     except _FAILURES as err:
         raise ConfigError(f"{repo_id}: the download failed ({one_line(err)}); try again") from err
 
 
+def _reporting_to(on_bytes: Callable[[int, int], None]) -> type[tqdm]:
+    """Bars that draw nothing; the one of the bytes on disk reports them."""
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            quiet = {"disable": False, "file": io.StringIO(), "mininterval": 0, "miniters": 1}
+            super().__init__(*args, **settings | quiet)  # type: ignore[no-untyped-call]  # of the library
+
+        def display(self, *_args: Any, **_settings: Any) -> None:
+            if self.desc.startswith("Reconstruct") and self.total:
+                on_bytes(self.n, self.total)
+
+        def close(self) -> None:
+            self.disable = True  # else it is drawn once more, when it is collected
+
+    return Bar
+
+
 def _cached(repo_id: str, revision: str | None, patterns: list[str]) -> Path | None:
+    path = _local_copy(repo_id, revision, patterns)
+    return path if path is not None and TOKENIZER in UnreadFiles(path) else None
+
+
+def _local_copy(repo_id: str, revision: str | None, patterns: list[str]) -> Path | None:
     try:
-        path = Path(
+        return Path(
             huggingface_hub.snapshot_download(
                 repo_id, revision=revision, allow_patterns=patterns, local_files_only=True
             )
         )
     except _FAILURES:
         return None
-    return path if (path / TOKENIZER).exists() else None
 
 
 def _is_complete(path: Path) -> bool:
     """An interrupted download leaves a snapshot with some of the files."""
-    if not all((path / name).exists() for name in ("config.json", TOKENIZER)):
+    if not (path / "config.json").exists():
         return False
     if (path / SINGLE).exists():
         return True
@@ -68,7 +173,36 @@ def _is_complete(path: Path) -> bool:
     return all((path / str(shard)).exists() for shard in set(shards))
 
 
-def _query_hub(repo_id: str, revision: str | None) -> None:
+def _refuse_pickles(repo_id: str, names: list[str]) -> None:
+    """Before anything is downloaded; old models have a pull request by the Hub's own bot with safetensors."""
+    pickles = [name for name in names if name.endswith(PICKLES)]
+    if not pickles or any(name.endswith(".safetensors") for name in names):
+        return
+    try:
+        found = huggingface_hub.get_repo_discussions(
+            repo_id, author=_CONVERTER, discussion_type="pull_request"
+        )
+        revision = next(
+            (
+                str(one.git_reference)
+                for one in islice(found, _MAX_DISCUSSIONS)
+                if one.author == _CONVERTER and one.title.startswith(_CONVERTED)
+            ),
+            None,
+        )
+    except _FAILURES:
+        revision = None
+    advice = (
+        "convert a copy with transformers' save_pretrained, and give its directory"
+        if revision is None
+        else f"the Hub's converter offers them as safetensors: --revision {revision}"
+    )
+    raise ConfigError(
+        f"{repo_id}: only {pickles[0]} holds weights, and pickled weights are never loaded; {advice}"
+    )
+
+
+def _query_hub(repo_id: str, revision: str | None) -> huggingface_hub.ModelInfo:
     """One question with a short timeout, so that a machine without network learns it at once."""
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise ConfigError(
@@ -76,7 +210,7 @@ def _query_hub(repo_id: str, revision: str | None) -> None:
             "give the directory of a local copy"
         )
     try:
-        huggingface_hub.model_info(repo_id, revision=revision, timeout=_ANSWER_TIMEOUT_S)
+        return huggingface_hub.model_info(repo_id, revision=revision, timeout=_ANSWER_TIMEOUT_S)
     except errors.GatedRepoError:
         raise ConfigError(
             f"{repo_id}: the model is gated; accept its terms on the Hub and set HF_TOKEN"

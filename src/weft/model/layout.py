@@ -5,9 +5,9 @@ Ours are listed at `weft.model.weights.Weights`; those of a classifier are `head
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from weft.model.names import HEADS, Names, decoder_names
+from weft.model.names import HEADS, LLAMA, DecoderNames, Names
 from weft.model.pooling import HeadSpec
 from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, QkNorm
 
@@ -21,18 +21,34 @@ _NORMS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """`name` is rows [start, start + shape[0]) of the checkpoint's `source`, which has `rows` rows."""
+    """`name` is rows [start, start + shape[0]) of the checkpoint's `source`, which has `rows` rows.
+
+    `is_transposed`: the file has rows for columns. With a `factor` it is the source times that matrix.
+    """
 
     name: str
     source: str
     shape: tuple[int, ...]
     start: int
     rows: int
+    is_transposed: bool = False
+    factor: "TensorPlan | None" = None
 
     @property
     def source_shape(self) -> tuple[int, ...]:
         """The shape of the whole source tensor."""
-        return (self.rows, *self.shape[1:])
+        shape = self.shape if self.factor is None else self.factor.shape[::-1]
+        return (self.rows, *shape[1:])
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The same, as the file has it."""
+        return self.source_shape[::-1] if self.is_transposed else self.source_shape
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether it is a matrix as it was trained, and of tokens or a linear layer."""
+        return len(self.shape) == 2 and self.name != "positions" and self.factor is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +60,26 @@ class EncoderLayout:
 
 
 def decoder_layout(
-    spec: ModelSpec, *, prefix: str = "model.", fused_projections: bool = False
+    spec: ModelSpec, names: DecoderNames = LLAMA, *, prefix: str = "model."
 ) -> tuple[TensorPlan, ...]:
     """Every tensor of a decoder, in the order of use. `prefix` leads the names of all but the head."""
-    names = decoder_names(spec.norm_placement, fused_projections=fused_projections)
-    plans = tuple(_model(spec, names, prefix))
-    if spec.has_head and not spec.tied_head:
-        plans += (_whole("head", "lm_head.weight", spec.vocab_size, spec.hidden_size),)
-    return plans
+    spelling = names.of(spec.norm_placement)
+    embed, *plans = _model(spec, spelling, prefix)
+    if names.is_transposed:
+        plans = [
+            replace(plan, is_transposed=plan.name.startswith("layers.") and len(plan.shape) == 2)
+            for plan in plans
+        ]
+    head = _whole("head", "lm_head.weight", spec.vocab_size, spec.hidden_size)
+    if spec.embed_size is not None:
+        shape = (spec.embed_size, spec.hidden_size)
+        into, out = (
+            _whole(name, f"{prefix}{spelling[name]}.weight", *shape)
+            for name in ("project_in", "project_out")
+        )
+        embed = replace(embed, factor=replace(into, is_transposed=True))
+        head = replace(embed, name="head", factor=out)
+    return (embed, *plans, *([head] if spec.has_head and not spec.tied_head else ()))
 
 
 def encoder_layout(

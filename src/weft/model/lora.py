@@ -30,7 +30,7 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 
 _ROOT = "base_model.model."
-_EMBED, _HEAD = "embed_tokens", "lm_head"
+_HEAD = "lm_head"
 # What follows a module's name, and which part of its adapter the tensor is.
 _PARTS = {
     ".lora_A.weight": "a",
@@ -85,21 +85,26 @@ class AdapterTargets:
 
     prefixes: tuple[str, ...]
     plans: Mapping[str, tuple[TensorPlan, ...]]  # by module, without prefix
+    embed: str  # the module of the embedding
     is_tied: bool
+    is_transposed: bool  # linear layers are [in, out] in the model's files
 
     @classmethod
     def of(cls, spec: ModelSpec, model_type: str) -> "AdapterTargets":
         """Those of a decoder of a family."""
-        family = FAMILIES[model_type]
+        names = FAMILIES[model_type].names
         plans: dict[str, tuple[TensorPlan, ...]] = {}
-        layout = decoder_layout(
-            replace(spec, tied_head=False), prefix="", fused_projections=family.fused_projections
-        )
-        for plan in layout:
-            if len(plan.shape) == 2:
+        for plan in decoder_layout(replace(spec, tied_head=False), names, prefix=""):
+            if plan.takes_adapters:
                 module = plan.source.removesuffix(".weight")
                 plans[module] = (*plans.get(module, ()), plan)
-        return cls(family.prefixes, plans, spec.tied_head)
+        return cls(
+            FAMILIES[model_type].prefixes,
+            plans,
+            names.names["embed"],
+            spec.tied_head,
+            names.is_transposed,
+        )
 
     @property
     def leaves(self) -> str:
@@ -192,7 +197,7 @@ def _read_config(path: Path, targets: AdapterTargets) -> _Config:
     if fields.text("peft_type") != "LORA":
         fields.refuse("peft_type", '"LORA"')
     for key in _REFUSED:
-        if fields.values.get(key):
+        if fields.values.get(key) and not (key == "fan_in_fan_out" and targets.is_transposed):
             raise ConfigError(f"{where}: {key} is {shown(fields.values[key])}; it is not supported")
     if fields.values.get("bias", "none") != "none":
         fields.refuse("bias", '"none": biases cannot be trained')
@@ -204,9 +209,9 @@ def _read_config(path: Path, targets: AdapterTargets) -> _Config:
         )
     saved = fields.texts("modules_to_save")
     for name in saved:
-        if name.rpartition(".")[2] not in (_EMBED, _HEAD):
+        if name.rpartition(".")[2] not in (targets.embed, _HEAD):
             raise ConfigError(
-                f"{where}: modules_to_save names {shown(name)}; only {_EMBED} and {_HEAD} can be "
+                f"{where}: modules_to_save names {shown(name)}; only {targets.embed} and {_HEAD} can be "
                 "replaced as a whole"
             )
     return _Config(path, fields, _read_targets(fields, targets, saved), saved)
@@ -260,9 +265,9 @@ def _sort(
                 f"it has {targets.leaves}"
             )
         part = _PARTS[suffix]
-        if part == "whole" and module not in (_EMBED, _HEAD):
+        if part == "whole" and module not in (targets.embed, _HEAD):
             raise ConfigError(
-                f"{path / WEIGHTS_FILE}: tensor {shown(key)} would replace a module; only {_EMBED} "
+                f"{path / WEIGHTS_FILE}: tensor {shown(key)} would replace a module; only {targets.embed} "
                 f"and {_HEAD} can be"
             )
         if found.setdefault(module, {}).setdefault(part, key) != key:
@@ -287,18 +292,19 @@ def _check_complete(
             raise ConfigError(f"{where}: there are no tensors for {shown(target)}")
         named |= modules
     if config.ties and targets.is_tied:
-        _check_tied(where, found)
-        named |= {_HEAD, _EMBED} if named & {_HEAD, _EMBED} else set()
+        _check_tied(where, targets.embed, found)
+        both = {_HEAD, targets.embed}
+        named |= both if named & both else set()
     strangers = [] if config.targets is None else sorted(found.keys() - named)
     if strangers:
         raise ConfigError(f"{where}: module {strangers[0]} is not among target_modules")
 
 
-def _check_tied(where: Path, found: Mapping[str, Mapping[str, str]]) -> None:
+def _check_tied(where: Path, embed: str, found: Mapping[str, Mapping[str, str]]) -> None:
     """PEFT trains what is tied together, and saves it twice."""
-    if set(found.get(_EMBED, ())) != set(found.get(_HEAD, ())):
+    if set(found.get(embed, ())) != set(found.get(_HEAD, ())):
         raise ConfigError(
-            f"{where}: ensure_weight_tying is set, but {_EMBED} and {_HEAD} do not have the same tensors"
+            f"{where}: ensure_weight_tying is set, but {embed} and {_HEAD} do not have the same tensors"
         )
 
 
@@ -325,7 +331,8 @@ def _low_rank(
             f"{path}: the adapter's rank is {rank} ({module}); --max-lora-rank is {max_rank}"
         )
     rows, columns = plans[0].source_shape
-    if module == _EMBED:  # an embedding is read by rows: its matrix is the other way round
+    is_embed = plans[0].name == "embed"
+    if is_embed:  # an embedding is read by rows: its matrix is the other way round
         rows, columns = columns, rows
     _check_shape(path, keys["a"], tensors["a"], (rank, columns))
     _check_shape(path, keys["b"], tensors["b"], (rows, rank))
@@ -336,7 +343,7 @@ def _low_rank(
             f"{path / WEIGHTS_FILE}: tensor {shown(keys['b'])} is beyond float32 once it is scaled"
         )
     for plan in plans:
-        part = scaled if module == _EMBED else scaled[plan.start : plan.start + plan.shape[0]]
+        part = scaled if is_embed else scaled[plan.start : plan.start + plan.shape[0]]
         yield plan.name, LowRank(tensors["a"], part)
 
 

@@ -2,17 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.core.errors import ConfigError
 from weft.model.fields import shown
+from weft.model.groups import GroupFormat
 from weft.model.layout import TensorPlan
 from weft.model.quantized.format import Part, Parts, QuantizedFormat
 from weft.model.quantized.packed import PackedMatrix
 from weft.model.safetensors_files import MappedFiles, StoredTensor
-from weft.model.weights import DTYPES, Tensor, Weights, refuse_values
+from weft.model.weights import DTYPES, Product, Tensor, Values, Weights, refuse_values
 
 _WEIGHT = ".weight"
 _PACKED = ("qweight", "weight_packed")  # names by which rounded matrices are known
@@ -32,6 +33,30 @@ class Matched:
     def files(self) -> tuple[Path, ...]:
         """Where they are, each once."""
         return tuple(sorted({stored.path for stored in self.stored.values()}))
+
+    @property
+    def groups(self) -> Mapping[str, GroupFormat]:
+        """Matrices that kernels compute with as they are stored, by our name."""
+        found: dict[str, GroupFormat] = {}
+        for plan in self.layout:
+            if self.format is not None and plan.source in self.rounded:
+                module = plan.source.removesuffix(_WEIGHT)
+                form = self.format.groups(self.stored[f"{module}.{self.format.scales}"].dtype)
+                if form is not None and plan.name.startswith("layers."):
+                    found[plan.name] = form
+        return found
+
+    @property
+    def needed(self) -> dict[str, StoredTensor]:
+        """Those that are read, by their names in the checkpoint."""
+        names = {plan.source for plan in _with_factors(self.layout)} - self.rounded
+        for plan in self.layout:
+            if plan.source in self.rounded:
+                assert self.format is not None
+                module = plan.source.removesuffix(_WEIGHT)
+                names |= {f"{module}.{part.name}" for part in self.format.parts(*plan.source_shape)}
+        names |= set(self.spare_biases)
+        return {name: stored for name, stored in self.stored.items() if name in names}
 
     @property
     def num_parameters(self) -> int:
@@ -57,17 +82,13 @@ class Matched:
                     "describes, and is not zero"
                 )
         whole: dict[str, Tensor | PackedMatrix] = {}
-        for plan in self.layout:
+        for plan in _with_factors(self.layout):
             if plan.source in self.rounded:
                 whole[plan.source] = self._rounded(files, plan, dtype)
             elif plan.source not in whole:
-                whole[plan.source] = _mapped(files, plan.source, self.stored[plan.source], dtype)
-        return Weights(
-            {
-                plan.name: whole[plan.source].rows(plan.start, plan.start + plan.shape[0])
-                for plan in self.layout
-            }
-        )
+                tensor = read_floats(files, plan.source, self.stored[plan.source], dtype)
+                whole[plan.source] = tensor.transposed() if plan.is_transposed else tensor
+        return Weights({plan.name: _taken(plan, whole) for plan in self.layout})
 
     def _rounded(
         self, files: MappedFiles, plan: TensorPlan, dtype: str | None
@@ -100,9 +121,9 @@ def match_tensors(
     """
     rounded = frozenset() if quantized is None else _rounded_sources(layout, stored, quantized)
     wanted: dict[str, Part] = {}
-    for plan in layout:
+    for plan in _with_factors(layout):
         if quantized is None or plan.source not in rounded:
-            wanted[plan.source] = Part(plan.source, plan.source_shape, DTYPES)
+            wanted[plan.source] = Part(plan.source, plan.stored_shape, DTYPES)
             continue
         module = plan.source.removesuffix(_WEIGHT)
         for part in quantized.parts(*plan.source_shape):
@@ -119,6 +140,24 @@ def match_tensors(
                 "describes"
             )
     return Matched(layout, stored, quantized, rounded, spare_biases)
+
+
+def _with_factors(layout: tuple[TensorPlan, ...]) -> Iterator[TensorPlan]:
+    for plan in layout:
+        yield plan
+        if plan.factor is not None:
+            yield plan.factor
+
+
+def _taken(plan: TensorPlan, whole: Mapping[str, Tensor | PackedMatrix]) -> Values:
+    """What `plan` asks for, of the tensors by source."""
+    source = whole[plan.source]
+    if plan.factor is None:
+        return source.rows(plan.start, plan.start + plan.shape[0])
+    factor = whole[plan.factor.source]
+    assert isinstance(source, Tensor)
+    assert isinstance(factor, Tensor), "only linear layers are packed"
+    return Product(source, factor)
 
 
 def _check(path: Path, source: str, part: Part, stored: Mapping[str, StoredTensor]) -> None:
@@ -181,7 +220,7 @@ def _spare_biases(
     )
 
 
-def _mapped(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:
+def read_floats(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:
     """As it lies in the file, not yet looked at; or checked and rounded where another type is wanted."""
     tensor, origin = files.read(stored), f"{stored.path}: tensor {name}"
     if dtype is None or dtype == tensor.dtype:

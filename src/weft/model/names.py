@@ -24,6 +24,22 @@ def _joined(name: str, *parts: str) -> dict[str, str]:
     return dict.fromkeys(parts, name)
 
 
+@dataclass(frozen=True, slots=True)
+class DecoderNames:
+    """How a decoder's checkpoints are written: one map as in `Names`, and more by where the norms are.
+
+    `is_transposed`: linear layers lie in them as [in, out].
+    """
+
+    names: Mapping[str, str]
+    norms: Mapping[NormPlacement, Mapping[str, str]]
+    is_transposed: bool = False
+
+    def of(self, placement: NormPlacement) -> Mapping[str, str]:
+        """All of them."""
+        return {**self.names, **self.norms[placement]}
+
+
 _DECODER = {
     "embed": "embed_tokens",
     "layer": "layers.{}.",
@@ -61,10 +77,41 @@ _DECODER_NORMS = {
 }
 
 
-def decoder_names(placement: NormPlacement, *, fused_projections: bool) -> Mapping[str, str]:
-    """The one spelling of all decoders."""
-    fused = _FUSED if fused_projections else {}
-    return {**_DECODER, **fused, **_DECODER_NORMS[placement]}
+LLAMA = DecoderNames(_DECODER, _DECODER_NORMS)
+LLAMA_FUSED = DecoderNames({**_DECODER, **_FUSED}, _DECODER_NORMS)
+OPT = DecoderNames(
+    {
+        **_DECODER,
+        "positions": "embed_positions",
+        "project_in": "project_in",
+        "project_out": "project_out",
+        "o": "self_attn.out_proj",
+        "up": "fc1",
+        "down": "fc2",
+        "norm": "final_layer_norm",
+    },
+    {
+        placement: {
+            f"attention_norm_{placement.value}": "self_attn_layer_norm",
+            f"mlp_norm_{placement.value}": "final_layer_norm",
+        }
+        for placement in (NormPlacement.BEFORE, NormPlacement.SUM)
+    },
+)
+GPT2 = DecoderNames(
+    {
+        "embed": "wte",
+        "positions": "wpe",
+        "layer": "h.{}.",
+        **_joined("attn.c_attn", "q", "k", "v"),
+        "o": "attn.c_proj",
+        "up": "mlp.c_fc",
+        "down": "mlp.c_proj",
+        "norm": "ln_f",
+    },
+    {NormPlacement.BEFORE: {"attention_norm_before": "ln_1", "mlp_norm_before": "ln_2"}},
+    is_transposed=True,
+)
 
 
 _BERT_EMBED = {

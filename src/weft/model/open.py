@@ -1,6 +1,7 @@
 """`find_model` and `open_model`: a name from the command line to a checked `Checkpoint`."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -16,6 +17,7 @@ from weft.model.embedded.echo import open_echo
 from weft.model.embedded.parameters import parse_parameters
 from weft.model.embedded.random import open_random
 from weft.model.fields import shown
+from weft.model.gguf.open import SUFFIX, open_gguf
 from weft.model.overrides import refuse_overrides
 from weft.model.weights import DTYPES
 
@@ -23,7 +25,14 @@ __all__ = ["Checkpoint", "find_model", "open_model"]
 
 RUNNERS = ("auto", "generate", "pooling")
 
+OnBytes = Callable[[int, int], None]
+
 _EMBEDDED = "embedded:"
+# Models that the Hub took in before they had owners, and that tutorials still call so.
+_OWNERS = {
+    **dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), "openai-community"),
+    "distilgpt2": "distilbert",
+}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TOY_NOTICE = (
     "embedded:tiny is a toy of a few million parameters: it chats about a few dozen topics and is "
@@ -55,59 +64,101 @@ def find_model(
     dtype: str = "auto",
     runner: str = "auto",
     overrides: FileOverrides = NO_OVERRIDES,
+    on_bytes: OnBytes | None = None,
 ) -> Checkpoint:
-    """The same without its tokenizer, which is read by `Checkpoint.with_tokenizer`."""
+    """The same without its tokenizer, which is read by `Checkpoint.with_tokenizer`.
+
+    Bytes of a download are reported to `on_bytes`, on any thread: how many there are, of how many.
+    """
     find = partial(_find, name, revision=revision, dtype=dtype, runner=runner, overrides=overrides)
-    return replace(find(), find_again=find)
+    return replace(find(on_bytes=on_bytes), find_again=find)
 
 
 def _find(
-    name: str, *, revision: str | None, dtype: str, runner: str, overrides: FileOverrides
+    name: str,
+    *,
+    revision: str | None,
+    dtype: str,
+    runner: str,
+    overrides: FileOverrides,
+    on_bytes: OnBytes | None = None,
 ) -> Checkpoint:
     if runner not in RUNNERS:
         raise ConfigError(f"runner is {shown(runner)}; it must be one of {', '.join(RUNNERS)}")
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {shown(dtype)}; it must be one of auto, {', '.join(DTYPES)}")
-    if name.endswith(".gguf"):
-        raise ConfigError(
-            f"{name}: GGUF files are not read; give a directory with safetensors, or a Hub id (owner/name)"
-        )
-    overrides = _with_local_tokenizer(overrides)
+    overrides = _with_local_tokenizer(overrides, on_bytes)
     if name.startswith(_EMBEDDED):
         _refuse_revision(name, revision)
         return _open_embedded(name, dtype, runner, overrides)
+    if name.endswith(SUFFIX) or _hub_file(name) is not None:
+        if runner == "pooling":
+            raise ConfigError(
+                f"{name}: GGUF files are served for text alone, not for --runner pooling"
+            )
+        file = _gguf_file(name, revision, on_bytes)
+        return open_gguf(file, name=name, dtype=dtype, overrides=overrides)
     path = _local_directory(name)
     if path is not None:
         _refuse_revision(name, revision)
+    elif name in _OWNERS:
+        path = _fetch(f"{_OWNERS[name]}/{name}", revision, on_bytes)
     elif not is_hub_id(name):
         raise ConfigError(
             f"{shown(name)}: no such directory, and not a Hub id (owner/name) or one of embedded:tiny, "
             "embedded:random, embedded:echo"
         )
     else:
-        path = _fetch(name, revision)
+        path = _fetch(name, revision, on_bytes)
     return open_directory(path, name=name, dtype=dtype, runner=runner, overrides=overrides)
 
 
-def _with_local_tokenizer(overrides: FileOverrides) -> FileOverrides:
+def _gguf_file(name: str, revision: str | None, on_bytes: OnBytes | None) -> Path:
+    on_hub = _hub_file(name)
+    if on_hub is not None:
+        # As in `_fetch`.
+        from weft.model.hub import fetch_gguf  # noqa: PLC0415
+
+        return fetch_gguf(*on_hub, revision, on_bytes=on_bytes)
+    _refuse_revision(name, revision)
+    path = _local_path(name)
+    if path is None:
+        raise ConfigError(f"{shown(name)}: the file does not exist")
+    return path
+
+
+def _hub_file(name: str) -> tuple[str, str] | None:
+    """A model on the Hub, and which of its GGUF files is named behind the colon."""
+    repo_id, _, file = name.partition(":")
+    return (repo_id, file) if file and is_hub_id(repo_id) and _local_path(name) is None else None
+
+
+def _with_local_tokenizer(overrides: FileOverrides, on_bytes: OnBytes | None) -> FileOverrides:
     """With the tokenizer's directory in place of its name."""
     name = overrides.tokenizer
     if name is None:
         return overrides
-    path = _local_directory(name)
-    if path is None and not is_hub_id(name):
-        raise ConfigError(
-            f"--tokenizer {shown(name)}: no such directory, and not a Hub id (owner/name)"
-        )
-    path = path or _fetch(name, None, is_tokenizer=True)
+    path = find_tokenizer(name, on_bytes=on_bytes, what="--tokenizer ")
     return msgspec.structs.replace(overrides, tokenizer=str(path))
 
 
-def _fetch(name: str, revision: str | None, *, is_tokenizer: bool = False) -> Path:
+def find_tokenizer(
+    name: str, *, revision: str | None = None, on_bytes: OnBytes | None = None, what: str = ""
+) -> Path:
+    """The directory of a tokenizer's files, which is that name or is fetched from the Hub; see `_fetch`."""
+    path = _local_directory(name)
+    if path is None and not is_hub_id(name):
+        raise ConfigError(f"{what}{shown(name)}: no such directory, and not a Hub id (owner/name)")
+    return path or _fetch(name, revision, on_bytes, is_tokenizer=True)
+
+
+def _fetch(
+    name: str, revision: str | None, on_bytes: OnBytes | None, *, is_tokenizer: bool = False
+) -> Path:
     # Late: the Hub's client takes 0.1 s to import, in two processes, and most starts do not need it.
     from weft.model.hub import fetch  # noqa: PLC0415
 
-    return fetch(name, revision, is_tokenizer=is_tokenizer)
+    return fetch(name, revision, is_tokenizer=is_tokenizer, on_bytes=on_bytes)
 
 
 def is_hub_id(name: str) -> bool:
@@ -116,13 +167,19 @@ def is_hub_id(name: str) -> bool:
 
 
 def _local_directory(name: str) -> Path | None:
+    path = _local_path(name)
+    if path is not None and path.is_file():
+        raise ConfigError(f"{name}: is a file; give the directory that holds config.json")
+    return path if path is not None and path.is_dir() else None
+
+
+def _local_path(name: str) -> Path | None:
+    """What lies there, if anything does."""
     try:
         path = Path(name).expanduser()
-        if not path.is_file():
-            return path if name and path.is_dir() else None
+        return path if name and path.exists() else None
     except (OSError, RuntimeError, ValueError):  # too long, an unknown ~user, a NUL
         return None
-    raise ConfigError(f"{name}: is a file; give the directory that holds config.json")
 
 
 def _refuse_revision(name: str, revision: str | None) -> None:

@@ -36,9 +36,14 @@ _STORAGE = {
 # Of one file, metadata included; those of models in use have less than a tenth of it.
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_TENSORS = 50_000  # of all files of a checkpoint; those of these families have some thousand
-# Counters that old versions of transformers saved beside the weights; not numbers of a model.
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# Counters and masks that old versions of transformers saved beside the weights; not numbers of a model.
+_BUFFERS = (
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
+    ".attn.bias",
+    ".attn.masked_bias",
+)
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +72,11 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
         return read_header(directory / SINGLE)
     if (directory / INDEX).exists():
         return _read_shards(directory)
-    pickles = sorted(p.name for p in directory.iterdir() if p.suffix in _PICKLES)
+    pickles = sorted(p.name for p in directory.iterdir() if p.suffix in PICKLES)
     if pickles:
         raise ConfigError(
             f"{directory}: only {pickles[0]} holds weights, and pickled weights are never loaded; "
-            f"convert them to {SINGLE}"
+            f"convert them to {SINGLE}, as transformers' save_pretrained writes it"
         )
     raise ConfigError(f"{directory}: no weights; {SINGLE} or {INDEX} with its shards must be there")
 

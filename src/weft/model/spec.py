@@ -89,10 +89,13 @@ class ModelSpec:
 
     The maths of each switch is in `weft.compute.reference` and, of encoders, in `weft.compute.encoder`.
     `num_positions` 0 is none learned; row i takes position embedding `i + position_offset`.
+    `embed_size` is the width of a tied embedding that is stored narrower than the hidden state: what leads
+    from it and back to it is multiplied into embedding and head as they are read, which computes the same.
     """
 
     vocab_size: int
     hidden_size: int
+    embed_size: int | None = None
     intermediate_size: int
     num_heads: int
     num_kv_heads: int

@@ -13,12 +13,14 @@ from tokenizers import Tokenizer
 
 from weft.core.errors import ConfigError
 from weft.core.panics import panics_as
+from weft.model.bpe_files import VOCAB, convert_bpe_files, has_bpe_files
 from weft.model.fields import Fields, one_line, parse_object, read_bytes, shown
 from weft.model.tokenizer_trial import try_out
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
+_MAX_TEMPLATE_CHARS = 1 << 20  # those of models in use have some thousands
 FILE_NAMES = (
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -41,7 +43,10 @@ class TokenizerFacts:
 
 
 class UnreadFiles(Mapping[str, bytes]):
-    """The same files, read when they are needed: most engines never need their tokenizer."""
+    """The files of `FILE_NAMES` that are there, read when they are needed: most engines never need their tokenizer.
+
+    Where vocab.json and merges.txt stand for a tokenizer.json, it is made of them.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -49,10 +54,16 @@ class UnreadFiles(Mapping[str, bytes]):
     def __getitem__(self, name: str) -> bytes:
         if name not in self:
             raise KeyError(name)
-        return read_bytes(self._directory / name)
+        path = self._directory / name
+        if name == TOKENIZER and not path.exists():
+            return convert_bpe_files(self._directory)
+        return read_bytes(path)
 
     def __contains__(self, name: object) -> bool:
-        return name in FILE_NAMES and (self._directory / str(name)).exists()
+        if name not in FILE_NAMES:
+            return False
+        is_there = (self._directory / str(name)).exists()
+        return is_there or (name == TOKENIZER and has_bpe_files(self._directory))
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in FILE_NAMES if name in self)
@@ -62,17 +73,16 @@ class UnreadFiles(Mapping[str, bytes]):
 
 
 def read_tokenizer_files(directory: Path, *, is_own: bool = False) -> dict[str, bytes]:
-    """The files of `FILE_NAMES` that are there. Their tokenizer was tried out, unless it is our own."""
-    if not (directory / TOKENIZER).exists():
+    """The same, read. Their tokenizer was tried out, unless it is our own."""
+    files = dict(UnreadFiles(directory))
+    if TOKENIZER not in files:
         raise ConfigError(
             f"{directory / TOKENIZER}: the file does not exist; a fast tokenizer in that format is "
-            "needed (transformers' save_pretrained writes it)"
+            "needed (transformers' save_pretrained writes it), or GPT-2's vocab.json and merges.txt"
         )
-    files = {
-        name: read_bytes(directory / name) for name in FILE_NAMES if (directory / name).exists()
-    }
     if not is_own:
-        try_out(files[TOKENIZER], str(directory / TOKENIZER))
+        made_of = TOKENIZER if (directory / TOKENIZER).exists() else VOCAB
+        try_out(files[TOKENIZER], str(directory / made_of))
     return files
 
 
@@ -175,7 +185,11 @@ class _GenerationBlock(Extension):
 
 
 def _check_template(template: str, where: str) -> None:
-    """Refuse a chat template that does not parse."""
+    """Refuse a chat template that does not parse, and one larger than any."""
+    if len(template) > _MAX_TEMPLATE_CHARS:
+        raise ConfigError(
+            f"{where}: has {len(template)} characters; at most {_MAX_TEMPLATE_CHARS} are read"
+        )
     environment = ImmutableSandboxedEnvironment(
         extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],
         trim_blocks=True,

@@ -1,7 +1,7 @@
 """Tensors of a checkpoint: bits as stored or as rounded, and their exact widening to float32."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ BYTES_PER_ELEMENT: Mapping[str, int] = {
     "int32": 4,
     "int64": 8,
 }
-_STORAGE = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16}
+STORAGE = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16}
 _LOWEST_INT8 = np.float32(-128)
 _CHUNK = 1 << 22  # elements looked at in one go, to bound temporary memory
 
@@ -61,6 +61,10 @@ class Tensor:
         scales = None if self.scales is None else np.ascontiguousarray(self.scales[start:stop])
         return Tensor(self.dtype, self.data[start:stop], scales, self.unchecked, self.is_mapped)
 
+    def transposed(self) -> "Tensor":
+        """With columns for rows, in the same memory."""
+        return replace(self, data=self.data.T)
+
     def is_finite(self) -> bool:
         """Whether no element is NaN or infinite."""
         if self.scales is not None:
@@ -80,7 +84,7 @@ class Tensor:
         if dtype == "bfloat16":
             return Tensor(dtype, bfloat16_bits(wide))
         with np.errstate(over="ignore"):  # the caller checks for infinities and names the tensor
-            return Tensor(dtype, wide.astype(_STORAGE[dtype]))
+            return Tensor(dtype, wide.astype(STORAGE[dtype]))
 
 
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -101,6 +105,25 @@ class Values(Protocol):
 
     def unpacked(self) -> Tensor:
         """The tensor; made anew by each call, where it has to be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A table of narrow rows times the matrix that leads from them to the model's width."""
+
+    table: Tensor
+    matrix: Tensor
+
+    @property
+    def unchecked(self) -> str | None:
+        return self.table.unchecked
+
+    def is_finite(self) -> bool:
+        return self.table.is_finite() and self.matrix.is_finite()
+
+    def unpacked(self) -> Tensor:
+        product = self.table.float32() @ self.matrix.float32()
+        return Tensor("float32", product, unchecked=self.unchecked)
 
 
 @dataclass(frozen=True, slots=True)

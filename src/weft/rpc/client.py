@@ -24,6 +24,7 @@ from weft.core.errors import (
     Unavailable,
     Unsupported,
 )
+from weft.core.kv_transfer import KvRole
 from weft.core.metrics import Metrics
 from weft.core.observed import RemoteRequest
 from weft.core.types import (
@@ -105,7 +106,9 @@ class RpcClient(RemoteClient):
         # A pool whose size the server does not report is no limit here.
         info = EngineInfo.of(config)
         num_tokens = info.limits.max_pool_tokens or sys.maxsize
-        self.info = replace(info, limits=replace(info.limits, max_pool_tokens=num_tokens))
+        # Whether it takes part in transfers the server does not report either.
+        limits = replace(info.limits, max_pool_tokens=num_tokens, kv_role=KvRole.BOTH)
+        self.info = replace(info, limits=limits)
         self.model_config = config.model_config
         self._connection = connection
         self._server = server
@@ -310,8 +313,18 @@ class RpcClient(RemoteClient):
         answer = await self._connection.call("FlushCache", common_pb2.FlushCacheRequest())
         return bool(answer.success)
 
-    async def start_profile(self) -> None:
-        await self._connection.call("StartProfile", common_pb2.StartProfileRequest())
+    async def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        if profile_prefix is not None:
+            raise not_on_this_wire("profile_prefix")
+        if delay_iterations is not None:
+            raise not_on_this_wire("delay_iterations")
+        request = common_pb2.StartProfileRequest(num_steps=max_iterations)
+        await self._connection.call("StartProfile", request)
 
     async def stop_profile(self) -> None:
         await self._connection.call("StopProfile", common_pb2.StopProfileRequest())

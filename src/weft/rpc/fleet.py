@@ -19,6 +19,7 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.metrics import Metrics
+from weft.core.tasks import gather_available
 from weft.core.types import (
     EngineLoad,
     PoolingRequestOutput,
@@ -239,13 +240,9 @@ class Fleet(RemoteClient):
     async def _each(self, call: Callable[[RpcClient], Awaitable[T]]) -> list[T]:
         """What every server that is healthy answers; the first error if none does."""
         self._choose()
-        calls = (call(member.client) for member in self._members if member.is_healthy)
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        good = [answer for answer in answers if not isinstance(answer, BaseException)]
-        for answer in answers:
-            if isinstance(answer, BaseException) and not (good and isinstance(answer, Unavailable)):
-                raise answer
-        return good
+        return await gather_available(
+            call(member.client) for member in self._members if member.is_healthy
+        )
 
     async def _watch_members(self) -> None:
         while True:

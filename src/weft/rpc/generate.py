@@ -10,6 +10,7 @@ from typing import Any
 
 from weft.core.client import EngineClient
 from weft.core.errors import AlreadyExists, DeadlineExceeded, Unavailable
+from weft.core.tasks import is_set_within
 from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.auth import Keys
@@ -54,12 +55,7 @@ class InFlight:
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until none is in use; False if that takes longer than `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await is_set_within(self._idle, timeout_s)
 
 
 class GenerateCall:

@@ -10,7 +10,12 @@ from grpc import StatusCode
 
 from weft.core.errors import BadRequest
 from weft.pb import vllm_engine_pb2
-from weft.wire.message_bounds import MAX_PARTS, MAX_UNPACKED_BYTES, crowded_field
+from weft.wire.message_bounds import (
+    MAX_PACKED_BYTES,
+    MAX_PARTS,
+    MAX_UNPACKED_BYTES,
+    crowded_field,
+)
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 
@@ -22,12 +27,15 @@ REFUSALS = MappingProxyType(
     {
         "Generate": (StatusCode.UNIMPLEMENTED, "the model embeds"),
         "Embed": (StatusCode.UNIMPLEMENTED, "the model generates text"),
-        "StartProfile": (StatusCode.UNIMPLEMENTED, "always: the engine writes no profiles"),
-        "StopProfile": (StatusCode.UNIMPLEMENTED, "always: the engine writes no profiles"),
+        "StartProfile": (StatusCode.UNIMPLEMENTED, "there is no --profiler-config"),
+        "StopProfile": (StatusCode.UNIMPLEMENTED, "there is no --profiler-config"),
         "GetTokenizer": (StatusCode.FAILED_PRECONDITION, "the model has no tokenizer"),
         "SubscribeKvEvents": (StatusCode.UNIMPLEMENTED, "prefix caching is off"),
     }
 )
+
+
+_BYTES_PER_ID = 5  # at most, of 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,9 @@ class Undecodable:
             return BadRequest(
                 self.crowded_field,
                 f"{self.crowded_field}: {self.message_name} takes at most {MAX_PARTS} strings and "
-                f"messages, {MAX_UNPACKED_BYTES} bytes of numbers that are not packed, and no groups",
+                f"messages, {MAX_PACKED_BYTES} bytes of packed numbers or a context of them, "
+                f"{MAX_UNPACKED_BYTES} bytes of others, "
+                "and no groups",
             )
         return BadRequest(None, f"the request is not a valid {self.message_name} message")
 
@@ -62,20 +72,21 @@ class RpcMethod:
         """The path on the wire."""
         return f"/{SERVICE}/{self.name}"
 
-    def decode_request(self, data: bytes) -> Message | Undecodable:
-        """Decode, or say that it cannot be decoded: grpc answers UNKNOWN to an exception here."""
-        return decode_or_undecodable(self.request_type, data)
+    def decode_request(self, data: bytes, *, max_model_len: int = 0) -> Message | Undecodable:
+        """Decode, or say that it cannot be decoded: grpc answers UNKNOWN to an exception here.
 
-
-def decode_or_undecodable(message_type: type[Message], data: bytes) -> Message | Undecodable:
-    """A `message_type`, or `Undecodable`."""
-    crowded = crowded_field(data, message_type.DESCRIPTOR)
-    if crowded is not None:
-        return Undecodable(message_type.DESCRIPTOR.name, crowded)
-    try:
-        return message_type.FromString(data)
-    except DecodeError:
-        return Undecodable(message_type.DESCRIPTOR.name)
+        The ids of a context are never too many.
+        """
+        descriptor = self.request_type.DESCRIPTOR
+        crowded = crowded_field(
+            data, descriptor, max(MAX_PACKED_BYTES, _BYTES_PER_ID * max_model_len)
+        )
+        if crowded is not None:
+            return Undecodable(descriptor.name, crowded)
+        try:
+            return self.request_type.FromString(data)
+        except DecodeError:
+            return Undecodable(descriptor.name)
 
 
 def _read_methods() -> Mapping[str, RpcMethod]:

@@ -16,6 +16,7 @@ class RpcOptions:
 
     `max_message_bytes` bounds what is received; None is what a context of token ids with their text
     takes, and 8 MiB at the least: more is decoded in one piece, in which nobody else is served.
+    `max_total_message_bytes` are held of all large requests at once, as long as their calls are open.
     `reasoning_parser` names how the model writes reasoning: a constraint begins behind it.
     """
 
@@ -53,6 +54,7 @@ class RpcOptions:
         bool, Flag("Let clients list the services.", "Server", name="grpc_reflection")
     ] = False
     max_message_bytes: int | None = None
+    max_total_message_bytes: int = 256 * 2**20
     max_metadata_bytes: int = 16 * 2**10
     max_concurrent_streams: int = 1024
     max_concurrent_calls: int = 8192

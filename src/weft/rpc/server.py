@@ -10,6 +10,7 @@ import grpc
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError, EngineDead
 from weft.rpc.auth import KeyGate, Keys
+from weft.rpc.boundary import merged_signals
 from weft.rpc.methods import SERVICE
 from weft.rpc.options import RpcOptions
 from weft.rpc.reflection import reflection_handlers
@@ -55,11 +56,12 @@ class RpcServer:
             if not all(keys):
                 raise ConfigError(f"{flag}: a key must not be empty")
         has_keys = bool(self._options.api_keys or self._options.control_api_keys)
-        server = grpc.aio.server(
-            interceptors=(KeyGate(self._keys),) if has_keys else (),
-            options=_to_channel_args(self._options, self._client.model_config.max_model_len),
-            maximum_concurrent_rpcs=self._options.max_concurrent_calls,
-        )
+        with merged_signals(asyncio.get_running_loop()):
+            server = grpc.aio.server(
+                interceptors=(KeyGate(self._keys),) if has_keys else (),
+                options=_to_channel_args(self._options, self._client.model_config.max_model_len),
+                maximum_concurrent_rpcs=self._options.max_concurrent_calls,
+            )
         server.add_generic_rpc_handlers((self.service.handler(), self._health.handler()))
         if self._options.reflection:
             server.add_generic_rpc_handlers(reflection_handlers((SERVICE, HEALTH_SERVICE)))

@@ -3,20 +3,21 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from grpc import GenericRpcHandler, method_handlers_generic_handler
 
 from weft import __version__
 from weft.core.client import EngineClient
-from weft.core.errors import Overloaded
+from weft.core.errors import BadRequest, Overloaded
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc import boundary
 from weft.rpc.auth import Keys
 from weft.rpc.boundary import Context
 from weft.rpc.convert.info import to_loads_response, to_model_info, to_server_info
-from weft.rpc.convert.request import refuse_profile_options, to_flush_timeout
+from weft.rpc.convert.request import to_flush_timeout, to_num_steps
 from weft.rpc.embed import EmbedCall
 from weft.rpc.generate import GenerateCall
 from weft.rpc.kv_events import KvEventsCall
@@ -51,6 +52,7 @@ class Service:
         )
         self._started = time.monotonic()
         self._reasoning_parser = reasoning_parser
+        self._max_total_message_bytes = options.max_total_message_bytes
         self.generate = GenerateCall(
             client,
             keys,
@@ -79,12 +81,16 @@ class Service:
             "GetTokenizer": self._get_tokenizer,
             "SubscribeKvEvents": self._kv_events,
         }
+        decoder = boundary.MessageBudget(self._max_total_message_bytes).decoder
+
+        def decode(name: str) -> boundary.Decode:
+            max_model_len = self._client.model_config.max_model_len
+            return decoder(partial(METHODS[name].decode_request, max_model_len=max_model_len))
+
         handlers = {
-            name: boundary.unary(name, handler, METHODS[name].decode_request)
-            for name, handler in unary.items()
+            name: boundary.unary(name, handler, decode(name)) for name, handler in unary.items()
         } | {
-            name: boundary.stream(name, handler, METHODS[name].decode_request)
-            for name, handler in streams.items()
+            name: boundary.stream(name, handler, decode(name)) for name, handler in streams.items()
         }
         return method_handlers_generic_handler(SERVICE, handlers)
 
@@ -164,8 +170,11 @@ class Service:
     async def _start_profile(
         self, request: common_pb2.StartProfileRequest, _context: Context
     ) -> common_pb2.ProfileResponse:
-        refuse_profile_options(request)
-        await self._client.start_profile()
+        num_steps = to_num_steps(request)
+        try:
+            await self._client.start_profile(max_iterations=num_steps)
+        except BadRequest as error:
+            raise error.renamed({"max_iterations": "num_steps"}) from None
         return common_pb2.ProfileResponse(success=True, message="profiling")
 
     async def _stop_profile(

@@ -69,13 +69,23 @@ class ItemDone(ItemEvent, frozen=True, kw_only=True, tag="response.output_item.d
     """It is done."""
 
 
-class PartEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """A part of an item as a whole."""
+class WithinItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Something of an item."""
 
     sequence_number: int
     item_id: str
     output_index: int
+
+
+class WithinPart(WithinItem, frozen=True, kw_only=True):
+    """Something of a part of an item."""
+
     content_index: int
+
+
+class PartEvent(WithinPart, frozen=True, kw_only=True):
+    """A part of an item as a whole."""
+
     part: OutputPart
 
 
@@ -87,84 +97,86 @@ class PartDone(PartEvent, frozen=True, kw_only=True, tag="response.content_part.
     """It is done."""
 
 
-class TextDelta(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.output_text.delta"
-):
+class TextDelta(WithinPart, frozen=True, kw_only=True, tag="response.output_text.delta"):
     """More of a message's text."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
-    content_index: int
     delta: str
     logprobs: list[EventTokenLogprob]
 
 
-class TextDone(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.output_text.done"
-):
+class TextDone(WithinPart, frozen=True, kw_only=True, tag="response.output_text.done"):
     """All of a message's text."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
-    content_index: int
     text: str
     logprobs: list[EventTokenLogprob]
 
 
-class ReasoningDelta(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.reasoning_text.delta"
-):
+class ReasoningDelta(WithinPart, frozen=True, kw_only=True, tag="response.reasoning_text.delta"):
     """More of the reasoning."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
-    content_index: int
     delta: str
 
 
-class ReasoningDone(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.reasoning_text.done"
-):
+class ReasoningDone(WithinPart, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
     """All of the reasoning."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
-    content_index: int
     text: str
 
 
 class ArgumentsDelta(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    tag="response.function_call_arguments.delta",
+    WithinItem, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"
 ):
     """More of a call's arguments."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
     delta: str
 
 
 class ArgumentsDone(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="type",
-    tag="response.function_call_arguments.done",
+    WithinItem, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
     """All of a call's arguments."""
 
-    sequence_number: int
-    item_id: str
-    output_index: int
     arguments: str
+
+
+class McpArgumentsDelta(
+    WithinItem, frozen=True, kw_only=True, tag="response.mcp_call_arguments.delta"
+):
+    """More of the arguments of a call of a server's tool."""
+
+    delta: str
+
+
+class McpArgumentsDone(
+    WithinItem, frozen=True, kw_only=True, tag="response.mcp_call_arguments.done"
+):
+    """All of the arguments of a call of a server's tool."""
+
+    arguments: str
+
+
+class McpCallInProgress(WithinItem, frozen=True, kw_only=True, tag="response.mcp_call.in_progress"):
+    """A call is being written, or made."""
+
+
+class McpCallCompleted(WithinItem, frozen=True, kw_only=True, tag="response.mcp_call.completed"):
+    """It came to an output."""
+
+
+class McpCallFailed(WithinItem, frozen=True, kw_only=True, tag="response.mcp_call.failed"):
+    """It came to an error."""
+
+
+class McpListInProgress(
+    WithinItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.in_progress"
+):
+    """A server's tools are being listed."""
+
+
+class McpListCompleted(
+    WithinItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.completed"
+):
+    """They are listed."""
 
 
 StreamEvent: TypeAlias = (
@@ -184,4 +196,11 @@ StreamEvent: TypeAlias = (
     | ReasoningDone
     | ArgumentsDelta
     | ArgumentsDone
+    | McpArgumentsDelta
+    | McpArgumentsDone
+    | McpCallInProgress
+    | McpCallCompleted
+    | McpCallFailed
+    | McpListInProgress
+    | McpListCompleted
 )

@@ -4,7 +4,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from weft.schema.responses import ResponsesToolChoice, TextFormat
+from weft.schema.responses import (
+    McpApprovalFilter,
+    McpToolFilter,
+    ResponsesToolChoice,
+    TextFormat,
+)
 from weft.schema.usage import TokenLogprob
 
 # -- items --------------------------------------------------------------------------------------
@@ -57,7 +62,58 @@ class FunctionCallItem(
     status: str
 
 
-OutputItem: TypeAlias = OutputMessage | ReasoningItem | FunctionCallItem
+class McpListedTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool, as its server describes it."""
+
+    name: str
+    description: str | None
+    input_schema: dict[str, Any]
+    annotations: dict[str, Any] | None
+
+
+class McpListToolsItem(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_list_tools"
+):
+    """The tools of a server that the model may call."""
+
+    id: str
+    server_label: str
+    tools: list[McpListedTool]
+    error: str | None = None
+
+
+class McpCallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_call"):
+    """A call of a server's tool, made from here; one that failed has an `error` in place of an output."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+    approval_request_id: str | None = None
+    output: str | None = None
+    error: dict[str, Any] | None = None
+    status: str
+
+
+class McpApprovalRequestItem(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_approval_request"
+):
+    """A call that is made if the next request approves of it."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+
+
+OutputItem: TypeAlias = (
+    OutputMessage
+    | ReasoningItem
+    | FunctionCallItem
+    | McpListToolsItem
+    | McpCallItem
+    | McpApprovalRequestItem
+)
 OutputPart: TypeAlias = OutputText | ReasoningText
 
 
@@ -109,6 +165,17 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     strict: bool
 
 
+class McpTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp"):
+    """A server, as the response repeats it: without what would open it to others."""
+
+    server_label: str
+    server_url: str | None
+    server_description: str | None
+    allowed_tools: list[str] | McpToolFilter | None
+    require_approval: str | McpApprovalFilter
+    headers: None = None
+
+
 class ReasoningShown(msgspec.Struct, frozen=True, kw_only=True):
     """How the model was to think."""
 
@@ -150,7 +217,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float
     text: TextShown
     tool_choice: str | ResponsesToolChoice
-    tools: list[FunctionTool]
+    tools: list[FunctionTool | McpTool]
     top_logprobs: int
     top_p: float
     truncation: str = "disabled"

@@ -36,8 +36,22 @@ class TextFields(msgspec.Struct, frozen=True, kw_only=True):
     verbosity: str | None = None
 
 
+class McpToolFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Some of a server's tools: those named, or those that say of themselves that they only read."""
+
+    tool_names: list[str] | None = None
+    read_only: bool | None = None
+
+
+class McpApprovalFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which tools are called without an approval; all others need one."""
+
+    always: McpToolFilter | None = None
+    never: McpToolFilter | None = None
+
+
 class ResponsesTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool; functions are the only type. `parameters` is a JSON schema."""
+    """A function of the client's, whose `parameters` are a JSON schema; or, of type mcp, a server's tools."""
 
     type: str
     name: str | None = None
@@ -48,13 +62,23 @@ class ResponsesTool(msgspec.Struct, frozen=True, kw_only=True):
     is_async: bool | None = msgspec.field(default=None, name="async")
     defer_loading: bool | None = None
     output_schema: dict[str, Any] | None = None
+    server_label: str | None = None
+    server_url: str | None = None
+    server_description: str | None = None
+    allowed_tools: list[str] | McpToolFilter | None = None
+    require_approval: str | McpApprovalFilter | None = None
+    authorization: str | None = None
+    headers: dict[str, str] | None = None
+    connector_id: str | None = None
+    tunnel_id: str | None = None
 
 
 class ResponsesToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One function by name, or the tools among which the model may choose."""
+    """One function or server's tool by name, any tool of a server, or the tools among which to choose."""
 
     type: str
     name: str | None = None
+    server_label: str | None = None
     mode: str | None = None
     tools: list[dict[str, Any]] | None = None
 
@@ -151,3 +175,34 @@ class ItemReferenceInput(msgspec.Struct, frozen=True, kw_only=True):
     """An item of a stored response."""
 
     id: str
+
+
+class McpListToolsInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools that a server had, given back."""
+
+    server_label: str
+    tools: list[dict[str, Any]]
+    id: str | None = None
+    error: str | None = None
+
+
+class McpCallInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a server's tool, given back with what it came to."""
+
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: dict[str, Any] | str | None = None
+    approval_request_id: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class McpApprovalResponseInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a call may be made."""
+
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+    id: str | None = None

@@ -96,7 +96,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="output_mode"
     usage: Usage
     prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | None = None
-    kv_transfer_params: None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 class TokensAnswer(_Answer, frozen=True, kw_only=True, tag="tokens"):

@@ -216,6 +216,8 @@ def decode_bytes(
     Invalid bytes become U+FFFD: one for each byte where the tokenizer falls back to bytes, else one
     for each longest part of a character; so do the libraries these tokenizers come from.
     """
+    if data.isascii():
+        return data.decode("ascii"), b""
     if not has_byte_fallback:
         text, num_read = codecs.utf_8_decode(data, "replace", is_final)
         return text, data[num_read:]

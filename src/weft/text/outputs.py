@@ -49,6 +49,9 @@ class RequestStream:
     """Collects the sequence outputs of one request and emits `RequestOutput`s, by its output kind.
 
     Memory is that of the output itself, however far the consumer lags: deltas are merged, not queued.
+    `due` is when its reader is to have what was pushed and is not emitted yet. `error` is the engine's
+    sentence when an answer ended with `FinishReason.ERROR`: the request has failed. `is_finished` says
+    that every answer has ended; `pop` may still have something to emit.
     With `ends_at_stops` an answer ends here at its stop string; without, who generates it searches for
     them too, and says so with a `finish_reason`: until then only its text has ended.
     """
@@ -64,28 +67,15 @@ class RequestStream:
             for index in range(request.params.n)
         ]
         self._num_open = request.params.n
+        self.is_finished = False
         self._prompt_rows: list[LogprobRow] | None = None  # not read yet
         self._prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
         self._num_cached_tokens: int | None = None
         self._has_emitted_prompt = False
+        self._kv_transfer_params: dict[str, Any] | None = None
         self._has_emitted_end = False
-        self._error: str | None = None
-        self._due = Due.NOT_YET
-
-    @property
-    def due(self) -> Due:
-        """When its reader is to have what was pushed and is not emitted yet."""
-        return self._due
-
-    @property
-    def error(self) -> str | None:
-        """The engine's sentence when an answer ended with `FinishReason.ERROR`: the request has failed."""
-        return self._error
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether every answer has ended; `pop` may still have something to emit."""
-        return not self._num_open
+        self.error: str | None = None
+        self.due = Due.NOT_YET
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
         """How many tokens an answer has, and why it has ended."""
@@ -105,16 +95,19 @@ class RequestStream:
             if not self._is_prompt_scored(self._prompt_rows):  # a server sends it with every answer
                 self._prompt_rows += output.prompt_logprobs
         answer = self._answers[output.index]
-        if answer.has_ended:
+        if answer.finish_reason is not None:
             return False
+        self._kv_transfer_params = output.kv_transfer_params
         answer.num_draft_tokens = output.num_draft_tokens
         answer.num_accepted_tokens = output.num_accepted_tokens
         if output.finish_reason is FinishReason.ERROR:
-            self._error = output.error or "the engine failed to answer this request"
+            self.error = output.error or "the engine failed to answer this request"
         is_matched = answer.push(output)
         if is_matched or output.finish_reason is not None:
             self._num_open -= 1
-        self._due = self._due_after(answer)
+            self.is_finished = not self._num_open
+        if self.due is not Due.NOW:
+            self.due = self._due_after(answer)
         return is_matched and output.finish_reason is None
 
     def _is_prompt_scored(self, rows: Sequence[LogprobRow]) -> bool:
@@ -142,13 +135,14 @@ class RequestStream:
     def abort(self) -> None:
         """End every open answer with "abort"; text held back for stop strings is shown."""
         for answer in self._answers:
-            if not answer.has_ended:
+            if answer.finish_reason is None:
                 answer.finish(FinishReason.ABORT, None)
         self._num_open = 0
+        self.is_finished = True
 
     def pop(self) -> RequestOutput | None:
         """Everything new since the last `pop`, in one output; None when there is nothing to emit yet."""
-        self._due = Due.NOT_YET
+        self.due = Due.NOT_YET
         match self._kind:
             case OutputKind.DELTA:
                 outputs = [answer.delta() for answer in self._answers if answer.is_due]
@@ -168,13 +162,14 @@ class RequestStream:
     def _due_after(self, answer: "_Answer") -> Due:
         """When to emit, now that there is more of this answer."""
         if self._kind is OutputKind.FINAL_ONLY:
-            return Due.NOT_YET if self._num_open else Due.NOW
-        if self._due is Due.NOW or not answer.is_due:
-            return self._due
-        return Due.SOON if answer.has_begun and not answer.has_ended else Due.NOW
+            return Due.NOW if self.is_finished else Due.NOT_YET
+        if not answer.is_due:
+            return self.due
+        return Due.SOON if answer.has_begun and answer.finish_reason is None else Due.NOW
 
     def _output(self, outputs: list[CompletionOutput]) -> RequestOutput:
-        self._read_prompt()
+        if self._prompt_rows is not None:
+            self._read_prompt()
         is_repeat = self._kind is OutputKind.DELTA and self._has_emitted_prompt
         self._has_emitted_prompt = self._has_emitted_prompt or self._prompt_logprobs is not None
         return RequestOutput(
@@ -185,6 +180,7 @@ class RequestStream:
             is_finished=self._has_emitted_end,
             prompt_logprobs=None if is_repeat else self._prompt_logprobs,
             num_cached_tokens=self._num_cached_tokens or 0,
+            kv_transfer_params=self._kv_transfer_params,
         )
 
 
@@ -256,31 +252,22 @@ class _Answer:
         return len(self._token_ids)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether no more tokens come."""
-        return self.finish_reason is not None
-
-    @property
     def has_begun(self) -> bool:
         """Whether any of it was emitted."""
         return self._num_emitted_tokens > 0
 
     @property
-    def has_new(self) -> bool:
-        """Whether there is anything that was not emitted yet."""
-        return (
-            self._num_emitted_tokens < len(self._token_ids)
-            or self._num_emitted_texts < len(self._texts)
-            or (self.finish_reason is not None and not self._has_emitted_end)
-        )
-
-    @property
     def is_due(self) -> bool:
         """Whether there is something to emit now: the first, the last, or `stream_interval` tokens."""
+        num_new = len(self._token_ids) - self._num_emitted_tokens
         interval = self._params.stream_interval
         if interval is None or self.finish_reason is not None or not self._num_emitted_tokens:
-            return self.has_new
-        return len(self._token_ids) - self._num_emitted_tokens >= interval
+            return (
+                num_new > 0
+                or self._num_emitted_texts < len(self._texts)
+                or (self.finish_reason is not None and not self._has_emitted_end)
+            )
+        return num_new >= interval
 
     def push(self, output: SequenceOutput) -> bool:
         """Take what is new; True at a stop string."""

@@ -4,12 +4,14 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import tokenizers
 
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.panics import panics_as, raise_panic
+from weft.model.tokenizer import UnreadFiles, read_tokenizer_files
 from weft.model.tokenizer_trial import try_out
 from weft.text.detokenizer import Detokenizer, decode_all, decode_bytes, make_detokenizer
 from weft.text.frame import Encoded, Frame
@@ -324,11 +326,18 @@ class Tokenizer:
 def open_tokenizer(files: Mapping[str, bytes], where: str) -> Tokenizer:
     """The tokenizer of files that nobody has checked, once it was tried out; `ConfigError` if unusable.
 
-    They are a remote server's, or those of a directory.
+    They are a remote server's.
     """
     if TOKENIZER_FILE in files:
         try_out(files[TOKENIZER_FILE], f"{where}/{TOKENIZER_FILE}")
     return Tokenizer.from_files(files)
+
+
+def tokenizer_in(directory: Path) -> Tokenizer | None:
+    """That of a directory, in any of the formats that a checkpoint may have it in; None without one."""
+    if TOKENIZER_FILE not in UnreadFiles(directory):
+        return None
+    return Tokenizer.from_files(read_tokenizer_files(directory))
 
 
 def read_special_tokens(files: Mapping[str, bytes]) -> Mapping[str, str]:

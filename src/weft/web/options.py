@@ -64,3 +64,18 @@ class ApiOptions:
         bool,
         Flag("Let holders of a control key load and unload adapters, from any directory.", "API"),
     ] = False
+    tool_server: Annotated[
+        str | None,
+        Flag(
+            "MCP servers whose tools responses may call: HOST:PORT or a URL, LABEL= before it, commas between.",
+            "API",
+        ),
+    ] = None
+    allowed_tool_hosts: Annotated[
+        str | None,
+        Flag(
+            "Hosts whose MCP servers a request may name by server_url: HOST or HOST:PORT, commas between; "
+            "without it none.",
+            "API",
+        ),
+    ] = None

@@ -1,6 +1,9 @@
-"""Every endpoint of a server, in one table: what is not here is not served, but for `weft.web.page`."""
+"""Every endpoint of a server, in one table by API: what is not here is not served, but for `weft.web.page`."""
 
-from weft.web.admin import control, loras, models, refused, tokens
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from weft.web.admin import control, engine_calls, loras, models, refused, scaling, tokens, weights
 from weft.web.admin.invocations import invocations_endpoint
 from weft.web.admin.pages import page_endpoints
 from weft.web.admin.probes import probe_endpoints
@@ -14,21 +17,32 @@ from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
 from weft.web.tokens import ENDPOINTS as TOKENS
 
-API_ENDPOINTS: tuple[Endpoint, ...] = (
-    *models.ENDPOINTS,
-    *OPENAI,
-    *ANTHROPIC,
-    *TOKENS,
-    *POOLING,
-    *tokens.ENDPOINTS,
-    *control.ENDPOINTS,
-    *loras.ENDPOINTS,
-    *refused.ENDPOINTS,
-)
-
 
 def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
     """The APIs, and what describes this server."""
-    apis = (*API_ENDPOINTS, *response_endpoints(Runs(state, ResponseLimits())))
-    endpoints = (*probe_endpoints(state), *apis, invocations_endpoint(API_ENDPOINTS))
+    openai = (*OPENAI, *response_endpoints(Runs(state, ResponseLimits())))
+    invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
+    endpoints = (
+        *_group("OpenAI", (*models.ENDPOINTS, *openai)),
+        *_group("Anthropic", ANTHROPIC),
+        *_group("Embeddings and scores", POOLING),
+        *_group("Tokens", (*TOKENS, *tokens.ENDPOINTS)),
+        *_group("SageMaker", (invocations,)),
+        *_group("Probes", probe_endpoints(state)),
+        *_group(
+            "Control",
+            (
+                *control.ENDPOINTS,
+                *engine_calls.ENDPOINTS,
+                *weights.ENDPOINTS,
+                *scaling.ENDPOINTS,
+                *loras.ENDPOINTS,
+            ),
+        ),
+        *_group("Not supported", refused.ENDPOINTS),
+    )
     return (*endpoints, *page_endpoints(state, endpoints))
+
+
+def _group(name: str, endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
+    return (replace(endpoint, group=name) for endpoint in endpoints)

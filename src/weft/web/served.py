@@ -1,19 +1,25 @@
 """What the endpoints serve: one engine, its tokenizer and template, and how the APIs are to behave."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from weft.core.client import EngineClient
-from weft.core.types import LoRARequest
+from weft.core.types import LoRARequest, Request, RequestOptions
 from weft.text.chat import ChatTemplate, RequestTemplates
 from weft.text.tokenizer import Tokenizer
+from weft.web.mcp.servers import ToolServers
 from weft.web.options import ApiOptions
+
+if TYPE_CHECKING:  # it brings an HTTP client, which few servers need
+    from weft.web.inference.prefiller import Prefiller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """Handed to every handler. `started_at` is Unix time in whole seconds.
 
-    `request_templates` is None where requests may not bring templates of their own.
+    `request_templates` is None where requests may not bring templates of their own, `tool_servers`
+    where they may call no tools of servers, `prefiller` where this engine fetches no prompts from others.
     """
 
     client: EngineClient
@@ -21,7 +27,16 @@ class Served:
     chat_template: ChatTemplate | None
     started_at: int
     request_templates: RequestTemplates | None = None
+    tool_servers: ToolServers | None = None
     options: ApiOptions = field(default_factory=ApiOptions)
+    prefiller: "Prefiller | None" = None
+
+    async def prefilled(self, request: Request, options: RequestOptions) -> Request:
+        """The request, its prompt computed by another server if a router chose one."""
+        chosen = options.prefiller
+        if chosen is None or self.prefiller is None:
+            return request
+        return await self.prefiller.compute(request, chosen.address, chosen.authorization)
 
     def lora_request(self, model: str) -> LoRARequest | None:
         """What a request for `model` has to bring to the engine; `NotFound` if nothing has that name."""

@@ -1,34 +1,11 @@
 """The commands that look at this machine, as they are called: weft.cli.machine.commands."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.model.checkpoints import write_checkpoint
 from weft.cli.main import run
-
-COMMANDS = ["plan", "doctor", "top", "ps", "config show", "models", "models rm", "models pull"]
-IMPORTED = """
-import json, sys
-from weft.cli.main import run
-run([*sys.argv[1].split(), "--help"])
-heavy = {"numpy", "grpc", "tokenizers", "zmq", "huggingface_hub", "psutil", "uvloop", "yaml_", "jinja2", "torch"}
-ours = {name for name in sys.modules if name.startswith(("weft.engine", "weft.compute", "weft.text", "weft.model"))}
-print(json.dumps(sorted(heavy & set(sys.modules) | ours)), file=sys.stderr)
-"""
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_quick_and_has_an_example(command: str):
-    """What makes help slow is what it imports; an example and the exit status are what is looked up."""
-    result = subprocess.run(
-        [sys.executable, "-c", IMPORTED, command], capture_output=True, text=True, check=True
-    )
-    assert json.loads(result.stderr) == []
-    assert f"Example: weft {command}" in result.stdout
-    assert "Exit status: 0" in result.stdout
 
 
 def test_a_plan_has_the_same_numbers_for_scripts(capsys):
@@ -38,6 +15,15 @@ def test_a_plan_has_the_same_numbers_for_scripts(capsys):
     shown = json.loads(capsys.readouterr().out)
     assert (shown["model"], shown["measured"]) == ("embedded:tiny", None)
     assert (shown["capacity"]["max_total_tokens"], shown["capacity"]["num_full"]) == (816, 6)
+
+
+def test_a_plan_counts_several_engines(capsys):
+    """Weights once, the rest for each of them."""
+    argv = ["plan", "embedded:tiny", "--num-threads", "2", "--data-parallel-size", "2"]
+    assert run([*argv, "--no-measure"]) == 0
+    text = capsys.readouterr().out
+    assert "engines     2, each with what follows" in text
+    assert "which all map" in text
 
 
 def test_a_plan_measures_the_machine(capsys):
@@ -112,6 +98,7 @@ def test_keys_are_not_shown(capsys, monkeypatch):
     argv = ("--api-key", "secret-2", "--remote", "grpc://a:1", "--remote-api-key", "secret-3")
     shown = settings(capsys, *argv)
     assert shown["api_key"]["value"] == ["***"]
+    assert shown["model"]["value"] is None  # it is where the engines are
     assert run(["config", "show", *argv]) == 0
     assert "secret" not in json.dumps(shown) + capsys.readouterr().out
 
@@ -138,6 +125,19 @@ def test_models_in_a_directory_are_listed_with_what_is_wrong_with_them(tmp_path,
     assert run(["models", "--dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.rstrip().endswith("yes") for line in lines] == [False, True, False]
+
+
+def test_what_only_has_the_name_of_a_model_ends_no_list(tmp_path, capsys):
+    """A directory and a link to nowhere are none; a part of too many is one that cannot be served."""
+    (tmp_path / "directory.gguf").mkdir()
+    (tmp_path / "nowhere.gguf").symlink_to("/no/such/file")
+    part = tmp_path / "many-00001-of-99999.gguf"
+    part.write_bytes(b"GGUF")
+    assert run(["models", "--dir", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    refusals = {one["name"]: one["refusal"] for one in found if one["source"] == "file"}
+    assert [*refusals] == [str(part)]
+    assert "99999 parts" in refusals[str(part)]
 
 
 def test_a_directory_that_is_not_there_is_refused(capsys):

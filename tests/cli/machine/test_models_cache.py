@@ -3,14 +3,22 @@
 import json
 import os
 import pty
+import re
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import WEFT, clean_environment, weft
+from tests.cli.terminal import Terminal
+from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
+from tests.model.hub_server import serving_hub
 from tests.model.test_hub import cache_snapshot
+
+WIDE = {**CONFIG, "intermediate_size": 100_000}
 
 
 @pytest.fixture
@@ -22,6 +30,11 @@ def hub(tmp_path: Path) -> dict[str, str]:
 
 def listed(hub: dict[str, str]) -> list[dict]:
     return json.loads(weft("models", "--json", **hub).stdout)
+
+
+def cached(hub: dict[str, str]) -> list[str]:
+    """The models whose files are there."""
+    return [path.name for path in Path(hub["HF_HOME"], "hub").glob("models--*")]
 
 
 def test_a_cached_model_is_listed_by_the_name_that_serves_it(hub: dict[str, str]):
@@ -55,7 +68,7 @@ def test_nothing_is_removed_without_somebody_to_confirm(hub: dict[str, str]):
     result = weft("models", "rm", "someone/small", stdin="y\n", **hub)
     assert result.returncode == 2
     assert "--yes" in result.stderr
-    assert len(listed(hub)) == 1
+    assert len(cached(hub)) == 1
 
 
 @pytest.mark.parametrize(("answer", "status", "num_left"), [("n", 1, 1), ("", 1, 1), ("y", 0, 0)])
@@ -71,7 +84,7 @@ def test_a_terminal_is_asked_first(hub: dict[str, str], answer: str, status: int
     os.close(ours)
     os.close(theirs)
     assert result.stdout.startswith("remove someone/small (")
-    assert (result.returncode, len(listed(hub))) == (status, num_left)
+    assert (result.returncode, len(cached(hub))) == (status, num_left)
 
 
 def test_only_what_is_in_the_cache_is_removed(hub: dict[str, str], tmp_path: Path):
@@ -79,7 +92,7 @@ def test_only_what_is_in_the_cache_is_removed(hub: dict[str, str], tmp_path: Pat
     result = weft("models", "rm", str(tmp_path), "--yes", **hub)
     assert result.returncode == 2
     assert "rm removes from the Hub's cache only" in result.stderr
-    assert len(listed(hub)) == 1
+    assert len(cached(hub)) == 1
 
 
 def test_pull_takes_what_is_cached_and_refuses_what_is_no_hub_id(hub: dict[str, str]):
@@ -89,3 +102,18 @@ def test_pull_takes_what_is_cached_and_refuses_what_is_no_hub_id(hub: dict[str, 
     assert "Hub id" in weft("models", "pull", "small", **hub).stderr
     offline = weft("models", "pull", "someone/other", **hub)
     assert (offline.returncode, "HF_HUB_OFFLINE" in offline.stderr) == (2, True)
+
+
+def test_pull_shows_its_bytes_on_a_terminal(tmp_path: Path):
+    """One line of ours, written over: how many there are, of how many; no bars of the Hub's client."""
+    model = write_checkpoint(tmp_path / "model", WIDE, tensors_of(WIDE, np.float32))
+    with (
+        serving_hub("someone/wide", model) as hub,
+        closing(
+            Terminal("models", "pull", "someone/wide", HF_HOME=str(tmp_path / "home"), **hub)
+        ) as terminal,
+    ):
+        shown = terminal.read_rest()
+    assert len(set(re.findall(rb"fetching someone/wide, ([\d.]+) MiB of", shown))) > 2
+    assert b"Reconstruct" not in shown
+    assert b"someone/wide is at" in shown

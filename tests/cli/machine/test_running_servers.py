@@ -1,17 +1,18 @@
 """Servers that run, from outside: weft.cli.machine.top and weft.cli.machine.processes."""
 
 import json
-import os
-import pty
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, streaming, weft
+from tests.cli.terminal import Terminal
 from weft.cli.machine.processes import command_of
+from weft.cli.machine.serve_line import model_in
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,8 @@ def server() -> Iterator[Server]:
 
 def test_one_sample_for_scripts(server: Server):
     """What the engine did so far, and its rates over the interval."""
-    assert weft("complete", "hello", "--address", server.address).returncode == 0
+    argv = ("complete", "hello", "--temperature", "0")
+    assert weft(*argv, "--address", server.address).returncode == 0
     argv = ("--once", "--interval", "50ms", "--url", server.http)
     (sample,) = json.loads(weft("top", "--json", *argv).stdout)
     assert (sample["model"], sample["engine"]) == (SMALL, "0")
@@ -60,17 +62,11 @@ def test_one_sample_for_people(server: Server):
 
 def test_a_terminal_shows_one_picture(server: Server):
     """There, and only there, the picture before is cleared."""
-    ours, theirs = pty.openpty()
-    argv = [*WEFT, "top", "--interval", "10ms", "--url", server.http]
-    with subprocess.Popen(argv, stdout=theirs, env=clean_environment()) as top:
-        seen = b""
-        while seen.count(b"requests") < 2:
-            seen += os.read(ours, 4096)
-        top.send_signal(signal.SIGINT)
-        top.wait(timeout=PATIENCE_S)
-    os.close(ours)
-    os.close(theirs)
-    assert seen.startswith(b"\x1b[H\x1b[J")
+    with closing(Terminal("top", "--interval", "10ms", "--url", server.http)) as top:
+        first, _ = top.read_until(b"requests"), top.read_until(b"requests")
+        top.process.send_signal(signal.SIGINT)
+        assert top.wait() == 0
+    assert first.startswith(b"\x1b[H\x1b[J")
 
 
 def test_a_server_with_keys_wants_one():
@@ -131,3 +127,22 @@ def test_servers_are_listed_for_people(server: Server):
 def test_command_lines_of_servers_are_known(line: str, command: list[str] | None):
     """By the program and its command, wherever it is installed."""
     assert command_of(line.split()) == command
+
+
+@pytest.mark.parametrize(
+    ("line", "environment", "model"),
+    [
+        ("serve --port 3", {}, "embedded:tiny"),
+        ("serve -m m", {"WEFT_MODEL": "other"}, "m"),
+        ("serve", {"WEFT_MODEL": "m"}, "m"),
+        ("serve --config weft.toml", {}, None),
+        ("serve", {"WEFT_REMOTE": "grpc://a:1"}, None),
+        ("serve --no-such-flag", {}, None),
+        ("up --workers 2", {}, "embedded:tiny"),
+        ("epp", {}, None),
+    ],
+)
+def test_models_are_those_of_the_process(line: str, environment: dict[str, str], model: str | None):
+    """Also the one that nobody named; what a file says is not guessed."""
+    command, *arguments = line.split()
+    assert model_in(command, arguments, environment) == model

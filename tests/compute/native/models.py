@@ -4,9 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.compute.steps import Part, step
+from tests.compute.runners import load_runner
+from tests.compute.steps import Part, run_at_random, step
 from weft.compute.native import Machine, NativeRunner, Rounding
+from weft.compute.runner import Runner
 from weft.model.checkpoint import Checkpoint
+from weft.model.decoders import read_config, read_spec
+from weft.model.layout import decoder_layout
+from weft.model.names import OPT
 from weft.model.open import open_model
 from weft.model.spec import ModelSpec
 from weft.model.weights import Tensor, Weights
@@ -22,6 +27,9 @@ SHAPES = {
     "wide": ("layers=1&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=2200&vocab=1003", 70),
 }
 
+# As OPT is, with its norms before the products and with them after.
+LEARNED_POSITIONS = ("norms before", "norms after")
+
 
 def make_runner(
     shape: str,
@@ -33,16 +41,19 @@ def make_runner(
 ) -> NativeRunner:
     """Every other layer has the shape's window; soft caps are on where there is one.
 
-    `dtype` "int8" is bfloat16 with linear layers in int8; after a "+" comes what the KV cache is rounded
+    `dtype` "int8" or "int4" is bfloat16 with linear layers in that; after a "+" comes what the KV cache is rounded
     to. `nan_token` makes the embedding of token 0 NaN, `norm` all weights of the last norm the same.
     """
     dtype, _, kv_cache_dtype = dtype.partition("+")
-    quantization = "int8" if dtype == "int8" else None
-    dtype = "bfloat16" if dtype == "int8" else dtype
-    query, window = SHAPES[shape]
-    checkpoint = open_model(f"embedded:random?{query}", dtype=dtype)
-    spec = _with_window(checkpoint, window)
-    weights = checkpoint.load()
+    quantization = dtype if dtype in ("int8", "int4") else None
+    dtype = "bfloat16" if quantization else dtype
+    if shape in LEARNED_POSITIONS:
+        spec, weights = _with_positions(shape == "norms before", dtype)
+    else:
+        query, window = SHAPES[shape]
+        checkpoint = open_model(f"embedded:random?{query}", dtype=dtype)
+        spec = _with_window(checkpoint, window)
+        weights = checkpoint.load()
     if nan_token:
         embed = weights["embed"].data.copy()
         embed[0] = 0x7FC0 if dtype == "bfloat16" else np.nan
@@ -62,6 +73,35 @@ def make_runner(
     )
 
 
+def pair(checkpoint: Checkpoint, path: str, **rounding: str) -> tuple[Runner, Runner]:
+    """The same model in float32 around what is rounded: by numpy, and on a path of the core."""
+    native = NativeRunner(
+        checkpoint.spec,
+        checkpoint.load(),
+        dtype="float32",
+        max_model_len=100,
+        rounding=Rounding(**rounding),
+        machine=Machine(path),
+    )
+    return load_runner(checkpoint, compute="reference", **rounding), native
+
+
+def errors(
+    checkpoint: Checkpoint, path: str, lengths: tuple[int, ...] = (60,), **rounding: str
+) -> list[float]:
+    """By sequence: how far the core is from numpy, as a relative L2."""
+    random = np.random.default_rng(1)
+    sequences = [random.integers(0, 300, length).tolist() for length in lengths]
+    expected, logits = (
+        run_at_random(runner, sequences, np.random.default_rng(2), max_chunk=20)
+        for runner in pair(checkpoint, path, **rounding)
+    )
+    return [
+        float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+        for ours, theirs in zip(logits, expected, strict=True)
+    ]
+
+
 def _with_window(checkpoint: Checkpoint, window: int | None) -> ModelSpec:
     assert isinstance(checkpoint.spec, ModelSpec)
     layers = tuple(
@@ -70,6 +110,26 @@ def _with_window(checkpoint: Checkpoint, window: int | None) -> ModelSpec:
     )
     cap = None if window is None else 20.0
     return replace(checkpoint.spec, layers=layers, attention_soft_cap=cap, final_soft_cap=cap)
+
+
+def _with_positions(has_norms_before: bool, dtype: str) -> tuple[ModelSpec, Weights]:
+    config = {
+        "model_type": "opt",
+        "vocab_size": 301,
+        "hidden_size": 70,
+        "ffn_dim": 99,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 5,
+        "max_position_embeddings": 450,
+        "do_layer_norm_before": has_norms_before,
+    }
+    spec = read_spec(read_config(config, "config.json"))
+    rng = np.random.default_rng(0)
+    weights = {
+        plan.name: Tensor("float32", rng.standard_normal(plan.shape, np.float32) * 0.1)
+        for plan in decoder_layout(spec, OPT)
+    }
+    return spec, Weights({name: tensor.rounded_to(dtype) for name, tensor in weights.items()})
 
 
 def alone(runner: NativeRunner, token_ids: list[int]) -> np.ndarray:

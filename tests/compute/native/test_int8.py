@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.compute.native.models import errors, pair
 from tests.compute.runners import load_runner
-from tests.compute.steps import Part, run_at_random, step
+from tests.compute.steps import Part, step
+from tests.model.checkpoints import write_checkpoint
 from weft.compute.int8 import Int8Rows, multiply
-from weft.compute.native import Machine, NativeRunner, Rounding, _core, resident_bytes, usable_paths
+from weft.compute.native import _core, resident_bytes, usable_paths
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 
@@ -91,39 +93,43 @@ def test_a_product_of_sizes_that_do_not_fit_is_refused(path):
 SHAPE = "embedded:random?hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301"
 
 
+OPT = {
+    "model_type": "opt",
+    "vocab_size": 301,
+    "hidden_size": 70,
+    "ffn_dim": 99,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 5,
+    "max_position_embeddings": 100,
+}
+
+
 @pytest.mark.parametrize("path", usable_paths())
-def test_a_model_computes_what_the_reference_computes(path):
+@pytest.mark.parametrize("config", [None, OPT, {**OPT, "word_embed_proj_dim": 24}])
+def test_a_model_computes_what_the_reference_computes(config, path, tmp_path):
     """In float32 around int8 products; a value on the edge between two roundings may fall elsewhere."""
-    checkpoint = open_model(SHAPE)
-    sequences = [np.random.default_rng(1).integers(0, 301, 60).tolist()]
-    reference = load_runner(checkpoint, compute="reference", quantization="int8")
-    native = NativeRunner(
-        checkpoint.spec,
-        checkpoint.load(),
-        dtype="float32",
-        max_model_len=100,
-        rounding=Rounding(quantization="int8"),
-        machine=Machine(path),
-    )
-    expected = run_at_random(reference, sequences, np.random.default_rng(2), max_chunk=20)[0]
-    logits = run_at_random(native, sequences, np.random.default_rng(2), max_chunk=20)[0]
-    assert np.linalg.norm(logits - expected) <= 0.004 * np.linalg.norm(expected)
+    name = SHAPE if config is None else str(write_checkpoint(tmp_path, config))
+    assert errors(open_model(name), path, quantization="int8")[0] <= 0.004
 
 
 def test_the_answers_of_a_trained_model_stay_near():
-    """All of embedded:tiny in int8, its head too: probabilities move by little, as measured in KL."""
-    checkpoint = open_model("embedded:tiny")
-    ids = Tokenizer.from_files(checkpoint.tokenizer_files).encode(TEXT)
-    whole = log_probabilities(load_runner(checkpoint, compute="reference"), ids)
-    rounded = log_probabilities(load_runner(checkpoint, compute="native", quantization="int8"), ids)
-    divergence = (np.exp(whole) * (whole - rounded)).sum(axis=1)
-    assert 0 < divergence.mean() < 0.01
+    """All of embedded:tiny in int8, its head too: probabilities move by little."""
+    assert 0 < divergence("int8") < 0.01
 
 
 TEXT = (
     "<|im_start|>user\nWhat is a cat?<|im_end|>\n<|im_start|>assistant\n"
     "A cat is a small animal that many people keep as a pet.<|im_end|>"
 )
+
+
+def divergence(quantization):
+    """The mean KL of what the core says of each token of a text."""
+    checkpoint = open_model("embedded:tiny")
+    ids = Tokenizer.from_files(checkpoint.tokenizer_files).encode(TEXT)
+    whole = log_probabilities(load_runner(checkpoint, compute="reference"), ids)
+    rounded = load_runner(checkpoint, compute="native", quantization=quantization)
+    return (np.exp(whole) * (whole - log_probabilities(rounded, ids))).sum(axis=1).mean()
 
 
 def log_probabilities(runner, ids):
@@ -151,16 +157,7 @@ def test_the_card_has_what_int8_takes(dtype, query):
 def test_hidden_states_are_not_rounded_on_their_way_out(path):
     """A model that pools has no head to round: what comes after its last norm is given as it is."""
     checkpoint = open_model(SHAPE, runner="pooling")
-    reference = load_runner(checkpoint, compute="reference", quantization="int8")
-    native = NativeRunner(
-        checkpoint.spec,
-        checkpoint.load(),
-        dtype="float32",
-        max_model_len=100,
-        rounding=Rounding(quantization="int8"),
-        machine=Machine(path),
-    )
-    expected, states = last_state(reference), last_state(native)
+    expected, states = map(last_state, pair(checkpoint, path, quantization="int8"))
     assert states.shape == (1, 68)
     assert np.linalg.norm(states - expected) <= 0.004 * np.linalg.norm(expected)
     whole_numbers = states * (127 / np.abs(states).max())

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.compute.native.models import SHAPES, make_runner
-from tests.compute.runners import load_runner
+from tests.compute.native.models import SHAPES, errors, make_runner
 from tests.compute.steps import run_at_random
-from weft.compute.native import Machine, NativeRunner, Rounding, resident_bytes, usable_paths
+from weft.compute.native import resident_bytes, usable_paths
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
 from weft.engine.fit import fit
@@ -20,38 +19,21 @@ LENGTHS = (70, 5, 33)
 def test_keys_and_values_are_rounded_as_numpy_rounds_them(shape, path):
     """In float32 around the cache; a value on the edge between two roundings may fall elsewhere."""
     checkpoint = open_model(f"embedded:random?{SHAPES[shape][0]}")
-    sequences = random_sequences()
-    reference = load_runner(checkpoint, compute="reference", kv_cache_dtype="int8")
-    native = NativeRunner(
-        checkpoint.spec,
-        checkpoint.load(),
-        dtype="float32",
-        max_model_len=100,
-        rounding=Rounding(kv_cache_dtype="int8"),
-        machine=Machine(path),
-    )
-    expected = run_at_random(reference, sequences, np.random.default_rng(2), max_chunk=20)
-    logits = run_at_random(native, sequences, np.random.default_rng(2), max_chunk=20)
-    for ours, theirs in zip(logits, expected, strict=True):
-        assert np.linalg.norm(ours - theirs) <= 0.002 * np.linalg.norm(theirs)
+    assert max(errors(checkpoint, path, LENGTHS, kv_cache_dtype="int8")) <= 0.002
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answers_stay_near_those_of_a_whole_cache(shape, dtype):
     """A relative error of at most 0.03, and not 0: it is rounded."""
-    sequences = random_sequences()
+    random = np.random.default_rng(1)
+    sequences = [random.integers(0, 300, length).tolist() for length in LENGTHS]
     whole, rounded = (
         run_at_random(make_runner(shape, name), sequences, np.random.default_rng(2), max_chunk=20)
         for name in (dtype, f"{dtype}+int8")
     )
     for ours, theirs in zip(rounded, whole, strict=True):
         assert 0 < np.linalg.norm(ours - theirs) <= 0.03 * np.linalg.norm(theirs)
-
-
-def random_sequences():
-    random = np.random.default_rng(1)
-    return [random.integers(0, 300, length).tolist() for length in LENGTHS]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

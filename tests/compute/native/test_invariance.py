@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compute.native.models import SHAPES, alone, make_runner
+from tests.compute.native.models import LEARNED_POSITIONS, SHAPES, alone, make_runner
 from tests.compute.steps import Part, run_at_random, scattered_blocks, step
 from weft.compute.native import usable_paths
 
 PATHS = usable_paths()
-DTYPES = ("bfloat16", "float32", "int8", "bfloat16+int8", "float32+int8")
+DTYPES = ("bfloat16", "float32", "int8", "int4", "bfloat16+int8", "float32+int8")
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [*SHAPES, *LEARNED_POSITIONS])
 def test_any_schedule_gives_the_same_bits(shape, dtype, path):
     """Random mixes, chunks, block sizes, placements and threads equal one token at a time."""
     rng = np.random.default_rng(5)

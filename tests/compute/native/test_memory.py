@@ -9,7 +9,7 @@ import pytest
 
 from tests.model.checkpoints import CONFIG, write_checkpoint
 from weft.compute.native import resident_bytes
-from weft.model.families import read_config, read_spec
+from weft.model.decoders import read_config, read_spec
 from weft.model.layout import decoder_layout
 from weft.model.open import find_model
 

@@ -18,6 +18,10 @@ MAX_MODEL_LEN = 200
 # that the same rounding weighs more there: transformers' own bfloat16 is at 0.036 on it.
 BFLOAT16_ERROR = 0.013
 BFLOAT16_ERROR_OF = {"phi3, longrope, long": 0.017}
+# Ours to transformers' own. An embedding that is stored narrow is rounded once more: after what leads to the
+# model's width was multiplied in.
+SHARE_OF_ERROR = 0.65
+SHARE_OF_ERROR_OF = {"opt, norms after, narrow embedding": 0.75}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ def test_bfloat16_agrees_with_transformers_in_float32(family, bfloat16_logits):
     """The error stays at what bfloat16 allows, well below that of transformers in bfloat16."""
     error = relative_error(bfloat16_logits, family.rounded_logits)
     assert error <= BFLOAT16_ERROR_OF.get(family.case, BFLOAT16_ERROR)
-    assert error <= 0.65 * family.own_bfloat16_error
+    share = SHARE_OF_ERROR_OF.get(family.case, SHARE_OF_ERROR)
+    assert error <= share * family.own_bfloat16_error
 
 
 @pytest.mark.filterwarnings("ignore")

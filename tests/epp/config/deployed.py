@@ -1,245 +1,393 @@
-"""Configurations of the kinds that the reference's guides, charts and samples have, in our own words.
+"""The configurations that the reference's charts, guides and samples deploy, in our own words.
 
-Each name says what it is for. A refusal has the words of its reason.
+Each has the name that it has there, and the plugins, keys and profiles that it is made of.
 """
 
-_V1 = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
-_ALPHA = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+import json
+from typing import Any
 
-_LOADS = "- {type: queue-scorer}\n- {type: kv-cache-utilization-scorer}\n"
-_PROFILE = """\
-schedulingProfiles:
-- name: default
-  plugins:
-"""
-_SOURCES = """\
-dataLayer:
-  sources:
-  - pluginRef: metrics-data-source
-    extractors: [{pluginRef: core-metrics-extractor}]
-"""
-_FOLLOWED = (
-    _SOURCES
-    + """\
-  - pluginRef: endpoint-notification-source
-    extractors: [{pluginRef: precise-prefix-cache-producer}]
-"""
+Plugin = str | tuple[str, dict[str, Any]]
+
+_LOADS: tuple[Plugin, ...] = ("queue-scorer", "kv-cache-utilization-scorer")
+_METRICS: tuple[Plugin, ...] = ("metrics-data-source", "core-metrics-extractor")
+_STAGES: tuple[Plugin, ...] = ("prefill-filter", "decode-filter")
+_AFFINE: tuple[Plugin, ...] = (
+    "approx-prefix-cache-producer",
+    "inflight-load-producer",
+    ("prefix-cache-affinity-filter", {"peakPrefillThroughput": 15751, "affinityThreshold": 0.6}),
+    "token-load-scorer",
 )
-_METRICS = "- {type: metrics-data-source}\n- {type: core-metrics-extractor}\n"
-_RENDERED = """\
-- type: token-producer
-  parameters: {modelName: some/model, vllm: {url: "http://render:8000", timeout: 5s, mmTimeout: 30s}}
-"""
-_PRECISE = """\
-- type: precise-prefix-cache-producer
-  parameters:
-    tokenProcessorConfig: {blockSize: 64, hashSeed: "42"}
-    indexerConfig:
-      kvBlockIndexConfig:
-        enableMetrics: true
-        metricsLoggingInterval: 60000000000
-        inMemoryConfig: {size: 1000000, podCacheSize: 10}
-    kvEventsConfig:
-      topicFilter: kv@
-      concurrency: 8
-      discoverPods: true
-      podDiscoveryConfig: {socketPort: 5557, replaySocketPort: 5558}
-"""
-_PREFIX = "- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: %s}}\n"
-_BY_PRECISE = _PREFIX % "precise-prefix-cache-producer"
-_STAGES = """\
-- {type: prefill-filter}
-- {type: decode-filter}
-- {type: prefix-based-pd-decider, parameters: {nonCachedTokens: 16}}
-- {type: queue-scorer}
-- {type: prefix-cache-scorer}
-- {type: max-score-picker}
-"""
-_STAGE_PROFILES = """\
-schedulingProfiles:
-- name: prefill
-  plugins: [{pluginRef: prefill-filter}, {pluginRef: queue-scorer, weight: 1}, {pluginRef: max-score-picker}]
-- name: decode
-  plugins: [{pluginRef: decode-filter}, {pluginRef: prefix-cache-scorer, weight: 2}]
-"""
-
-
-def _profile(**weights: int | None) -> str:
-    lines = []
-    for name, weight in weights.items():
-        named = name.replace("_", "-")
-        lines.append(
-            f"  - pluginRef: {named}\n" + ("" if weight is None else f"    weight: {weight}\n")
-        )
-    return _PROFILE + "".join(lines)
-
-
-_BALANCED = _profile(queue_scorer=2, kv_cache_utilization_scorer=2, prefix_cache_scorer=3)
-_PRECISE_PROFILE = _profile(
-    decode_filter=None, prefix_cache_scorer=2, kv_cache_utilization_scorer=1, queue_scorer=1
+_RENDERED: Plugin = (
+    "token-producer",
+    {"modelName": "some/model", "vllm": {"url": "http://render:8000", "timeout": "5s"}},
 )
-
-STARTING = {
-    "the chart's default": _ALPHA + "plugins:\n" + _LOADS + _PREFIX % "approx-prefix-cache-producer"
-    + "- {type: approx-prefix-cache-producer}\n" + _METRICS + _BALANCED + _SOURCES,
-    "the chart for payloads that are not read": _ALPHA + "plugins:\n" + _LOADS
-    + "- {type: passthrough-parser}\n- {type: session-affinity-scorer}\n"
-    + "requestHandler: {parsers: [{pluginRef: passthrough-parser}]}\n",
-    "the chart for gRPC": _V1 + "plugins:\n" + _LOADS + "- {type: vllmgrpc-parser}\n"
-    + "requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}\n",
-    "optimised for chat": _ALPHA + "plugins:\n- {type: prefix-cache-affinity-filter}\n"
-    + "- {type: inflight-load-producer, parameters: {addEstimatedOutputTokens: true}}\n"
-    + "- {type: active-request-scorer}\n- {type: token-load-scorer}\n"
-    + "- {type: weighted-random-picker}\n",
-    "optimised for chat, newer": _V1 + "plugins:\n- {type: prefix-cache-affinity-filter}\n"
-    + "- {type: concurrency-detector, parameters: {inFlightLoadProducerName: counted}}\n"
-    + "- {type: inflight-load-producer, name: counted}\n- {type: token-load-scorer}\n"
-    + "flowControl:\n  saturationDetector: {pluginRef: concurrency-detector}\n"
-    + "  priorityBands: [{priority: 1, maxRequests: 1k, defaultRequestTTL: 30s}]\n",
-    "tiers of the prefix cache": _ALPHA + "plugins:\n" + _LOADS
-    + "- {type: prefix-cache-scorer, name: gpu}\n- {type: no-hit-lru-scorer, parameters: {lruSize: 64,"
-    + " prefixPluginName: gpu}}\n",
-    "prefill and decode": _V1 + "plugins:\n" + _STAGES
-    + "- type: disagg-profile-handler\n"
-    + "  parameters: {deciders: {prefill: prefix-based-pd-decider}, stageOrder: decode-first}\n"
-    + _STAGE_PROFILES,
-    "prefill and decode, one decider": _ALPHA + "plugins:\n" + _STAGES
-    + "- {type: disagg-headers-handler}\n- type: disagg-profile-handler\n"
-    + "  parameters: {deciderPluginName: prefix-based-pd-decider}\n" + _STAGE_PROFILES,
-    "prefill and decode, flat keys": _ALPHA + "plugins:\n" + _STAGES
-    + "- {type: encode-filter}\n- {type: always-disagg-multimodal-decider}\n"
-    + "- type: disagg-profile-handler\n"
-    + "  parameters: {decodeProfile: decode, prefillProfile: prefill, encodeProfile: encode,\n"
-    + "               prefillDeciderPluginName: prefix-based-pd-decider,\n"
-    + "               encodeDeciderPluginName: always-disagg-multimodal-decider}\n"
-    + _STAGE_PROFILES + "- name: encode\n  plugins: [{pluginRef: encode-filter}]\n",
-    "prefill and decode, precise": _V1 + "plugins:\n- {type: endpoint-notification-source}\n" + _METRICS
-    + _RENDERED + _PRECISE
-    + _STAGES.replace(
-        "nonCachedTokens: 16",
-        "nonCachedTokens: 512, prefixMatchInfoProducerName: precise-prefix-cache-producer",
-    )
-    + "- type: disagg-profile-handler\n"
-    + "  parameters: {deciders: {prefill: prefix-based-pd-decider}}\n" + _STAGE_PROFILES + _FOLLOWED,
-    "a coordinator names the profile": _ALPHA + "plugins:\n- {type: header-profile-handler}\n"
-    + _STAGES + _STAGE_PROFILES,
-    "a large mixture of experts": _V1 + "plugins:\n" + _LOADS + "- {type: decode-filter}\n"
-    + "- {type: active-request-scorer, parameters: {idleThreshold: 4}}\n",
-    "all kinds of media, by their size": _V1 + "plugins:\n" + _LOADS
-    + "- type: token-producer\n  parameters: {estimate: {image: {mode: dynamic,"
-    + " defaultResolution: {width: 1024, height: 768}, dynamic: {factor: 1024}}}}\n",
-    "no Kubernetes": _ALPHA + "plugins:\n" + _LOADS
-    + "- {type: file-discovery, parameters: {path: /etc/endpoints.yaml, watchFile: true}}\n"
-    + "dataLayer: {injectDefaults: true, discovery: {pluginRef: file-discovery}}\n",
-    "no Kubernetes, newer": _V1 + "plugins:\n" + _LOADS
-    + "- {type: file-discovery, parameters: {path: /etc/endpoints.yaml}}\n"
-    + "dataLayer: {discovery: {endpoints: {pluginRef: file-discovery}}}\n",
-    "precise prefixes": _ALPHA + "plugins:\n" + _RENDERED
-    + "- {type: endpoint-notification-source}\n" + _METRICS + _PRECISE + _BY_PRECISE + _LOADS
-    + "- {type: decode-filter}\n- {type: max-score-picker}\n- {type: single-profile-handler}\n"
-    + _PRECISE_PROFILE + _FOLLOWED,
-    "precise prefixes, newer": _V1 + "plugins:\n" + _RENDERED
-    + "- {type: endpoint-notification-source}\n" + _METRICS + _PRECISE
-    + "- {type: prefix-cache-affinity-filter, parameters: {prefixMatchInfoProducerName:"
-    + " precise-prefix-cache-producer}}\n- {type: inflight-load-producer, parameters:"
-    + " {prefixMatchInfoProducerName: precise-prefix-cache-producer}}\n- {type: token-load-scorer}\n"
-    + _FOLLOWED,
-    "precise prefixes, told its backend": _ALPHA + "plugins:\n"
-    + "- {type: token-producer, parameters: {backend: vllm, modelName: some/model}}\n"
-    + _PRECISE + _BY_PRECISE + "- {type: decode-filter}\n- {type: max-score-picker}\n"
-    + _profile(decode_filter=None, max_score_picker=None, prefix_cache_scorer=10),
-    "precise prefixes, events sent to the picker": _ALPHA + "plugins:\n" + _RENDERED
-    + "- type: precise-prefix-cache-producer\n  parameters: {tokenProcessorConfig: {blockSize: 16},"
-    + " kvEventsConfig: {zmqEndpoint: 'tcp://0.0.0.0:5557'}}\n" + _BY_PRECISE,
-    "precise prefixes, one plugin": _ALPHA + "plugins:\n"
-    + "- type: precise-prefix-cache-scorer\n  parameters: {tokenProcessorConfig: {blockSize: 64},"
-    + " indexerConfig: {tokenizersPoolConfig: {modelName: some/model}}}\n"
-    + "- {type: queue-scorer}\n",
-    "shedding by chance": _V1 + "plugins:\n- {type: probabilistic-admitter}\n- {type: random-picker}\n"
-    + "- {type: utilization-detector, parameters: {queueDepthThreshold: 999999999,"
-    + " kvCacheUtilThreshold: 1.0}}\n"
-    + "flowControl: {saturationDetector: {pluginRef: utilization-detector}}\n"
-    + _profile(random_picker=None),
-    "agents, without flow control": _V1 + "plugins:\n- {type: agent-identity, parameters:"
-    + " {additionalSessionHeaders: [X-My-Session]}}\n" + _LOADS,
-    "costs for the gateway": _ALPHA + "plugins:\n" + _LOADS
-    + "- type: request-attribute-reporter\n  parameters: {attributes: [{key: {name: x-cost},\n"
-    + "    expression: usage.prompt_tokens + 2 * usage.completion_tokens,\n"
-    + "    condition: has(usage.completion_tokens)}]}\n",
-    "simulated, data parallel": _ALPHA + "plugins:\n- {type: data-parallel-profile-handler,"
-    + " parameters: {primaryPort: 8000}}\n- {type: random-picker}\n",
+_FOLLOWING = {"pluginRef": "endpoint-notification-source"}
+_POLLING = {
+    "pluginRef": "metrics-data-source",
+    "extractors": [{"pluginRef": "core-metrics-extractor"}],
+}
+_BY_PRECISE = {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"}
+_BALANCED = "queue-scorer:2 kv-cache-utilization-scorer:2 prefix-cache-scorer:3"
+_IMAGES = {
+    "mode": "dynamic", "defaultResolution": {"width": 1280, "height": 720}, "dynamic": {"factor": 1024},
 }  # fmt: skip
 
-_FLOW = "featureGates: [flowControl]\nplugins:\n" + _LOADS
+
+def config(
+    *plugins: Plugin, version: str = "v1alpha1", profiles: dict[str, str] | None = None, **rest: Any
+) -> str:
+    """A file. A profile is a line of plugins, each with its weight behind a colon."""
+    listed = [
+        {"type": each} if isinstance(each, str) else {"type": each[0], "parameters": each[1]}
+        for each in plugins
+    ]
+    placed = [
+        {"name": name, "plugins": [
+            {"pluginRef": ref, **({"weight": float(weight)} if weight else {})}
+            for ref, _, weight in (word.partition(":") for word in line.split())
+        ]}
+        for name, line in (profiles or {}).items()
+    ]  # fmt: skip
+    head = {"apiVersion": f"llm-d.ai/{version}", "kind": "EndpointPickerConfig"}
+    places = {"schedulingProfiles": placed} if placed else {}
+    return json.dumps({**head, "plugins": listed, **places, **rest})
+
+
+def precise(**more: Any) -> Plugin:
+    """The producer of precise matches, with the older keys too."""
+    events = {
+        "topicFilter": "kv@",
+        "discoverPods": True,
+        "podDiscoveryConfig": {"socketPort": 5557},
+    }
+    return (
+        "precise-prefix-cache-producer",
+        {
+            "tokenProcessorConfig": {"blockSize": 64},
+            "kvEventsConfig": {"concurrency": 8, **events},
+            **more,
+        },
+    )
+
+
+def followed(*extractors: str, polls: bool = True) -> dict[str, Any]:
+    """A data layer that tells these of endpoints."""
+    following = {**_FOLLOWING, "extractors": [{"pluginRef": each} for each in extractors]}
+    return {"sources": [_POLLING, following] if polls else [following]}
+
+
+def in_stages(
+    *plugins: Plugin, decider: str = "always-disagg-pd-decider", **parameters: Any
+) -> tuple[Plugin, ...]:
+    """Plugins of a configuration whose prefill runs apart."""
+    wanted = parameters or {"deciders": {"prefill": decider}}
+    decides: Plugin = decider if "always" in decider else (decider, {"nonCachedTokens": 16})
+    return (*_STAGES, decides, ("disagg-profile-handler", wanted), *plugins)
+
+
+_PRECISE_POOLS = {"indexerConfig": {"kvBlockIndexConfig": {"inMemoryConfig": {"podCacheSize": 32}}}}
+_BY_PREFIX = "prefix-based-pd-decider"
+_BOTH = {
+    "prefill": "prefill-filter prefix-cache-scorer:2 queue-scorer:1 max-score-picker",
+    "decode": "decode-filter prefix-cache-scorer:2 max-score-picker",
+}
+_TOKEN_LOAD = {
+    "prefill": "prefill-filter token-load-scorer prefix-cache-affinity-filter",
+    "decode": "decode-filter active-request-scorer",
+}
+_WIDE = in_stages(
+    _RENDERED, "endpoint-notification-source", precise(**_PRECISE_POOLS), "disagg-headers-handler",
+    ("inflight-load-producer", _BY_PRECISE), "active-request-scorer", "token-load-scorer",
+    ("prefix-cache-affinity-filter", {**_BY_PRECISE, "inFlightLoadProducerName": "inflight-load-producer"}),
+    deciderPluginName="always-disagg-pd-decider",
+)  # fmt: skip
+_SIMULATED_STAGES = {
+    "encode": "encode-filter max-score-picker",
+    "decode": "decode-filter prefix-cache-scorer:2 max-score-picker",
+}
+
+_GATE = ["flowControl"]
+_DETECTED: Plugin = ("concurrency-detector", {"maxConcurrency": 132})
+_BY_PROGRAM = {"defaultPriorityBand": {"fairnessPolicyRef": "program-aware-fairness"}}
+
+
+def flow(**more: Any) -> dict[str, Any]:
+    """Flow control that is on."""
+    return {"featureGates": _GATE, "flowControl": more}
+
+
+STARTING = {
+    "charts/default": config(
+        *_LOADS, "approx-prefix-cache-producer", *_METRICS,
+        ("prefix-cache-scorer", {"prefixMatchInfoProducerName": "approx-prefix-cache-producer"}),
+        profiles={"default": _BALANCED}, dataLayer={"sources": [_POLLING]},
+    ),
+    "charts/payload-agnostic": config(
+        *_LOADS, "passthrough-parser", "session-affinity-scorer",
+        requestHandler={"parsers": [{"pluginRef": "passthrough-parser"}]},
+    ),
+    "guides/optimized-baseline": config(
+        *_AFFINE, "active-request-scorer", "weighted-random-picker",
+        profiles={"default": "prefix-cache-affinity-filter token-load-scorer weighted-random-picker"},
+    ),
+    "guides/tiered-prefix-cache": config(
+        *_LOADS, "prefix-cache-scorer",
+        ("no-hit-lru-scorer", {"lruSize": 64, "prefixPluginName": "prefix-cache-scorer"}),
+    ),
+    "guides/coord-disaggregation": config(
+        "header-profile-handler", *_STAGES, "encode-filter", *_LOADS, "prefix-cache-scorer",
+        profiles={"prefill": "prefill-filter queue-scorer:1", "decode": "decode-filter prefix-cache-scorer:2",
+                  "encode": "encode-filter"},
+    ),
+    "guides/pd-disaggregation": config(
+        *in_stages("queue-scorer", "prefix-cache-scorer", "max-score-picker", decider=_BY_PREFIX,
+                   deciders={"prefill": _BY_PREFIX}, stageOrder="decode-first"),
+        version="v1", profiles=_BOTH,
+    ),
+    "guides/models/nemotron-3-ultra": config(
+        *in_stages(*_AFFINE, "active-request-scorer"), version="v1", profiles=_TOKEN_LOAD
+    ),
+    "guides/omni-serving": config(
+        "queue-scorer", "max-score-picker", version="v1",
+        profiles={"default": "queue-scorer max-score-picker"},
+    ),
+    "guides/no-kubernetes": config(
+        *_LOADS, ("file-discovery", {"path": "/etc/endpoints.yaml", "watchFile": True}),
+        dataLayer={"injectDefaults": True, "discovery": {"endpoints": {"pluginRef": "file-discovery"}}},
+    ),
+    "guides/precise-prefix-cache-routing": config(
+        _RENDERED, "endpoint-notification-source", *_METRICS, "single-profile-handler", "decode-filter",
+        precise(speculativeIndexing=True), ("prefix-cache-scorer", _BY_PRECISE), *_LOADS,
+        "no-hit-lru-scorer", "max-score-picker", dataLayer=followed("precise-prefix-cache-producer"),
+        profiles={"default": f"decode-filter {_BALANCED} no-hit-lru-scorer:2 max-score-picker"},
+    ),
+    "guides/p2p-kv-cache-sharing": config(
+        _RENDERED, "endpoint-notification-source", precise(**_PRECISE_POOLS),
+        ("p2p-source-producer", {**_BY_PRECISE, "prefillProfileName": "default", "minCachedTokenDelta": 2048}),
+        ("prefix-cache-scorer", _BY_PRECISE), ("no-hit-lru-scorer", _BY_PRECISE), *_LOADS,
+        dataLayer=followed("precise-prefix-cache-producer", polls=False),
+        profiles={"default": f"{_BALANCED} no-hit-lru-scorer:2"},
+    ),
+    "guides/multimodal-serving/precise-affinity": config(
+        _RENDERED, ("mm-embeddings-cache-producer", {"cacheSizeInMBPerServer": 2048}),
+        "mm-embeddings-cache-scorer", *_LOADS, "decode-filter", "max-score-picker",
+        profiles={"default": "decode-filter mm-embeddings-cache-scorer:10 queue-scorer:2 max-score-picker"},
+    ),
+    "guides/multimodal-serving/e-disaggregation": config(
+        *in_stages("always-disagg-multimodal-decider", "encode-filter",
+                   ("token-producer", {"estimate": {"image": _IMAGES}}), *_AFFINE,
+                   "mm-embeddings-cache-producer", "mm-embeddings-cache-scorer", "queue-scorer",
+                   "active-request-scorer",
+                   deciders={"encode": "always-disagg-multimodal-decider", "prefill": "always-disagg-pd-decider"}),
+        profiles={**_TOKEN_LOAD, "encode": "encode-filter mm-embeddings-cache-scorer:4 queue-scorer:2"},
+    ),
+    "guides/multimodal-serving/aggregation": config(
+        ("token-producer", {"estimate": {"image": _IMAGES}}), *_AFFINE, version="v1",
+        profiles={"default": "prefix-cache-affinity-filter token-load-scorer"},
+    ),
+    "guides/wide-ep-lws": config(
+        *in_stages("prefix-cache-scorer", "queue-scorer", "active-request-scorer",
+                   deciderPluginName="always-disagg-pd-decider"),
+        profiles={"prefill": "prefill-filter prefix-cache-scorer:3 active-request-scorer:2",
+                  "decode": "decode-filter active-request-scorer"},
+    ),
+    "guides/wide-ep-lws/precise-routing": config(
+        *_WIDE, profiles=_TOKEN_LOAD, dataLayer=followed("precise-prefix-cache-producer", polls=False)
+    ),
+    "guides/models/glm-5-2/precise-routing": config(
+        *_WIDE, profiles=_TOKEN_LOAD, version="v1",
+        dataLayer=followed("precise-prefix-cache-producer", polls=False),
+    ),
+    "guides/flow-control": config(
+        *_LOADS, "fcfs-ordering-policy", "round-robin-fairness-policy", _DETECTED, version="v1",
+        **flow(
+            saturationDetector={"pluginRef": "concurrency-detector"}, maxBytes="4Gi", maxRequests="10k",
+            defaultRequestTTL="30s", noEndpointRequestTTL="5m",
+            priorityBands=[{
+                "priority": 100, "maxRequests": "1k", "defaultRequestTTL": "1m",
+                "fairnessPolicyRef": "round-robin-fairness-policy", "orderingPolicyRef": "fcfs-ordering-policy",
+            }],
+        ),
+    ),
+    "guides/agentic-serving/program-aware": config(
+        "agent-identity", *_LOADS, _DETECTED, ("program-aware-fairness", {"strategy": "las"}),
+        **flow(saturationDetector={"pluginRef": "concurrency-detector"}, **_BY_PROGRAM),
+    ),
+    "samples/program-aware-fairness": config("program-aware-fairness", *_LOADS, **flow(**_BY_PROGRAM)),
+    "samples/soft-reflective-ceiling": config(
+        "soft-reflective-ceiling-policy", *_LOADS,
+        **flow(usageLimitPolicyPluginRef="soft-reflective-ceiling-policy"),
+    ),
+    "samples/epp-config": config(
+        "prefix-cache-scorer", "decode-filter", "max-score-picker", "single-profile-handler",
+        profiles={"default": "decode-filter max-score-picker prefix-cache-scorer:50"},
+    ),
+    "samples/epp-prefix-cache-tracking": config(
+        ("precise-prefix-cache-scorer", {
+            "kvEventsConfig": {"zmqEndpoint": "tcp://0.0.0.0:5557"},
+            "indexerConfig": {"tokenizersPoolConfig": {"modelName": "some/model"}}}),
+        "queue-scorer", "max-score-picker",
+    ),
+    "samples/dp-epp": config(
+        ("data-parallel-profile-handler", {"primaryPort": 8000}), "load-aware-scorer", "decode-filter"
+    ),
+    "samples/pd-epp": config(
+        *in_stages("prefix-cache-scorer", "queue-scorer", "max-score-picker", decider=_BY_PREFIX), profiles=_BOTH
+    ),
+    "samples/pd-topology": config(
+        *in_stages("prefix-cache-scorer", "queue-scorer", "max-score-picker", "topology-extractor",
+                   "topology-affinity-filter", "topology-affinity-scorer", decider=_BY_PREFIX),
+        version="v1",
+        profiles=_BOTH | {"prefill": "prefill-filter topology-affinity-filter topology-affinity-scorer:1"},
+    ),
+    "samples/sim-epp": config("prefix-cache-scorer", "decode-filter", "random-picker"),
+    "samples/sim-pd-epp": config(
+        *in_stages("prefix-cache-scorer", "queue-scorer", "max-score-picker", decider=_BY_PREFIX,
+                   profiles={"prefill": "prefill", "decode": "decode"}, deciders={"prefill": _BY_PREFIX}),
+        profiles=_BOTH,
+    ),
+    "samples/sim-e-p-d-epp": config(
+        *in_stages("encode-filter", "always-disagg-multimodal-decider", "prefix-cache-scorer", "queue-scorer",
+                   "max-score-picker", decider=_BY_PREFIX, decodeProfile="decode", prefillProfile="prefill",
+                   encodeProfile="encode", prefillDeciderPluginName=_BY_PREFIX,
+                   encodeDeciderPluginName="always-disagg-multimodal-decider"),
+        profiles=_SIMULATED_STAGES | _BOTH,
+    ),
+    "samples/sim-e-pd-epp": config(
+        "encode-filter", "decode-filter", "always-disagg-multimodal-decider", "prefix-cache-scorer",
+        "max-score-picker",
+        ("disagg-profile-handler", {"deciders": {"encode": "always-disagg-multimodal-decider"}}),
+        profiles=_SIMULATED_STAGES,
+    ),
+    "samples/sim-epp-no-hit-lru": config(
+        "prefix-cache-scorer", ("no-hit-lru-scorer", {"prefixPluginType": "prefix-cache-scorer"}),
+        "decode-filter", profiles={"default": "decode-filter prefix-cache-scorer:2 no-hit-lru-scorer:1"},
+    ),
+    "samples/sim-epp-kvcache": config(
+        ("token-producer", {"backend": "vllm", "modelName": "some/model"}),
+        precise(indexerConfig={"kvBlockIndexConfig": {
+            "enableMetrics": True, "metricsLoggingInterval": 60000000000,
+            "inMemoryConfig": {"size": 1000000, "podCacheSize": 10}}}),
+        ("prefix-cache-scorer", _BY_PRECISE), "decode-filter",
+        profiles={"default": "decode-filter prefix-cache-scorer:10"},
+    ),
+    "samples/sim-epp-tokenizer-vllm-http": config(
+        _RENDERED, "approx-prefix-cache-producer", "prefix-cache-scorer", "decode-filter"
+    ),
+    "samples/epp-precise-prefix-cache": config(
+        _RENDERED, "endpoint-notification-source", *_METRICS, precise(), "decode-filter",
+        ("prefix-cache-scorer", _BY_PRECISE), *_LOADS, dataLayer=followed("precise-prefix-cache-producer"),
+    ),
+    "samples/epp-mm-embeddings-cache": config(
+        _RENDERED, "endpoint-notification-source", *_METRICS, precise(),
+        ("mm-embeddings-cache-producer", {"cacheSizeInMB": 2048}), "mm-embeddings-cache-scorer",
+        ("prefix-cache-scorer", _BY_PRECISE), "queue-scorer", "decode-filter",
+        dataLayer=followed("mm-embeddings-cache-producer", "precise-prefix-cache-producer"),
+        profiles={"default": "decode-filter prefix-cache-scorer:10 mm-embeddings-cache-scorer:4 queue-scorer:1"},
+    ),
+    "samples/epp-burst-prefix-cache": config(
+        _RENDERED, "decode-filter", "load-aware-scorer",
+        ("burst-prefix-cache-producer", {"windowDurationMs": 100, "maxPerReplica": -1, "minColocateBlocks": 0}),
+        ("prefix-cache-scorer", {"prefixMatchInfoProducerName": "burst-prefix-cache-producer"}),
+        profiles={"default": "decode-filter prefix-cache-scorer:2 load-aware-scorer:1"},
+    ),
+    "samples/probabilistic-admitter": config(
+        "probabilistic-admitter", "random-picker", *_LOADS,
+        ("utilization-detector", {"queueDepthThreshold": 999999999, "kvCacheUtilThreshold": 1.0}),
+        flowControl={"saturationDetector": {"pluginRef": "utilization-detector"}},
+        profiles={"default": "random-picker"},
+    ),
+}  # fmt: skip
+
 REFUSED = {
-    "flow control": (_ALPHA + _FLOW, "flow control is not offered yet"),
-    "flow control, fair by turns": (
-        _V1 + "plugins:\n- {type: round-robin-fairness-policy}\nfeatureGates: [flowControl]\n",
-        "flow control is not offered yet",
-    ),
-    "agents, fair by what they used": (
-        _V1 + "plugins:\n- {type: agent-identity}\n- {type: program-aware-fairness}\n",
-        "'program-aware-fairness' is refused: flow control",
-    ),
-    "batches with held back priorities": (
-        _V1 + "plugins:\n- {type: priority-holdback-policy, parameters: {minCeiling: 0.5}}\n",
-        "'priority-holdback-policy' is refused: flow control",
-    ),
-    "predicted latency": (
-        _V1 + "plugins:\n- {type: predicted-latency-producer}\n- {type: latency-scorer}\n",
-        "'predicted-latency-producer' is refused: latency prediction",
-    ),
-    "predicted latency, with objectives": (
-        _V1 + "plugins:\n- {type: slo-headroom-tier-filter}\n- {type: latency-slo-admitter}\n",
-        "'slo-headroom-tier-filter' is refused: latency prediction",
-    ),
-    "a predictor in the affinity filter": (
-        _V1 + "plugins:\n- {type: prefix-cache-affinity-filter, parameters:"
-        " {ttftSource: latencyPredictor}}\n",
-        "ttftSource",
-    ),
-    "media caches": (
-        _ALPHA + "plugins:\n" + _RENDERED + "- {type: mm-embeddings-cache-producer}\n",
-        "'mm-embeddings-cache-producer' is refused: media caches",
-    ),
-    "bursts": (
-        _ALPHA + "plugins:\n- {type: burst-prefix-cache-producer}\n",
-        "'burst-prefix-cache-producer' is refused: holding requests back",
-    ),
-    "blocks from a peer": (
-        _V1 + "plugins:\n" + _RENDERED + "- {type: p2p-source-producer}\n",
-        "'p2p-source-producer' is refused: transfers of cached blocks",
-    ),
-    "several clusters": (
-        _V1 + "plugins:\n- {type: multicluster-file-discovery}\n"
-        "dataLayer: {discovery: {endpoints: {pluginRef: multicluster-file-discovery}}}\n",
+    "guides/multi-cluster-routing": (
+        config(
+            "multicluster-file-discovery", "multicluster-queue-scorer", version="v1",
+            dataLayer={"discovery": {"endpoints": {"pluginRef": "multicluster-file-discovery"}}},
+        ),
         "'multicluster-file-discovery' is refused: routing over several clusters",
     ),
-    "topology": (
-        _ALPHA + "plugins:\n- {type: topology-affinity-filter}\n",
-        "'topology-affinity-filter' is refused: topology-aware",
+    "guides/turn-priority-fairness": (
+        config(
+            "agent-identity", *_LOADS, ("program-aware-fairness", {"strategy": "turn-priority"}),
+            featureGates=_GATE,
+        ),
+        r"plugins\[3\]\.parameters\.strategy: invalid enum value 'turn-priority'",
     ),
-    "GPU telemetry": (
-        _ALPHA + "plugins:\n- {type: dcgm-data-source}\n",
+    "guides/predicted-latency": (
+        config("predicted-latency-producer", "latency-scorer"),
+        "'predicted-latency-producer' is refused: latency prediction",
+    ),
+    "guides/predicted-latency-slo": (
+        config("slo-headroom-tier-filter", "latency-slo-admitter"),
+        "'slo-headroom-tier-filter' is refused: latency prediction",
+    ),
+    "samples/sim-epp-gpu": (
+        config("dcgm-data-source", "dcgm-extractor", *_LOADS),
         "'dcgm-data-source' is refused: GPU telemetry",
     ),
-    "any object of Kubernetes": (
-        _V1 + "plugins:\n- {type: k8s-notification-source}\n",
-        "'k8s-notification-source' is refused: Kubernetes",
+}  # fmt: skip
+
+# Keys and plugins that newer or older files have, and none of the above.
+ALSO_STARTING = {
+    "gRPC": config(
+        *_LOADS, "vllmgrpc-parser", version="v1",
+        requestHandler={"parsers": [{"pluginRef": "vllmgrpc-parser"}]},
     ),
-    "pickers that know of each other": (
-        _V1 + "plugins: [{type: file-discovery, name: f, parameters: {path: /e}}]\n"
-        "dataLayer: {discovery: {endpoints: {pluginRef: f}, peers: {pluginRef: f}}}\n",
+    "flowControl with its gate off": config(
+        ("concurrency-detector", {"inFlightLoadProducerName": "inflight-load-producer"}), *_AFFINE, version="v1",
+        flowControl={
+            "saturationDetector": {"pluginRef": "concurrency-detector"},
+            "priorityBands": [{"priority": 1, "maxRequests": "1k", "defaultRequestTTL": "30s"}],
+        },
+    ),
+    "enableEviction": config(
+        *_LOADS, ("priority-holdback-policy", {"minCeiling": 0.5}), "edf-ordering-policy",
+        "slo-deadline-ordering-policy", "sheddable-eviction-filter", "priority-then-time-eviction-order-policy",
+        **flow(
+            usageLimitPolicyPluginRef="priority-holdback-policy", enableEviction=True,
+            defaultPriorityBand={"orderingPolicyRef": "slo-deadline-ordering-policy"},
+            defaultNegativePriorityBand={"maxRequests": 100, "orderingPolicyRef": "edf-ordering-policy"},
+        ),
+    ),
+    "prefill-header-handler": config(
+        *in_stages("prefill-header-handler", ("load-aware-scorer", {"threshold": 10}), "max-score-picker"),
+        profiles={"prefill": "prefill-filter load-aware-scorer", "decode": "decode-filter"},
+    ),
+    "idleThreshold": config(*_LOADS, ("active-request-scorer", {"idleThreshold": 4}), version="v1"),
+    "discovery.pluginRef": config(
+        *_LOADS, ("file-discovery", {"path": "/etc/endpoints.yaml"}),
+        dataLayer={"discovery": {"pluginRef": "file-discovery"}},
+    ),
+    "agent-identity": config(("agent-identity", {"additionalSessionHeaders": ["X-My-Session"]}), *_LOADS),
+    "request-attribute-reporter": config(
+        *_LOADS,
+        ("request-attribute-reporter", {"attributes": [{
+            "key": {"name": "x-cost"}, "expression": "usage.prompt_tokens + 2 * usage.completion_tokens",
+            "condition": "has(usage.completion_tokens)"}]}),
+    ),
+}  # fmt: skip
+
+ALSO_REFUSED = {
+    "ttftSource": (
+        config(("prefix-cache-affinity-filter", {"ttftSource": "latencyPredictor"})), "ttftSource",
+    ),
+    "k8s-notification-source": (
+        config("k8s-notification-source"), "'k8s-notification-source' is refused: Kubernetes",
+    ),
+    "discovery.peers": (
+        config(
+            ("file-discovery", {"path": "/e"}),
+            dataLayer={"discovery": {
+                "endpoints": {"pluginRef": "file-discovery"}, "peers": {"pluginRef": "file-discovery"}}},
+        ),
         "dataLayer.discovery.peers: state shared between pickers",
     ),
-    "prefill first": (
-        _ALPHA + "plugins:\n" + _STAGES + "- {type: disagg-profile-handler, parameters:"
-        " {stageOrder: prefill-first}}\n" + _STAGE_PROFILES,
-        "stageOrder: must be decode-first",
+    "stageOrder": (
+        config(*in_stages(stageOrder="prefill-first"), profiles=_BOTH), "stageOrder: must be decode-first",
     ),
-    "a tokenizer behind a socket": (
-        _ALPHA + "plugins:\n- {type: token-producer, parameters:"
-        " {udsTokenizerConfig: {socketFile: /tmp/tokenizer.socket}}}\n",
+    "udsTokenizerConfig": (
+        config(("token-producer", {"udsTokenizerConfig": {"socketFile": "/tmp/tokenizer.socket"}})),
         "udsTokenizerConfig is refused: nothing is read from a socket",
     ),
 }  # fmt: skip

@@ -125,7 +125,15 @@ REFUSALS = [
      "exactly one profile handler"),
     ("plugins: [{type: disagg-profile-handler, name: h}]\nschedulingProfiles: [{name: a}]",
      "plugins[0].parameters.profiles.decode: no profile is named 'decode'"),
-    ("featureGates: [flowControl]", "featureGates: flowControl is refused"),
+    ("featureGates: [flowControl]\nflowControl: {priorityBands: [{priority: 1}, {priority: 1}]}",
+     "flowControl.priorityBands[1].priority: there is a band of 1 already"),
+    ("featureGates: [flowControl]\nflowControl: {defaultPriorityBand: {priority: 1}}",
+     "flowControl.defaultPriorityBand.priority: must be left out"),
+    ("featureGates: [flowControl]\nflowControl: {priorityBands: [{fairnessPolicyRef: fcfs}]}",
+     "flowControl.priorityBands[0].fairnessPolicyRef: no plugin is named 'fcfs'"),
+    (("featureGates: [flowControl]\nplugins: [{type: edf-ordering-policy}]\n"
+      "flowControl: {usageLimitPolicyPluginRef: edf-ordering-policy}"),
+     "flowControl.usageLimitPolicyPluginRef: 'edf-ordering-policy' is a edf-ordering-policy, which"),
     ("featureGates: [flowControl=yes]", "featureGates[0]: must be flowControl=true or"),
     ("featureGates: [other]", "featureGates[0]: unknown gate 'other'"),
     ("flowControl: {maxBytes: 1Q}", "flowControl: must be a quantity"),
@@ -190,8 +198,7 @@ def test_each_refused_type_is_refused_by_name(type_: str):
 
 @pytest.mark.parametrize(
     "type_",
-    ["sheddable-eviction-filter", "priority-then-time-eviction-order-policy",
-     "multicluster-metrics-data-source", "multicluster-queue-scorer",
+    ["multicluster-metrics-data-source", "multicluster-queue-scorer",
      "destination-endpoint-served-verifier"],
 )  # fmt: skip
 def test_types_are_refused_under_the_names_that_the_reference_registers(type_: str):

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.epp.config.deployed import REFUSED, STARTING
+from tests.epp.config.deployed import (
+    ALSO_REFUSED,
+    ALSO_STARTING,
+    REFUSED,
+    STARTING,
+    config,
+    followed,
+)
 from weft.core.errors import ConfigError
 from weft.epp.build import load_config, open_picker
 from weft.epp.config.options import PickerOptions
@@ -17,11 +24,21 @@ def options(text: str) -> PickerOptions:
     )
 
 
-@pytest.mark.parametrize("name", STARTING)
+@pytest.mark.parametrize(("kind", "count"), [("charts", 2), ("guides", 21), ("samples", 19)])
+def test_every_deployed_configuration_is_here_once(kind: str, count: int):
+    """It starts, or it is refused."""
+    names = [*STARTING, *REFUSED]
+    assert len({name for name in names if name.startswith(f"{kind}/")}) == count
+    assert len(names) == 42
+
+
+@pytest.mark.parametrize("name", STARTING | ALSO_STARTING)
 def test_a_deployed_configuration_starts(name: str, tmp_path: Path):
     """As a picker that is opened: every plugin is built, and everything closes."""
     (tmp_path / "endpoints.yaml").write_text("endpoints: []\n")
-    text = STARTING[name].replace("/etc/endpoints.yaml", f"{tmp_path}/endpoints.yaml")
+    text = (STARTING | ALSO_STARTING)[name].replace(
+        "/etc/endpoints.yaml", f"{tmp_path}/endpoints.yaml"
+    )
 
     async def open_and_close() -> int:
         picker = await open_picker(options(text.replace("tcp://0.0.0.0:5557", "tcp://127.0.0.1:*")))
@@ -33,17 +50,17 @@ def test_a_deployed_configuration_starts(name: str, tmp_path: Path):
     assert asyncio.run(open_and_close()) > 2
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED | ALSO_REFUSED)
 def test_what_cannot_be_done_is_refused_with_its_reason(name: str):
     """Never started with a part of it left out."""
-    text, words = REFUSED[name]
+    text, words = (REFUSED | ALSO_REFUSED)[name]
     with pytest.raises(ConfigError, match=words):
         load_config(options(text))
 
 
 def test_keys_without_effect_are_reported():
     """A file may have them, but nobody is to believe that they do something."""
-    warnings = load_config(options(STARTING["precise prefixes"])).warnings
+    warnings = load_config(options(STARTING["samples/sim-epp-kvcache"])).warnings
     assert [warning.partition(": ")[0].rpartition(".")[2] for warning in warnings] == [
         "podCacheSize", "metricsLoggingInterval",
     ]  # fmt: skip
@@ -51,9 +68,9 @@ def test_keys_without_effect_are_reported():
 
 def test_an_extractor_of_notifications_must_exist():
     """Plugins follow the pool without one, and still a name must mean something."""
-    text = STARTING["precise prefixes"].replace(
-        "extractors: [{pluginRef: precise-prefix-cache-producer}]",
-        "extractors: [{pluginRef: absent}]",
-    )
+    text = config(
+        "endpoint-notification-source", "metrics-data-source", "core-metrics-extractor",
+        dataLayer=followed("absent"),
+    )  # fmt: skip
     with pytest.raises(ConfigError, match=r"sources\[1\]\.extractors\[0\]\.pluginRef: no plugin"):
         load_config(options(text))

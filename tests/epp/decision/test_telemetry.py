@@ -203,6 +203,8 @@ def test_fairness_ids_are_capped_everywhere():
     for i in range(1002):
         headers = {"x-llm-d-inference-fairness-id": f"f{i}"}
         made.director.on_end(made.pick(request(1, headers=headers)).ticket, Ending.NATURAL)
-    lines = made.assembly.metrics.text().decode().splitlines()
-    named = {line for line in lines if line.startswith("llm_d_epp_inflight_requests{")}
-    assert len(named) == 1001
+    metrics = made.assembly.metrics
+    metrics.refresh()
+    registry = metrics.registry.restricted_registry(["llm_d_epp_inflight_requests"])
+    [family] = registry.collect()
+    assert len({tuple(sample.labels.items()) for sample in family.samples}) == 1001

@@ -4,13 +4,14 @@ import pytest
 
 import weft.model.embedded
 from tests.epp.pools import bench, pool_of, request
+from tests.model.bpe_files import GPT2_TOKENS, write_bpe_files
 from weft.core.errors import ConfigError
 from weft.core.prompts import pack_tokens
 from weft.epp.config.decode import decode
 from weft.epp.plugins.producers.tokens import TokenParameters, pack
 from weft.epp.prefix.events import Stored
 from weft.epp.request.values import InferenceRequest, Prompt
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer import Tokenizer, tokenizer_in
 
 TINY = Path(weft.model.embedded.__file__).parent / "tiny"
 TEXT = "The quick brown fox jumps over the lazy dog. " * 4
@@ -78,3 +79,14 @@ def test_unknown_model_name_means_estimates():
     made = bench(CONFIG % "some/model", pool_of(1))
     made.pick(request(text=TEXT))
     assert made.director.decisions.get("r").num_prompt_tokens == len(TEXT) // 4
+
+
+def test_tokenizers_of_old_will_do(tmp_path: Path):
+    """GPT-2's two files, as the servers behind it take them: its tokens are counted, not estimated."""
+    write_bpe_files(tmp_path, GPT2_TOKENS, {"tokenizer_class": "GPT2Tokenizer"})
+    tokenizer = tokenizer_in(tmp_path)
+    assert tokenizer is not None
+    made = bench(CONFIG % tmp_path, pool_of(1))
+    made.pick(text_request("/v1/completions"))
+    num_tokens = made.director.decisions.get("r").num_prompt_tokens
+    assert num_tokens == len(tokenizer.encode(TEXT)) != len(TEXT) // 4

@@ -104,3 +104,14 @@ async def test_hostnames_are_resolved_and_lost_ones_left_out():
     ]
     found = await Resolver().resolve_all(specs)
     assert [(each.name, host) for each, host in found] == [("a", "127.0.0.1"), ("c", "::1")]
+
+
+async def test_a_name_that_stays_lost_is_reported_once(caplog):
+    """A fleet may name more workers than there are, and is looked up every few seconds."""
+    resolver = Resolver()
+    specs = [EndpointSpec(name="a", address="nobody.invalid", port=1)]
+    for _ in range(3):
+        assert await resolver.resolve_all(specs) == []
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        "endpoint address nobody.invalid cannot be resolved"
+    ]

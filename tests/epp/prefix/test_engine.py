@@ -1,16 +1,28 @@
 """Workers over gRPC: a picker that follows a real Weft server with a fake engine behind it."""
 
 import asyncio
+import json
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.busy import PATIENCE_S
+from tests.contract.engines import local
 from tests.doubles.fake_engine import FakeEngine
+from tests.e2e.envoys import free_port
 from tests.epp.pools import HEAD, request, until
 from tests.rpc.calls import TOKENIZER_FILES
+from weft.core.client import EngineClient
 from weft.core.errors import ConfigError
-from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
+from weft.core.types import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    KvEvent,
+    KvEventBatch,
+    SamplingParams,
+)
 from weft.epp.build import Picker, open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.pool.pool import reachable
@@ -159,3 +171,83 @@ async def test_certificates_that_cannot_be_read_stop_the_start():
     source = "{type: metrics-data-source, parameters: {scheme: https, caCertPath: /no/such/file}}"
     with pytest.raises(ConfigError, match="a certificate cannot be read"):
         await open_picker(PickerOptions(config_text=HEAD + f"plugins: [{source}]"))
+
+
+# -- over ZeroMQ ------------------------------------------------------------------------------
+
+
+def zmq_config(**events: object) -> str:
+    """The usual plugins over events that come from an engine's own publisher."""
+    parameters = {"tokenProcessorConfig": {"blockSizeTokens": 16}, "kvEventsConfig": events}
+    return (
+        HEAD + "plugins:\n- type: queue-scorer\n- {type: precise-prefix-cache-producer, name: p,"
+        f" parameters: {json.dumps(parameters)}}}\n"
+        "- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: p}}\n"
+    )
+
+
+async def generate(engine: EngineClient, first: int, **options: str) -> list[int]:
+    """A prompt of two blocks and a half, now in the engine's cache."""
+    tokens = list(range(first, first + 40))
+    prompt = {"prompt_token_ids": tokens, **options}
+    async for _ in engine.generate(prompt, SamplingParams(max_tokens=1), f"request-{first}"):
+        pass
+    return tokens
+
+
+async def found(picker: Picker, tokens: list[int]) -> dict[str, int]:
+    """Cached tokens of this prompt by endpoint."""
+    await picker.director.pick(request(*tokens), None)
+    return picker.decisions.get("r").cached_tokens.get("p", {})
+
+
+async def test_an_engine_of_ours_is_followed_over_zmq_as_over_grpc():
+    """Also what it computed before the picker was there; what it drops, the picker drops."""
+    live, replay = free_port(), free_port()
+    loopback = dict(socket.if_nameindex())[1]
+    events = {
+        "enable_kv_cache_events": True,
+        "endpoint": f"tcp://{loopback}:{live}",
+        "replay_endpoint": f"tcp://127.0.0.1:{replay}",
+        "topic": "kv@here@small",
+    }
+    config = zmq_config(podDiscoveryConfig={"socketPort": live, "replaySocketPort": replay})
+    options = PickerOptions(config_text=config, endpoints=("127.0.0.1:1", "127.0.0.2:1"))
+    async with local(kv_events_config=events) as engine:
+        early, salted = await generate(engine, 2), await generate(engine, 50, cache_salt="mine")
+        picker = await open_picker(options)
+        try:
+            await until_found(picker, early, {"127.0.0.1:1": 32})
+            assert await found(picker, salted) == {}
+            late = await generate(engine, 100)
+            await until_found(picker, late, {"127.0.0.1:1": 32})
+            await engine.reset_prefix_cache()
+            await until_found(picker, early, {})
+        finally:
+            await picker.close()
+
+
+async def test_an_engine_of_ours_publishes_to_a_picker_that_listens():
+    """An endpoint with a name is connected to, as vLLM's is; the topic says whose events they are."""
+    port = free_port()
+    place = f"tcp://127.0.0.1:{port}"
+    options = PickerOptions(
+        config_text=zmq_config(zmqEndpoint=place, discoverPods=False),
+        endpoints=("127.0.0.1:1", "127.0.0.2:1"),
+    )
+    picker = await open_picker(options)
+    topic = "kv@127.0.0.2:1@small"
+    events = {"enable_kv_cache_events": True, "endpoint": place, "topic": topic}
+    try:
+        async with local(kv_events_config=events) as engine, asyncio.timeout(PATIENCE_S):
+            first, tokens = 2, [0]
+            while await found(picker, tokens) != {"127.0.0.2:1": 32}:
+                tokens = await generate(engine, first := first + 1)
+    finally:
+        await picker.close()
+
+
+async def until_found(picker: Picker, tokens: list[int], expected: dict[str, int]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while await found(picker, tokens) != expected:  # noqa: ASYNC110 - nobody is notified
+            await asyncio.sleep(0.02)

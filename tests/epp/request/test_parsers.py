@@ -146,7 +146,7 @@ TEXT = {"type": "text", "text": "hi"}
 def test_media_are_counted_in_every_dialect(path: str, body: Any, num_media: int):
     """Without the count the encode stage never runs."""
     body = body if isinstance(body, bytes) else {"model": "m"} | body
-    assert parse(path, body).num_media == num_media
+    assert len(parse(path, body).media) == num_media
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_stands_at_placeholders_is_part_of_the_prefix(path: str, first: Any
 def test_what_is_only_counted_or_rendered_is_no_prompt(path: str, body: Any):
     """No server computes it, so no cache holds it; its model counts still, for a rewrite."""
     request = parse(path, {"model": "m"} | body)
-    assert (request.prompts, request.num_media, request.model) == ((), 0, "m")
+    assert (request.prompts, request.media, request.model) == ((), (), "m")
     assert request.is_schedulable
 
 

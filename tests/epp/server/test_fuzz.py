@@ -27,7 +27,8 @@ from tests.epp.server.messages import (
 from weft.epp.build import open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits
-from weft.epp.server.server import PickerServer, ServerOptions
+from weft.epp.server.options import ServerOptions
+from weft.epp.server.server import PickerServer
 from weft.epp.server.stream import ProtocolError
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub

@@ -1,6 +1,7 @@
 """The request phase as lists of messages: every order and cut that a gateway may send."""
 
 import gzip
+import math
 import zlib
 
 import pytest
@@ -8,6 +9,7 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.busy import PATIENCE_S
 from tests.doubles.fake_director import FakeDirector
 from tests.epp.server.messages import (
     CHAT,
@@ -484,3 +486,13 @@ async def test_a_director_that_hangs_is_given_up():
     await stream.send(request_headers(), request_body())
     assert stream.refusal.status.code == 503
     assert b"within 0.01 s" in stream.refusal.body
+
+
+@pytest.mark.parametrize("max_wait_s", [PATIENCE_S, math.inf])
+async def test_a_pick_that_waits_for_room_is_not_one_that_hangs(max_wait_s: float):
+    """It has the time that waiting may take besides, which may have no end."""
+    director = FakeDirector()
+    director.delay_s, director.max_wait_s = 0.05, max_wait_s
+    stream = Stream(director, limits=PickerLimits(max_pick_s=0.01))
+    await stream.send(request_headers(), request_body())
+    assert stream.kinds == ["request_headers", "request_body"]

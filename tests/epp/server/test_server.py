@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.busy import PATIENCE_S
-from tests.doubles.fake_director import FakeDirector
+from tests.doubles.fake_director import FakeDirector, make_ticket
 from tests.epp.pools import until
 from tests.epp.server.messages import (
     ALL_PARSERS,
@@ -19,13 +19,16 @@ from tests.epp.server.messages import (
     request_headers,
     response_body,
     response_headers,
+    set_headers,
 )
 from weft.core.errors import ConfigError
-from weft.epp.decision.tickets import Ending
+from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.values import Refused
+from weft.epp.server.headers import DROPPED_REASON
 from weft.epp.server.limits import PickerLimits
-from weft.epp.server.server import PickerServer, Ports, ServerOptions
+from weft.epp.server.options import ServerOptions
+from weft.epp.server.server import PickerServer, Ports
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 
@@ -329,3 +332,39 @@ async def test_refusals_of_the_director_are_left_to_its_own_count(director: Fake
     director.refusal = Refused(429, "full")
     metrics = await measured(director, request_headers(), request_body())
     assert b"request_error_total{" not in metrics.text()
+
+
+@pytest.mark.parametrize("is_answering", [False, True])
+async def test_a_request_that_was_sent_on_can_be_ended(
+    is_answering: bool, director: FakeDirector, server: PickerServer, channel: grpc.aio.Channel
+):
+    """429 with its reason, whether or not the response has begun; the director hears of it once."""
+    ticket = make_ticket()
+    director.choose = lambda _: Decision(
+        endpoints=("10.0.0.1:8000",), tracks_response=True, ticket=ticket
+    )
+    call = await opened(channel, request_headers(), request_body())
+    num_answers = 2
+    if is_answering:
+        await call.write(response_headers())
+        num_answers += 1
+    for _ in range(num_answers):
+        await call.read()
+    assert ticket.revoke is not None
+    ticket.revoke()
+    answer = await call.read()
+    assert answer.immediate_response.status.code == 429
+    assert set_headers(answer.immediate_response.headers)[DROPPED_REASON] == "evicted"
+    assert await call.read() is grpc.aio.EOF
+    await until(lambda: not server.num_streams)
+    assert director.endings == [Ending.EVICTED]
+
+
+async def test_a_response_that_is_not_followed_cannot_be_ended(
+    director: FakeDirector, channel: grpc.aio.Channel
+):
+    """Its stream is over."""
+    ticket = make_ticket()
+    director.choose = lambda _: Decision(endpoints=("10.0.0.1:8000",), ticket=ticket)
+    await answers(await opened(channel, request_headers(), request_body()))
+    assert ticket.revoke is None

@@ -8,8 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.text.parsers.taking_apart import feed_all, join, take_apart
+from weft.text.parsers.answer import AnswerParser, make_parser, read_answer
 from weft.text.parsers.forced import forced_calls_parser, named_call_parser
+from weft.text.parsers.forms.form import ParseContext
 from weft.text.parsers.forms.tagged_calls import TaggedCalls
+from weft.text.parsers.streams import PartCollector, TextBuffer
 from weft.text.parsers.table import REASONING_PARSERS, TOOL_PARSERS, make_output_parser
 
 # What formats are made of: brackets, quotes, keys, words, and all kinds of characters between.
@@ -120,3 +123,15 @@ def test_at_most_the_start_of_a_mark_is_held_back(family):
     """Text that is decided comes out at once."""
     parser = make_output_parser(reasoning=None, tool=family)
     assert join(parser.feed("Let me see < and [ too")) == [("c", "Let me see < and [ too")]
+
+
+@given(st.lists(st.text(st.sampled_from(" \n\t\u3000\x1caé<{"), max_size=3), max_size=8))
+def test_text_alone_is_read_as_with_families(pieces):
+    """The parser for nothing but text gives, piece by piece, what the one with all the machinery does."""
+    context = ParseContext(TextBuffer(), PartCollector(), {})
+    whole = AnswerParser(context, read_answer(context, None, None, is_open=None))
+    plain = make_parser(None, None)
+    assert not isinstance(plain, AnswerParser)
+    for piece in pieces:
+        assert plain.feed(piece) == whole.feed(piece)
+    assert plain.finish() == whole.finish()

@@ -7,11 +7,14 @@ import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.doubles.fake_engine import FakeEngine
 from tests.web.http.serving import generate, make_state, post, serving
 from weft import __version__
+from weft.core.errors import DeadlineExceeded
 from weft.text.chat import RESERVED_NAMES
 from weft.web.admin.invocations import invocations_endpoint, target_of
-from weft.web.http.endpoint import Answer, Call
+from weft.web.http.body import decode_body
+from weft.web.http.endpoint import Access, Answer, Call
 from weft.web.routes import all_endpoints
 
 CONTROL = {"control_api_keys": ("c",), "headers": {"x-api-key": "c"}}
@@ -194,28 +197,74 @@ async def test_the_engine_sleeps_and_wakes():
     ("url", "parameter"),
     [
         ("/sleep?level=3", "level"),
-        ("/sleep?depth=1", "depth"),
         ("/wake_up?tags=dreams", "tags"),
-        ("/wake_up?level=1", "level"),
         ("/pause?clear_cache=maybe", "clear_cache"),
-        ("/pause?level=1", "level"),
-        ("/resume?x=1", "x"),
         ("/reset_prefix_cache?reset_running_requests=", "reset_running_requests"),
+        ("/start_profile?max_iterations=many", "max_iterations"),
     ],
 )
-async def test_control_refuses_what_it_does_not_know(url: str, parameter: str):
-    """Row 20: a word that is misspelled must not be passed over."""
+async def test_control_refuses_what_it_cannot_read(url: str, parameter: str):
+    """By name."""
     async with serving(**CONTROL) as site:
         answer = await site.http.post(url)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, parameter)
 
 
+async def test_control_refuses_what_it_does_not_know():
+    """Row 20: a word that is misspelled must not be passed over, by any call."""
+    controls = [
+        endpoint
+        for endpoint in all_endpoints(make_state())
+        if endpoint.access is Access.CONTROL and not endpoint.is_refused
+    ]
+    async with serving(**CONTROL) as site:
+        for endpoint in controls:
+            url, body = f"{endpoint.path}?deep=1", endpoint.example
+            answer = await site.http.request(endpoint.method, url, json=body)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "deep"), url
+
+
 async def test_cached_blocks_are_dropped_or_held():
-    """409 while requests hold them."""
+    """The answer says whether they were."""
     async with serving(**CONTROL) as site:
         site.engine.num_resets_refused = 1
-        assert (await site.http.post("/reset_prefix_cache")).status_code == 409
-        assert (await site.http.post("/reset_prefix_cache")).status_code == 200
+        assert (await site.http.post("/reset_prefix_cache")).json() == {"success": False}
+        for cache in ("prefix", "mm", "encoder"):
+            answer = await site.http.post(f"/reset_{cache}_cache")
+            assert (answer.status_code, answer.json()) == (200, {"success": True})
+
+
+async def test_profiles_start_and_stop():
+    """501 where the engine has no profiler; then with what the query says."""
+    async with serving(**CONTROL) as site:
+        refused = await site.http.post("/start_profile")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (501, "unsupported")
+        described = (await site.http.get("/openapi.json")).json()["paths"]["/start_profile"]
+        assert "501" in described["post"]["responses"]
+        site.engine.has_profiler = True
+        url = "/start_profile?profile_prefix=a&delay_iterations=2&max_iterations=3"
+        assert (await site.http.post(url)).json() == {"status": "profiling"}
+        assert (await site.http.post("/stop_profile")).json() == {"status": "stopped"}
+        assert site.engine.profiles == [("a", 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"method": "check_health"}, 200),
+        ({"method": "check_health", "timeout": 5}, 200),
+        ({"method": "eval", "args": ["1"]}, 400),
+        ({"method": ["check_health"]}, 400),
+        ({"method": "check_health", "unknown": 1}, 400),
+        ({}, 400),
+    ],
+)
+async def test_calls_of_the_worker(body: dict, status: int):
+    """A method of the table answers; what is not in it is the caller's mistake."""
+    async with serving(**CONTROL) as site:
+        answer = await site.http.post("/collective_rpc", json=body)
+    assert answer.status_code == status
+    assert status != 200 or answer.json() == {"results": [None]}
 
 
 @pytest.mark.parametrize(
@@ -235,9 +284,7 @@ async def test_aborting(body: dict, status: int):
         assert (await site.http.post("/abort_requests", json=body)).status_code == status
 
 
-REFUSED = [
-    endpoint for endpoint in all_endpoints(make_state()) if endpoint.summary.startswith("Refused")
-]
+REFUSED = [endpoint for endpoint in all_endpoints(make_state()) if endpoint.is_refused]
 
 
 @pytest.mark.parametrize("endpoint", REFUSED, ids=lambda endpoint: endpoint.path)
@@ -271,15 +318,22 @@ async def test_the_description_names_every_endpoint():
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
-async def test_the_page_loads_nothing():
-    """It is read where there is no network, and runs no script."""
+async def test_every_endpoint_stands_under_an_api_with_an_example_that_is_a_body():
+    """What /docs shows, and what its curl lines send; the model's name is the one that is served."""
     async with serving() as site:
-        answer = await site.http.get("/docs")
-    assert answer.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert "<script" not in answer.text
-    assert re.findall(r"(?:src|href)=\"?([^\" >]+)", answer.text) == ["/openapi.json"]
-    assert "/v1/models" in answer.text
+        description = (await site.http.get("/openapi.json")).json()
+        model = site.engine.model_config.served_model_name
+    groups = [tag["name"] for tag in description["tags"]]
+    assert len(set(groups)) == len(groups)
+    for endpoint in all_endpoints(make_state()):
+        path = endpoint.path.replace(":path", "")
+        operation = description["paths"][path][endpoint.method.lower()]
+        assert operation["tags"][0] in groups
+        if endpoint.body is not None:
+            example = operation["requestBody"]["content"]["application/json"]["example"]
+            body = decode_body(json.dumps(example).encode(), endpoint.body)
+            assert getattr(body, "model", model) == model
+            assert endpoint.example
 
 
 # -- invocations ----------------------------------------------------------------------------------
@@ -325,3 +379,41 @@ def test_an_input_goes_where_the_model_takes_it(tasks: tuple[str, ...], path: st
     assert target_of({"messages"}, tasks) == ("/v1/chat/completions" if not tasks else path)
     assert target_of({"prompt", "input"}, tasks) == "/v1/completions"
     assert target_of({"query"}, tasks) is None
+
+
+class Scalable(FakeEngine):
+    """Has as many engines as one says, unless there are nine: then one has requests that do not end."""
+
+    async def scale_elastic_ep(self, new_data_parallel_size, drain_timeout=300.0):
+        if new_data_parallel_size == 9:
+            raise DeadlineExceeded(f"after {drain_timeout:g} s")
+        self.size = new_data_parallel_size
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"new_data_parallel_size": 2}, 200),
+        ({"new_data_parallel_size": 9, "drain_timeout": 5}, 408),
+        ({"new_data_parallel_size": "2"}, 400),
+        ({"new_data_parallel_size": 2, "x": 1}, 400),
+        ({}, 400),
+    ],
+)
+async def test_the_number_of_engines_is_changed(body: dict, status: int):
+    """As programs written for vLLM do it; where engines that are to leave do not finish in time it is 408."""
+    engine = Scalable()
+    async with serving(engine=engine, **CONTROL) as site:
+        answer = await site.http.post("/scale_elastic_ep", json=body)
+        under_way = await site.http.post("/is_scaling_elastic_ep")
+    assert answer.status_code == status
+    assert under_way.json() == {"is_scaling_elastic_ep": False}
+    assert status != 200 or engine.size == 2
+
+
+async def test_a_server_whose_number_of_engines_is_fixed_refuses_by_name():
+    """And says with which flag it is not."""
+    async with serving(**CONTROL) as site:
+        answer = await site.http.post("/scale_elastic_ep", json={"new_data_parallel_size": 2})
+    assert answer.status_code == 501
+    assert "--enable-elastic-ep" in answer.text

@@ -23,7 +23,7 @@ from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
 from weft.web.http.sse import DONE, data_event
 from weft.web.http.state import ServerState
-from weft.web.page.files import PAGE
+from weft.web.page.files import DOCS, PAGES
 from weft.web.routes import all_endpoints
 from weft.web.served import Served
 
@@ -149,15 +149,16 @@ async def serving(
     is_open: bool = True,
     has_page: bool = False,
     headers: dict[str, str] | None = None,
+    engine: FakeEngine | None = None,
     **options: Any,
 ) -> AsyncIterator[Site]:
-    """A server with the usual endpoints, `GENERATE` and `endpoints`; the page is apart from those."""
-    engine = FakeEngine()
+    """A server with the usual endpoints, `GENERATE` and `endpoints`; the page at / is apart from those."""
+    engine = engine or FakeEngine()
     tokenizer = Tokenizer.from_files(tokenizer_files(512, "<|endoftext|>"))
     template = ChatTemplate("{% for m in messages %}{{ m.content }};{% endfor %}", {})
     served = Served(client=engine, tokenizer=tokenizer, chat_template=template, started_at=1)
     state = make_state()
-    open_to_all = (*probe_endpoints(state), *(PAGE if has_page else ()))
+    open_to_all = (*probe_endpoints(state), *(PAGES if has_page else DOCS))
     server = HttpServer(state, HttpOptions(port=0, **options), open_to_all)
     port = await server.start()
     if is_open:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.web.http.serving import GENERATE, make_state, serving
 from weft.web.http.endpoint import Access
-from weft.web.page.files import PAGE
+from weft.web.page.files import PAGES
 from weft.web.routes import all_endpoints
 
 KEYS = {"api_keys": ("first", "sécond"), "control_api_keys": ("control",)}
@@ -59,11 +59,11 @@ OPEN = {
     ("GET", "/readyz"),
     ("GET", "/startupz"),
 }
-FILES = {("GET", "/"), ("GET", "/page/style.css"), ("GET", "/page/icon.svg")} | {
+FILES = {("GET", "/"), ("GET", "/docs"), ("GET", "/page/style.css"), ("GET", "/page/icon.svg")} | {
     ("GET", f"/page/{name}.js")
     for name in (
-        *("answer", "api", "app", "chat", "copy", "dom"),
-        *("engine", "models", "schema", "settings", "tokens"),
+        *("answer", "api", "app", "chat", "copy", "docs", "dom"),
+        *("engine", "models", "schema", "settings", "start", "tokens"),
     )
 }
 CONTROL = {
@@ -74,11 +74,20 @@ CONTROL = {
     ("POST", "/wake_up"),
     ("GET", "/is_sleeping"),
     ("POST", "/reset_prefix_cache"),
+    ("POST", "/reset_mm_cache"),
+    ("POST", "/reset_encoder_cache"),
+    ("POST", "/start_profile"),
+    ("POST", "/stop_profile"),
+    ("POST", "/collective_rpc"),
     ("POST", "/abort_requests"),
     ("POST", "/v1/load_lora_adapter"),
     ("POST", "/v1/unload_lora_adapter"),
-    # Not offered, which is for holders of that key to learn.
+    ("POST", "/init_weight_transfer_engine"),
+    ("POST", "/start_weight_update"),
     ("POST", "/update_weights"),
+    ("POST", "/finish_weight_update"),
+    ("GET", "/get_world_size"),
+    # Not offered, which is for holders of that key to learn.
     ("POST", "/scale_elastic_ep"),
     ("POST", "/is_scaling_elastic_ep"),
 }
@@ -88,7 +97,7 @@ async def statuses_with(headers: dict[str, str]) -> dict[tuple[str, str], int]:
     """What every endpoint says to a request with these headers and without a body."""
     found = {}
     async with serving(has_page=True, **KEYS) as site:
-        for endpoint in (*all_endpoints(make_state()), *PAGE):
+        for endpoint in (*all_endpoints(make_state()), *PAGES):
             path = endpoint.path.replace("{model:path}", "x").replace("{response_id}", "x")
             answer = await site.http.request(endpoint.method, path, headers=headers)
             found[endpoint.method, endpoint.path] = answer.status_code

@@ -106,6 +106,16 @@ async def test_a_stream_whose_engine_dies_says_so():
     assert (health.status_code, after.status_code) == (503, 503)
 
 
+async def test_health_tells_of_engines_that_are_absent():
+    """Of several: it is healthy as long as any answers."""
+    async with serving() as site:
+        whole = await site.http.get("/health")
+        site.engine.is_degraded = True
+        degraded = await site.http.get("/health")
+    assert (whole.status_code, whole.text) == (200, "")
+    assert (degraded.status_code, degraded.text) == (200, "degraded")
+
+
 async def test_openais_client_raises_what_a_stream_ends_in():
     """An error event is an error there as well."""
     async with serving() as site:

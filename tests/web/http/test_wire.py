@@ -148,6 +148,7 @@ async def test_one_connection_too_many_is_refused():
         ("GET", "/nowhere", 404, None),
         ("GET", "/", 404, None),
         ("GET", "/v1/models/", 404, None),
+        ("GET", "/v1/responses/%FF", 404, None),
         ("POST", "/v1/messages/x/nowhere", 404, None),
         ("GET", "/test/chat/completions", 405, "POST"),
         ("GET", "/v1/messages/test", 405, "POST"),
@@ -165,6 +166,33 @@ async def test_unknown_paths_and_methods(method: str, path: str, status: int, al
     assert answer.status_code == status
     assert answer.headers.get("allow") == allow
     assert ("type" in answer.json()) == path.startswith("/v1/messages")
+
+
+@pytest.mark.parametrize(
+    ("path", "nearest", "is_anthropic"),
+    [
+        ("/v1/chat/completion", "/v1/chat/completions", False),
+        ("/v1/v1/chat/completions", "/v1/chat/completions", False),
+        ("/completions", "/v1/completions", False),
+        ("/v1/models/", "/v1/models", False),
+        ("/v1/responses/resp_1/cance", "/v1/responses/{response_id}/cancel", False),
+        ("/v1/message", "/v1/messages", True),
+        ("/v1/v1/messages", "/v1/messages", True),
+        ("/v1/messages/count_token", "/v1/messages/count_tokens", True),
+        ("/" + "%e4" * 9000, None, False),
+        ("/v1/messages/" + "x" * 9000, None, True),
+    ],
+)
+async def test_a_path_that_leads_nowhere_is_answered_with_the_nearest(
+    path: str, nearest: str | None, is_anthropic: bool
+):
+    """In the form of that one's API, whose client it most likely is that has sent this."""
+    async with serving() as site:
+        answer = await site.http.post(path, json={})
+    hint = "" if nearest is None else f"; the nearest is {nearest}"
+    said = f"there is nothing at this path{hint}; /docs shows what there is"
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, said)
+    assert ("request_id" in answer.json()) == is_anthropic
 
 
 async def test_head_is_answered_wherever_get_is():

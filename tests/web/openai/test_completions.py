@@ -202,7 +202,7 @@ async def test_an_echo_with_logprobs_has_the_prompts_beside_them(num_top):
 async def test_who_asks_for_no_alternatives_gets_none():
     """With 0, the tokens that came are scored, and no lists beside them are made, as from OpenAI."""
     async with serving() as served:
-        none = await complete(served, logprobs=0, echo=True, max_tokens=2)
+        none = await complete(served, logprobs=0, echo=True, max_tokens=2, ignore_eos=True)
         stream = await complete_chunks(served, logprobs=0, max_tokens=2, ignore_eos=True)
         one = await complete(served, logprobs=1, max_tokens=2, ignore_eos=True)
     rows = none["choices"][0]["logprobs"]

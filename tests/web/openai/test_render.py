@@ -8,9 +8,10 @@ import pytest
 from tests.web.serving import ECHO, SCRIPT, serving
 from weft.core.errors import BadRequest, NotFound
 from weft.web.http.endpoint import Call
-from weft.web.routes import API_ENDPOINTS
+from weft.web.openai import ENDPOINTS as OPENAI
+from weft.web.tokens import ENDPOINTS as TOKENS
 
-_BY_PATH = {endpoint.path: endpoint for endpoint in API_ENDPOINTS}
+_BY_PATH = {endpoint.path: endpoint for endpoint in (*OPENAI, *TOKENS)}
 CHAT = {"messages": [{"role": "user", "content": "hello there"}]}
 
 

@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.busy import PATIENCE_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CHROMEDRIVER = shutil.which("chromedriver")
+NEEDS_CHROMIUM = pytest.mark.skipif(
+    not (CHROMIUM and CHROMEDRIVER),
+    reason="needs Chromium and its driver: apt install chromium chromium-driver",
+)
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the name that WebDriver gives a reference to one
 ENTER, ESCAPE = "\ue007", "\ue00c"
 

@@ -22,7 +22,7 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.cli.running import Server, clean_environment, running
 from tests.web.http.serving import serving
-from tests.web.page.browser import CHROMEDRIVER, CHROMIUM, ESCAPE, Browser, browsing
+from tests.web.page.browser import ESCAPE, NEEDS_CHROMIUM, Browser, browsing
 
 IMAGES = Path(__file__).resolve().parents[3] / "docs" / "images"
 KEY = "the-key"
@@ -36,13 +36,7 @@ SCHEMA = {
 }
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM and CHROMEDRIVER),
-        reason="needs Chromium and its driver: apt install chromium chromium-driver",
-    ),
-]
+pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +126,9 @@ def test_an_answer_streams_and_is_retried(page: Browser):
     )
     assert "Paris" in ask(page)
     assert page.run("return states.size") > 2
-    assert re.match(r"Done: \d+ tokens, first after \d+ ms, .*in the prompt", page.text("#status"))
+    assert re.match(
+        r"Done: \d+ tokens, first after [\d,]+ ms, .*in the prompt", page.text("#status")
+    )
     click_button(page, "Retry")
     page.until("document.querySelector('[aria-busy=\"false\"]')")
     assert "Paris" in last_answer(page)

@@ -7,9 +7,9 @@ import pytest
 
 from tests.cli.running import SMALL, running
 from tests.web.http.serving import serving
-from weft.web.page.files import PAGE, POLICY, STATIC
+from weft.web.page.files import DOCS, PAGES, POLICY, STATIC
 
-PATHS = [endpoint.path for endpoint in PAGE]
+PATHS = [endpoint.path for endpoint in PAGES]
 TEXTS = {file.name: file.read_text("utf-8") for file in sorted(STATIC.iterdir())}
 MAX_BYTES = 200_000
 # The namespaces of SVG, which are names and are never fetched.
@@ -98,22 +98,26 @@ def test_a_file_names_no_other_server(name: str):
 
 def test_what_the_page_refers_to_is_there():
     """By relative paths, which work behind a path of a proxy too; every file is used."""
-    page = re.findall(r'(?:src|href)="(page/[^"]+)"', TEXTS["index.html"])
-    modules = {
-        name
-        for text in TEXTS.values()
-        for name in re.findall(r'^import .*? from "\./(.*?)";$', text, re.MULTILINE)
-    }
-    assert {f"/{path}" for path in page} | {f"/page/{name}" for name in modules} == set(PATHS) - {
-        "/"
-    }
+    assert needed("index.html") | needed("docs.html") | {"/", "/docs"} == set(PATHS)
+    assert {"/docs", *needed("docs.html")} == {endpoint.path for endpoint in DOCS}
     assert "/page/app.js" in PATHS
+
+
+def needed(page: str) -> set[str]:
+    """The paths of the files that a page loads, and of those that these load."""
+    found, unread = set(), re.findall(r'(?:src|href)="page/([^"]+)"', TEXTS[page])
+    while unread:
+        name = unread.pop()
+        if name not in found:
+            found.add(name)
+            unread += re.findall(r'^import .*? from "\./(.*?)";$', TEXTS[name], re.MULTILINE)
+    return {f"/page/{name}" for name in found}
 
 
 def test_the_page_is_small():
     """All its files together, uncompressed."""
     assert sum(len(text.encode()) for text in TEXTS.values()) < MAX_BYTES
-    assert len(TEXTS) == len(PAGE)
+    assert len(TEXTS) == len(PAGES)
 
 
 def test_without_scripts_the_page_says_what_is_missing():
@@ -125,8 +129,10 @@ def test_without_scripts_the_page_says_what_is_missing():
 
 @pytest.mark.parametrize(("flags", "status"), [((), 200), (("--no-ui",), 404)])
 def test_a_flag_turns_the_page_off(flags: tuple[str, ...], status: int):
-    """Then its paths are like any that lead nowhere, and the ready block is silent about it."""
+    """Then its paths are like any that lead nowhere, and the ready block is silent about it; /docs stays."""
     with running(SMALL, "--no-grpc", *flags) as server:
+        for path in ("/docs", *needed("docs.html")):
+            assert httpx2.get(f"{server.http}{path}").status_code == 200
         answers = [httpx2.get(f"{server.http}{path}") for path in ("/", "/page/app.js")]
         assert httpx2.get(f"{server.http}/version").status_code == 200
     assert [answer.status_code for answer in answers] == [status, status]

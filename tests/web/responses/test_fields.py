@@ -119,6 +119,8 @@ def test_inner_fields_are_all_known_here():
     assert {field.encode_name for field in msgspec.structs.fields(ResponsesTool)} == {
         "type", "name", "description", "parameters", "strict",
         "allowed_callers", "async", "defer_loading", "output_schema",
+        "server_label", "server_url", "server_description", "allowed_tools", "require_approval",
+        "authorization", "headers", "connector_id", "tunnel_id",
     }  # fmt: skip
 
 

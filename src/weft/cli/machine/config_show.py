@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from weft.cli.machine.serve_line import DEFAULT, Origin, read_serve_line
-from weft.cli.machine.shown import print_json, print_table
 from weft.cli.options import ServeOptions
-from weft.cli.serving import DEFAULT_MODEL
+from weft.cli.shown import print_json, print_table
 
-_HIDDEN = ("translated",)
+_HIDDEN = ("translated", "vllm_words")
 _SECRET = "***"  # noqa: S105 - what is shown in place of one
 _UNSET = "-"
 
@@ -28,7 +27,7 @@ class Setting:
 def run(arguments: Sequence[str], *, changed: bool, json: bool) -> int:
     """Print the settings, or those alone that are no defaults."""
     line = read_serve_line(arguments)
-    values = {"model": line.model or DEFAULT_MODEL}
+    values = {"model": line.model}
     values |= {field.name: getattr(line.options, field.name) for field in fields(ServeOptions)}
     settings = [
         _setting(name, value, line.origins.get(name, DEFAULT))

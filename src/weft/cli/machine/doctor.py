@@ -20,14 +20,15 @@ from weft.cli.machine.hardware import (
     check_numa,
 )
 from weft.cli.machine.serve_line import read_serve_line
-from weft.cli.machine.shown import print_json
 from weft.cli.options import ServeOptions
+from weft.cli.shown import print_json
 from weft.compute.native import _core
 from weft.core.errors import ConfigError
 from weft.core.terminal import say
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import credentials
 from weft.web.http.options import HttpOptions
+from weft.web.http.server import ssl_context
 
 EXIT_FINDINGS = 1
 _LIBRARIES = ("grpcio", "numpy", "tokenizers", "llguidance")
@@ -121,7 +122,7 @@ def check_pair(
 ) -> Iterator[Check]:
     """A certificate and its key, as the server would load them; nothing where there is no TLS."""
     try:
-        loaded = options.ssl_context() if isinstance(options, HttpOptions) else credentials(options)
+        loaded = ssl_context(options) if isinstance(options, HttpOptions) else credentials(options)
     except ConfigError as error:
         yield Check(
             area=area, found=str(error), mend=f"weft serve {flag} CERT.pem ...  # and its own key"

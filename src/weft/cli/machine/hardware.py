@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.cli.sizes import format_bytes
 from weft.compute.memory import free_memory_bytes
 from weft.compute.native import Cpu, cpu, usable_paths
+from weft.core.readable import format_bytes
 
 _HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 _LITTLE_BYTES = 1 << 30

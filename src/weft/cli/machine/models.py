@@ -2,16 +2,19 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
 from huggingface_hub import CachedRepoInfo, CacheNotFound, HFCacheInfo
 
-from weft.cli.machine.shown import print_json, print_table
-from weft.cli.sizes import format_bytes
+from weft.cli.shown import print_json, print_table
 from weft.core.errors import ConfigError
-from weft.core.terminal import say
+from weft.core.progress import Progress
+from weft.core.readable import format_bytes
+from weft.core.terminal import StatusLine, say
+from weft.model.gguf.open import SUFFIX, all_parts
 from weft.model.hub import fetch
 from weft.model.open import find_model, is_hub_id
 
@@ -24,7 +27,7 @@ class DiskModel:
     """`name` is what `weft serve` takes. `refusal` says why it cannot be served; None: it can."""
 
     name: str
-    source: str  # "hub" or "directory"
+    source: str  # "hub", "directory" or "file"
     num_bytes: int
     model_type: str | None
     num_parameters: int | None
@@ -46,13 +49,27 @@ def show(directories: Sequence[Path], *, json: bool) -> int:
     return 0
 
 
-def pull(name: str, revision: str | None) -> int:
+def pull(name: str, revision: str | None, *, json: bool) -> int:
     """Fetch what serving needs of a model of the Hub, and check that it can be served."""
     if not is_hub_id(name):
         raise ConfigError(f"{name}: pull takes a Hub id, OWNER/NAME")
-    path = fetch(name, revision)
+    progress, status = Progress(), StatusLine(sys.stderr)
+    progress.enter(f"fetching {name}", 0.0)
+
+    def show_bytes(loaded_bytes: int, total_bytes: int) -> None:
+        progress.load(loaded_bytes, total_bytes)
+        status.show(f"  {progress.describe()}")
+
+    status.show(f"  looking for {name}")
+    try:
+        path = fetch(name, revision, on_bytes=show_bytes)
+    finally:
+        status.clear()
     find_model(str(path))
-    say(f"{name} is at {path}; weft serve {name}")
+    if json:
+        print_json({"name": name, "path": str(path)})
+    else:
+        say(f"{name} is at {path}; weft serve {name}")
     return 0
 
 
@@ -104,11 +121,23 @@ def _cached_models() -> Iterator[DiskModel]:
 
 
 def _in_directory(directory: Path) -> Iterator[DiskModel]:
-    """The checkpoints in it, and it itself if it is one."""
+    """The checkpoints and GGUF files in it, and it itself if it is one."""
     patterns = ["/".join(["*"] * depth + [_CONFIG]) for depth in range(_DEPTH + 1)]
     for path in sorted({one.parent for pattern in patterns for one in directory.glob(pattern)}):
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
         yield _describe(str(path), "directory", path, size)
+    patterns = ["/".join(["*"] * depth + [f"*{SUFFIX}"]) for depth in range(_DEPTH + 1)]
+    for path in sorted(one for pattern in patterns for one in directory.glob(pattern)):
+        parts = _parts(path)
+        if parts[:1] == [path]:
+            yield _describe(str(path), "file", path, sum(one.stat().st_size for one in parts))
+
+
+def _parts(path: Path) -> list[Path]:
+    """The files of a GGUF model that are there; one that says nonsense of its parts is its own."""
+    with suppress(ConfigError):
+        return [one for one in all_parts(path) if one.is_file()]
+    return [path]
 
 
 def _describe(name: str, source: str, path: Path, num_bytes: int) -> DiskModel:

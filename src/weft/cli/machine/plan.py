@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from weft import __version__
 from weft.cli.finding import find
 from weft.cli.machine.serve_line import read_serve_line
-from weft.cli.machine.shown import print_block, print_json
-from weft.cli.serving import DEFAULT_MODEL
-from weft.cli.sizes import format_bytes
+from weft.cli.shown import print_block, print_json
 from weft.compute.backends import backend_of
 from weft.compute.native import Roofline, measure_roofline
 from weft.core.errors import ConfigError
+from weft.core.readable import format_bytes
 from weft.engine.capacity import Capacity, capacity_of
 from weft.engine.fit import Fitted
 
@@ -22,9 +21,9 @@ _MEASURED_BYTES = (
 def run(arguments: Sequence[str], *, measure: bool, json: bool) -> int:
     """Find the model and fit it as `weft serve` would with these arguments; load nothing."""
     line = read_serve_line(arguments)
-    if line.options.remote is not None:
+    if line.model is None:
         raise ConfigError("--remote runs no engine here; there is nothing to plan")
-    fitted = find(line.model or DEFAULT_MODEL, line.options)
+    fitted = find(line.model, line.options)
     roofline = _measure(fitted) if measure else None
     capacity = capacity_of(fitted, roofline)
     if json:
@@ -54,7 +53,12 @@ def _computed(fitted: Fitted) -> str:
 
 
 def _memory_rows(capacity: Capacity) -> Iterator[tuple[str, str]]:
-    yield "weights", format_bytes(capacity.weight_bytes)
+    is_several = capacity.num_engines > 1
+    if is_several:
+        yield "engines", f"{capacity.num_engines}, each with what follows"
+    whose = "all engines'" if is_several else "the engine's"
+    copies = ", which all map" if is_several and capacity.num_copies == 1 else ""
+    yield "weights", format_bytes(capacity.weight_bytes) + copies
     if capacity.adapter_bytes:
         yield "adapters", format_bytes(capacity.adapter_bytes)
     if capacity.kv_bytes_per_token:
@@ -75,7 +79,7 @@ def _memory_rows(capacity: Capacity) -> Iterator[tuple[str, str]]:
     )
     yield (
         "processes",
-        f"about {format_bytes(capacity.process_bytes)}: the front, and the engine's own",
+        f"about {format_bytes(capacity.process_bytes)}: the front, and {whose} own",
     )
     left = capacity.free_bytes - capacity.total_bytes
     state = (

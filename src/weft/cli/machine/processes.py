@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 
 from weft.cli.machine.serve_line import model_in
-from weft.cli.machine.shown import print_json, print_table
-from weft.cli.sizes import format_bytes
+from weft.cli.shown import print_json, print_table
 from weft.core.address import join_host_port
+from weft.core.readable import format_bytes
 from weft.core.terminal import say
 
 COMMANDS = ("serve", "epp", "up")
@@ -77,7 +77,7 @@ def _describe(process: psutil.Process, words: Sequence[str]) -> ServerProcess:
         return ServerProcess(
             pid=process.pid,
             command=words[0],
-            model=model_in(words[0], words[1:]),
+            model=model_in(words[0], words[1:], process.environ()),
             addresses=sorted(addresses),
             memory_bytes=memory,
             age_s=round(time.time() - process.create_time(), 1),

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from cyclopts import App, ArgumentCollection, CycloptsError
 
-from weft.cli.main import make_app
+from weft.cli.commands import make_app
 from weft.cli.options import ServeOptions
+from weft.cli.serving import DEFAULT_MODEL
 from weft.cli.vllm_line import to_own_arguments
 from weft.core.errors import WeftError
 
@@ -24,7 +25,10 @@ DEFAULT = Origin("default")
 
 @dataclass(frozen=True, slots=True)
 class ServeLine:
-    """What `weft serve` would start with. `origins` has the settings, as fields are written, that are no defaults."""
+    """What `weft serve` would start with. `origins` has the settings, as fields are written, that are no defaults.
+
+    There is no `model` where engines elsewhere have theirs.
+    """
 
     model: str | None
     options: ServeOptions
@@ -49,11 +53,14 @@ def read_serve_line(arguments: Sequence[str]) -> ServeLine:
         ["serve", *to_own_arguments(arguments)], exit_on_error=False, print_error=False
     )
     bound.apply_defaults()
-    return ServeLine(bound.arguments["model"], bound.arguments["options"], origins)
+    model, options = bound.arguments["model"], bound.arguments["options"]
+    if model is None and options.remote is None:
+        model = DEFAULT_MODEL
+    return ServeLine(model, options, origins)
 
 
-def model_in(command: str, arguments: Sequence[str]) -> str | None:
-    """The model in another process's command line; None where it is not named there, or that is no such line."""
+def model_in(command: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """The model of another process; None where its settings are in a file, or it has none."""
     app = make_app()
     app.config = ()  # its environment is not ours
     try:
@@ -61,8 +68,13 @@ def model_in(command: str, arguments: Sequence[str]) -> str | None:
         _, bound, _ = app.parse_args([command, *given], exit_on_error=False, print_error=False)
     except (CycloptsError, WeftError):
         return None
-    model: str | None = bound.arguments.get("model")
-    return model
+    model: str | None = bound.arguments.get("model") or environment.get("WEFT_MODEL")
+    options = bound.arguments.get("options")
+    is_elsewhere = command == "epp" or any(
+        getattr(options, name, None) or f"WEFT_{name.upper()}" in environment
+        for name in ("config", "remote")
+    )
+    return DEFAULT_MODEL if model is None and not is_elsewhere else model
 
 
 def _origin(name: str, source: str) -> Origin:

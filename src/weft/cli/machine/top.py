@@ -7,13 +7,14 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
-from weft.cli.machine.shown import print_json
-from weft.core.errors import ConfigError, Unauthenticated, Unavailable
+from weft.cli.machine.commands import TopOptions
+from weft.cli.settings import wrong_key
+from weft.cli.shown import print_json
+from weft.core.errors import ConfigError, Unavailable
 from weft.core.metric_series import PREFIX
 from weft.core.terminal import say
 
@@ -21,15 +22,6 @@ _CLEAR = "\x1b[H\x1b[J"  # to the first line, and nothing below
 _BAR = 30
 _TIMEOUT_S = 5.0
 _KEY_IS_WRONG = (401, 403)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A server, and what it wants to see. `ca` is the certificate to trust."""
-
-    url: str
-    api_key: str | None = None
-    ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,39 +47,39 @@ class Sample:
 Scraped = Mapping[tuple[str, str], Mapping[str, float]]
 
 
-def run(target: Target, *, once: bool, interval_s: float, json: bool) -> int:
+def run(options: TopOptions) -> int:
     """Print samples until Ctrl-C, which is the way to end this, or one with `once`."""
-    if not interval_s > 0:
-        raise ConfigError(f"--interval must be above 0, not {interval_s:g}")
+    if not options.interval > 0:
+        raise ConfigError(f"--interval must be above 0, not {options.interval:g}")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with _connect(target) as client:
-            _watch(client, target.url, once=once, interval_s=interval_s, json=json)
+        with _connect(options) as client:
+            _watch(client, options)
     except KeyboardInterrupt:
-        if once:
+        if options.once:
             raise
     return 0
 
 
-def _watch(client: httpx2.Client, url: str, *, once: bool, interval_s: float, json: bool) -> None:
-    before, began = _scrape(client, url), time.monotonic()
+def _watch(client: httpx2.Client, options: TopOptions) -> None:
+    before, began = _scrape(client, options), time.monotonic()
     while True:
-        time.sleep(interval_s)
-        after, ended = _scrape(client, url), time.monotonic()
+        time.sleep(options.interval)
+        after, ended = _scrape(client, options), time.monotonic()
         samples = [
             _sample(key, values, before.get(key, values), ended - began)
             for key, values in sorted(after.items())
         ]
-        if json:
-            print_json(samples, is_line=not once)
+        if options.json:
+            print_json(samples, is_line=not options.once)
         else:
-            _print(url, samples, clears=not once)
-        if once:
+            _print(options.url, samples, clears=not options.once)
+        if options.once:
             return
         before, began = after, ended
 
 
-def _connect(target: Target) -> httpx2.Client:
+def _connect(target: TopOptions) -> httpx2.Client:
     if not target.url.startswith(("http://", "https://")):
         raise ConfigError(f"--url must be http://HOST:PORT or https://HOST:PORT, not {target.url}")
     try:
@@ -98,13 +90,14 @@ def _connect(target: Target) -> httpx2.Client:
     return httpx2.Client(headers=headers, verify=verify, timeout=_TIMEOUT_S, trust_env=False)
 
 
-def _scrape(client: httpx2.Client, url: str) -> Scraped:
+def _scrape(client: httpx2.Client, options: TopOptions) -> Scraped:
+    url = options.url
     try:
         answer = client.get(f"{url.rstrip('/')}/metrics")
     except httpx2.HTTPError as error:
         raise Unavailable(f"no server answers at {url} ({error})") from error
     if answer.status_code in _KEY_IS_WRONG:
-        raise Unauthenticated("the server needs a key, or another: --api-key KEY or WEFT_API_KEY")
+        raise wrong_key(options.api_key)
     found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     try:
         for family in text_string_to_metric_families(answer.text if answer.is_success else ""):

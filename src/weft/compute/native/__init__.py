@@ -65,7 +65,9 @@ def measure_roofline(
     element = "bfloat16" if dtype == "bfloat16" else "float32"
     threads = _core.available_cpus() if num_threads is None else num_threads
     return Roofline(
-        *_core.measure_limits(usable_paths()[0], element, quantization or "none", threads)
+        *_core.measure_limits(
+            usable_paths()[0], element, "none" if quantization is None else "int8", threads
+        )
     )
 
 

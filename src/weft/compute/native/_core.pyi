@@ -36,11 +36,33 @@ def score(
     logits: FloatArray, given: IntArray, num_best: int
 ) -> tuple[list[int], list[float], list[int]] | None: ...
 def multiply_int8(path: str, rows: FloatArray, weights: FloatArray, out: FloatArray) -> None: ...
+def round_to_groups(
+    values: FloatArray,
+    numbers: NDArray[np.uint8],
+    scales: NDArray[np.uint16],
+    minimums: NDArray[np.uint16],
+) -> None: ...
+def multiply_grouped(
+    path: str,
+    form: GroupFormat,
+    rows: FloatArray,
+    numbers: NDArray[np.uint8],
+    scales: NDArray[Any],
+    offsets: NDArray[Any] | None,
+    out: FloatArray,
+) -> None: ...
+
+class GroupFormat:
+    def __init__(self, bits: int, group: int, offset: str, scales: str) -> None: ...
 
 class LayerSpec:
     rope: int | None
     window: int | None
     has_attention_norm: bool
+    qkv_groups: GroupFormat | None
+    o_groups: GroupFormat | None
+    up_groups: GroupFormat | None
+    down_groups: GroupFormat | None
 
 class Rope:
     frequencies: list[float]
@@ -81,7 +103,16 @@ class ModelSpec:
     def set_activation(self, name: str, /) -> None: ...
 
 class Model:
-    def __init__(self, spec: ModelSpec, path: str, num_threads: int) -> None: ...
+    def __init__(
+        self,
+        spec: ModelSpec,
+        path: str,
+        num_threads: int,
+        file: int | None = None,
+        is_published: bool = False,
+    ) -> None: ...
+    def publish(self) -> bool: ...
+    def set_num_threads(self, num_threads: int) -> None: ...
     @property
     def num_threads(self) -> int: ...
     def load(
@@ -91,6 +122,13 @@ class Model:
         tensor: NDArray[Any],
         scales: FloatArray | None,
         is_mapped: bool,
+    ) -> bool: ...
+    def load_groups(
+        self,
+        name: str,
+        numbers: NDArray[np.uint8],
+        scales: NDArray[Any],
+        offsets: NDArray[Any] | None,
     ) -> bool: ...
     def add_adapter(
         self,
@@ -112,5 +150,6 @@ class Model:
         adapter_ids: IntArray | None,
         outputs: FloatArray,
     ) -> None: ...
-    def fill_kv(self, byte: int) -> None: ...
+    @property
+    def kv_bytes(self) -> NDArray[np.uint8]: ...
     def seconds(self) -> dict[str, float]: ...

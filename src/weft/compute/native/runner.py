@@ -3,12 +3,16 @@
 One call a step for the model and one for plain sampling, both without Python's lock.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.compute.backend import PackedFile
+from weft.compute.grouped import format_of, layer_formats, stored_groups
+from weft.compute.host_blocks import HostBlocks
 from weft.compute.native import _core
 from weft.compute.processed import processed, score_values
 from weft.compute.rope import inverse_frequencies
@@ -16,11 +20,13 @@ from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.compute.sampler import Choice, Drawn
 from weft.core.types import LogprobRow
 from weft.model.card import AdapterBytes
+from weft.model.groups import GroupFormat, StoredGroups
 from weft.model.lora import Adapter
 from weft.model.spec import ModelSpec, RopeSpec
 from weft.model.weights import Tensor, Weights, refuse_values
 
 MAX_THREADS = 1024
+NO_FORMATS: Mapping[str, GroupFormat] = MappingProxyType({})
 _NEVER = np.float32(-np.inf)
 _SAME = (  # fields that the core calls by the same name
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
@@ -33,16 +39,20 @@ _SAME = (  # fields that the core calls by the same name
 class Machine:
     """What to compute on: one of `usable_paths()` (None: the best), and how many threads.
 
-    `num_threads` None takes the CPUs that this process may use.
+    `num_threads` None takes the CPUs that this process may use. Packed weights lie in `file`, if there is one.
     """
 
     path: str | None = None
     num_threads: int | None = None
+    file: PackedFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What is rounded to int8: linear layers, the head too but not the embedding; keys and values."""
+    """What is rounded: linear layers, in the words of `ComputeConfig`; keys and values.
+
+    Where linear layers are, the head is int8; the embedding is not rounded.
+    """
 
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
@@ -56,20 +66,41 @@ class NativeModel:
     """
 
     def __init__(
-        self, spec: ModelSpec, weights: Weights, *, native: _core.ModelSpec, machine: Machine
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        *,
+        native: _core.ModelSpec,
+        machine: Machine,
+        grouped: Mapping[str, StoredGroups] = MappingProxyType({}),
     ) -> None:
         self.vocab_size = spec.vocab_size
         self.path = usable_paths()[0] if machine.path is None else machine.path
         threads = available_cpus() if machine.num_threads is None else machine.num_threads
         self._num_outputs = spec.vocab_size if spec.has_head else spec.hidden_size
-        self._model = _core.Model(native, self.path, threads)
-        for name, tensor in _prepared(spec, weights):
+        file = machine.file
+        if file is None:
+            self._model = _core.Model(native, self.path, threads)
+        else:
+            self._model = _core.Model(
+                native, self.path, threads, file.descriptor, file.is_published
+            )
+        if file is None or not file.is_published:
+            self._load(spec, weights, grouped)
+        if file is not None and not file.is_published and not self._model.publish():
+            raise MemoryError("the packed weights could not be written")
+
+    def _load(self, spec: ModelSpec, weights: Weights, grouped: Mapping[str, StoredGroups]) -> None:
+        for name, packed in grouped.items():
+            matrix = packed.grouped()
+            is_finite = self._model.load_groups(name, matrix.numbers, matrix.scales, matrix.offsets)
+            if not is_finite:
+                refuse_values(matrix.unchecked or name)
+        for name, tensor in _prepared(spec, weights, grouped):
             is_finite = self._model.load(
                 name, tensor.dtype, tensor.data, tensor.scales, tensor.is_mapped
             )
-            if (
-                tensor.scales is not None
-            ):  # finite by themselves, and times a whole number perhaps not
+            if tensor.scales is not None:  # finite, and times a whole number perhaps not
                 is_finite = is_finite and tensor.is_finite()
             if tensor.unchecked is not None and not is_finite:
                 refuse_values(tensor.unchecked)
@@ -78,6 +109,10 @@ class NativeModel:
     def num_threads(self) -> int:
         """Threads that share a step, the calling one included."""
         return self._model.num_threads
+
+    def set_num_threads(self, num_threads: int) -> None:
+        """See `ThreadedRunner`."""
+        self._model.set_num_threads(num_threads)
 
     def seconds(self) -> dict[str, float]:
         """Time spent since the start, by part of a step."""
@@ -101,7 +136,7 @@ class NativeModel:
         return outputs
 
 
-class NativeRunner(NativeModel):
+class NativeRunner(NativeModel, HostBlocks):
     """A decoder. `max_model_len` matters to two-range rope only."""
 
     def __init__(
@@ -115,8 +150,16 @@ class NativeRunner(NativeModel):
         machine: Machine = Machine(),
     ) -> None:
         self.spec = spec
-        native = native_spec(spec, dtype, max_model_len, rounding)
-        super().__init__(spec, weights, native=native, machine=machine)
+        self._num_blocks = 0
+        self._rounding, self._dtype = rounding, dtype
+        stored = stored_groups(weights)
+        groups = {name: form for name, (_, form) in stored.items()}
+        native = native_spec(spec, dtype, max_model_len, rounding, groups)
+        layers = layer_formats(spec, groups, rounding.quantization)
+        grouped = {
+            n: packed for n, (packed, form) in stored.items() if format_of(n, layers) == form
+        }
+        super().__init__(spec, weights, native=native, machine=machine, grouped=grouped)
 
     @property
     def adapters(self) -> AdapterStore:
@@ -128,6 +171,7 @@ class NativeRunner(NativeModel):
         Blocks of a multiple of 16 are read where they lie; others are gathered in each step.
         """
         self._model.allocate_kv(num_blocks, block_size)
+        self._num_blocks = num_blocks
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
         """See `AdapterStore`. An adapter that does not fit the model is a `ValueError`."""
@@ -144,9 +188,17 @@ class NativeRunner(NativeModel):
         """
         return self._run(batch, batch.slots, batch.block_tables)
 
+    @property
+    def kv_layout(self) -> str:
+        """Tiles of the core; bits differ between sets of instructions."""
+        return f"native-1 {self.path} {self._dtype} {self._rounding}"
+
+    def _pool_parts(self) -> NDArray[np.uint8]:
+        return self._model.kv_bytes.reshape(2 * len(self.spec.layers), self._num_blocks, -1)
+
     def fill_kv(self, byte: int) -> None:
         """Set every byte of the pool: tests see by it that nothing stale is read."""
-        self._model.fill_kv(byte)
+        self._model.kv_bytes[:] = byte
 
 
 class NativeEncoder(NativeModel):
@@ -233,10 +285,11 @@ def resident_bytes(
     dtype: str,
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
+    groups: Mapping[str, GroupFormat] = NO_FORMATS,
 ) -> ResidentBytes:
-    """Sizes for a checkpoint that is served as `dtype`; float16 is widened."""
+    """Sizes for a checkpoint that is served as `dtype`; float16 is widened. `groups` as `Checkpoint` has them."""
     rounding = Rounding(quantization, kv_cache_dtype)
-    native = native_spec(spec, dtype, spec.max_position_embeddings, rounding)
+    native = native_spec(spec, dtype, spec.max_position_embeddings, rounding, groups)
     weights, kv_per_token, per_rank, padded_to = native.sizes()
     kv_dtype = "int8" if kv_cache_dtype == "int8" else native.element
     return ResidentBytes(weights, kv_per_token, kv_dtype, AdapterBytes(per_rank, padded_to))
@@ -257,15 +310,17 @@ def available_cpus() -> int:
     return min(_core.available_cpus(), MAX_THREADS)
 
 
-def _prepared(spec: ModelSpec, weights: Weights) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor as the core takes it: norms in float32, with the offset of the family added.
+def _prepared(
+    spec: ModelSpec, weights: Weights, grouped: Collection[str]
+) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that is not in groups as the core takes it: norms in float32, with the offset of the family added.
 
     Hidden states of a decoder come out through a head that changes nothing.
     """
     if spec.is_causal and not spec.has_head:
         yield "head", Tensor("float32", np.eye(spec.hidden_size, dtype=np.float32))
     for name, values in weights.tensors.items():
-        if name.startswith("head."):
+        if name.startswith("head.") or name in grouped:
             continue  # a classifier's, which comes after
         tensor = values.unpacked()
         if spec.norm_offset and "norm" in name:
@@ -278,7 +333,11 @@ def _prepared(spec: ModelSpec, weights: Weights) -> Iterator[tuple[str, Tensor]]
 
 
 def native_spec(
-    spec: ModelSpec, dtype: str, max_model_len: int, rounding: Rounding = Rounding()
+    spec: ModelSpec,
+    dtype: str,
+    max_model_len: int,
+    rounding: Rounding = Rounding(),
+    groups: Mapping[str, GroupFormat] = NO_FORMATS,
 ) -> _core.ModelSpec:
     """What the core computes, and reports the sizes of."""
     native = _core.ModelSpec()
@@ -298,20 +357,31 @@ def native_spec(
     native.set_norm(spec.norm.value)
     native.set_norm_placement(spec.norm_placement.value)
     native.set_qk_norm(spec.qk_norm.value)
-    native.set_quantization(rounding.quantization or "none")
+    native.set_quantization("none" if rounding.quantization is None else "int8")
     native.has_int8_cache = rounding.kv_cache_dtype == "int8"
     native.set_activation(spec.activation.value)
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     native.ropes = [_native_rope(rope, max_model_len) for rope in ropes]
     layers = []
-    for layer in spec.layers:
+    formats = layer_formats(spec, groups, rounding.quantization)
+    for layer, own in zip(spec.layers, formats, strict=True):
         native_layer = _core.LayerSpec()
         native_layer.window = layer.window
         native_layer.rope = None if layer.rope is None else ropes.index(layer.rope)
         native_layer.has_attention_norm = layer.has_attention_norm
+        native_layer.qkv_groups = _native_format(own.qkv)
+        native_layer.o_groups = _native_format(own.o)
+        native_layer.up_groups = _native_format(own.up)
+        native_layer.down_groups = _native_format(own.down)
         layers.append(native_layer)
     native.layers = layers
     return native
+
+
+def _native_format(form: GroupFormat | None) -> _core.GroupFormat | None:
+    if form is None:
+        return None
+    return _core.GroupFormat(form.bits, form.size or 0, form.offset, form.scales)
 
 
 def _native_rope(rope: RopeSpec, max_model_len: int) -> _core.Rope:

@@ -261,9 +261,8 @@ class GrammarCompiler:
     def close(self) -> None:
         """End the threads; what was ordered never comes."""
         for pool in (self._builder, self.mask_pool):
-            pool.shutdown(
-                cancel_futures=True
-            )  # waits for what runs: it would wake a closed mailbox
+            # Waits for what runs: it would wake a closed mailbox.
+            pool.shutdown(cancel_futures=True)
 
     @property
     def num_bytes(self) -> int:

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import llguidance
 from llguidance import LLMatcher
 
 from weft.engine.constraints import structural_tag
 from weft.engine.constraints.gbnf import is_gbnf, to_lark
+
+_LIBRARY = tuple(int(part) for part in llguidance.__version__.split(".")[:2])
+_KNOWS_WHITESPACE = (1, 9)  # before, the library passes over such a pattern without a word
 
 NO_SPECIAL_IDS: Mapping[str, int] = MappingProxyType({})
 
@@ -47,6 +51,11 @@ def _json_grammar(schema: dict[str, Any], whitespace_pattern: str | None) -> str
     if whitespace_pattern is None:
         return str(
             LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
+        )
+    if _LIBRARY < _KNOWS_WHITESPACE:
+        raise ValueError(
+            f"whitespace_pattern needs llguidance {_KNOWS_WHITESPACE[0]}.{_KNOWS_WHITESPACE[1]}, and "
+            f"{llguidance.__version__} is installed"
         )
     return str(
         LLMatcher.grammar_from_json_schema(

@@ -6,10 +6,18 @@ import math
 import time
 from collections.abc import Callable
 
+from weft.core.controls import STALL_S
 from weft.core.errors import EngineDead, Unavailable
-from weft.engine.messages import Call, Command, Ping, Reply, Wake
+from weft.engine.messages import (
+    Call,
+    Command,
+    FinishWeightUpdate,
+    Ping,
+    Reply,
+    UpdateWeights,
+    Wake,
+)
 
-STALL_S = 30.0  # an engine that answers nothing for so long is unhealthy; no step takes as long
 _IDLE_S = 1.0  # after so long without an event a check of health sends a ping
 
 
@@ -23,7 +31,7 @@ class EngineCalls:
         self._pending: dict[int, asyncio.Future[Reply]] = {}
         self._ping: asyncio.Future[Reply] | None = None
         self._pinged_at = -math.inf
-        self._wakes: set[int] = set()
+        self._loads: set[int] = set()
 
     def next_id(self) -> int:
         """The id of a call that is about to be sent."""
@@ -33,8 +41,8 @@ class EngineCalls:
         """Send a command; the future has its reply."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._pending[command.call_id] = future
-        if isinstance(command, Wake):
-            self._wakes.add(command.call_id)
+        if isinstance(command, Wake | UpdateWeights | FinishWeightUpdate):
+            self._loads.add(command.call_id)
         self._send(command)
         return future
 
@@ -48,9 +56,9 @@ class EngineCalls:
     def check_answering(self) -> None:
         """Raise `Unavailable` if nothing came since a ping long ago; ping if nothing came of late.
 
-        An engine that wakes loads its weights, which takes as long as it takes.
+        An engine that loads weights, as when it wakes, takes as long as it takes.
         """
-        if self._wakes:
+        if self._loads:
             return
         now = time.monotonic()
         is_unanswered = self._pinged_at >= self.last_event_at
@@ -61,7 +69,7 @@ class EngineCalls:
 
     def resolve(self, reply: Reply) -> None:
         """Hand a reply to its caller, unless that has given up."""
-        self._wakes.discard(reply.call_id)
+        self._loads.discard(reply.call_id)
         future = self._pending.pop(reply.call_id, None)
         if future is not None and not future.done():
             future.set_result(reply)

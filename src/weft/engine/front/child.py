@@ -17,6 +17,7 @@ import zmq
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.engine.messages import MAX_FRAME_BYTES, Launch
+from weft.engine.weight_files import WeightFiles
 
 log = logging.getLogger("weft.engine")
 
@@ -35,6 +36,7 @@ class EngineChild:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self._directory: Path | None = None
+        self.weights: WeightFiles | None = None
         self._context = zmq.Context()
         self.commands: zmq.Socket[bytes] = self._context.socket(zmq.PUSH)
         self.events: zmq.Socket[bytes] = self._context.socket(zmq.PULL)
@@ -57,14 +59,26 @@ class EngineChild:
         )
         return cls(process)
 
-    async def launch(self, config: EngineConfig) -> None:
-        """Send it what to load. It begins at once, and its events wait for whoever listens."""
+    async def launch(self, config: EngineConfig, weights: WeightFiles | None = None) -> None:
+        """Send it what to load. It begins at once, and its events wait for whoever listens.
+
+        `weights` are those of the engines beside it; the first of several makes them.
+        """
+        # Late: a child is spawned before anything that computes is imported, for the server to be up.
+        from weft.engine.weight_store import has_shared_weights  # noqa: PLC0415
+
+        if weights is None and has_shared_weights(config):
+            weights = WeightFiles()
+        self.weights = weights
         self._directory = _socket_directory()
         # Before the child knows of them: what is sent when it is ready finds it connected.
         self.commands.bind(f"ipc://{self._directory}/commands")
         self.events.bind(f"ipc://{self._directory}/events")
         launch = Launch(
-            directory=str(self._directory), config=config, log_level=log.getEffectiveLevel()
+            directory=str(self._directory),
+            config=config,
+            weights=None if weights is None else weights.current,
+            log_level=log.getEffectiveLevel(),
         )
         assert self.process.stdin is not None
         if self.process.stdin.is_closing():  # it died already: whoever awaits its exit reports that

@@ -19,12 +19,15 @@ import msgspec
 from weft.core.config import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
+    ConfigError,
     EngineDead,
     GenerationError,
+    Overloaded,
     Unavailable,
     Unsupported,
     WeftError,
 )
+from weft.core.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
 from weft.core.metrics import Metrics
 from weft.core.observed import ObservedRequest
 from weft.core.stats import StepStats
@@ -46,7 +49,7 @@ from weft.core.validate import MAX_N
 from weft.engine.constraints.check import GrammarChecker
 from weft.engine.front.calls import EngineCalls
 from weft.engine.front.controls import EngineControls
-from weft.engine.front.kv_feed import KvEventFeed
+from weft.engine.front.kv_publisher import KvPublisher
 from weft.engine.front.lora_table import LoadedAdapter, LoraTable
 from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Pace, Stream
 from weft.engine.front.pooling_stream import PoolingStream
@@ -56,9 +59,9 @@ from weft.engine.messages import (
     Abort,
     Add,
     AddLora,
-    Command,
     Event,
     Failed,
+    Loading,
     Ready,
     Reply,
     Resume,
@@ -89,13 +92,20 @@ class FrontClient(EngineControls):
         self._loras = LoraTable(config, self._load_lora, self._send)
         self._metrics = None if metrics is None else metrics.add_engine(config, self._loras.usage)
         self._calls = EngineCalls(self._send)
-        self._feed = KvEventFeed()
+        events = config.kv_events_config
+        self._feed = KvEventFeed(max(MAX_BUFFERED_BATCHES, events.buffer_steps if events else 0))
+        self._publisher = (
+            None
+            if events is None
+            else KvPublisher(events, self._feed, config.data_parallel_rank or 0)
+        )
         self._load = EngineLoad()
         self._stats = StepStats()
         self._stat_log = StatLog()
+        self._on_loading: Callable[[int, int], None] = lambda num_bytes, all_bytes: None
         self._is_closing = False
         self._stop_at: float | None = None  # while a `Stop` is to be sent: the end of its time
-        self._dead_error: WeftError | None = None
+        self._dead_error = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.renderer: Tokenizer = tokenizer
         clock = time.monotonic if self._metrics is None else self._metrics.clock
@@ -106,10 +116,6 @@ class FrontClient(EngineControls):
         self._open = OpenRequests(config.scheduler_config)
         self._pace = Pace(config.stream_interval_ms / 1e3, asyncio.get_running_loop())
         self._sessions: set[Session] = set()
-
-    @abstractmethod
-    def _send(self, command: Command) -> None:
-        """Hand a command to the engine; never blocks."""
 
     @abstractmethod
     async def wait_closed(self) -> None:
@@ -128,16 +134,23 @@ class FrontClient(EngineControls):
         params: SamplingParams | PoolingParams,
         options: RequestOptions,
     ) -> Request:
-        self._check_callable(options)
+        self.check_callable(options)
         request = await self._inputs.prepare(prompt, params, options)
         self._check_alive()
         return request
 
-    def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        return self._follow(request, RequestStream(request, self.renderer))
+    def run(
+        self, request: Request, num_uncached_tokens: int | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """See `EngineClient`; the caller may know how many tokens of the prompt are to be computed."""
+        stream = RequestStream(request, self.renderer)
+        return self._follow(request, stream, num_uncached_tokens)
 
-    def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
-        return self._follow(request, PoolingStream(request))
+    def run_pooling(
+        self, request: Request, num_uncached_tokens: int | None = None
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """See `run`."""
+        return self._follow(request, PoolingStream(request), num_uncached_tokens)
 
     async def run_pieces(
         self,
@@ -145,7 +158,7 @@ class FrontClient(EngineControls):
         params: SamplingParams,
         options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
-        self._check_callable(options)
+        self.check_callable(options)
         for name in ("reasoning_ended", "reasoning_parser_kwargs"):
             if getattr(options, name) is not None:
                 raise Unsupported(f"{name} is not supported yet")
@@ -167,12 +180,12 @@ class FrontClient(EngineControls):
         request = await self._inputs.prepare_piece(piece, before, options)
         self._check_alive()
         stream = RequestStream(request, self.renderer)
-        async with aclosing(self._follow(request, stream, session)) as outputs:
+        async with aclosing(self._follow(request, stream, session=session)) as outputs:
             async for output in outputs:
                 yield output
 
-    def _check_callable(self, options: RequestOptions) -> None:
-        """What can be refused without a look at prompt and parameters."""
+    def check_callable(self, options: RequestOptions) -> None:
+        """Refuse what can be without a look at prompt and parameters."""
         self._check_alive()
         if options.lora_request is not None:
             self._loras.check(options.lora_request)
@@ -182,17 +195,21 @@ class FrontClient(EngineControls):
             )
 
     async def _follow(
-        self, request: Request, stream: Stream[OutputT_co], session: Session | None = None
+        self,
+        request: Request,
+        stream: Stream[OutputT_co],
+        num_uncached_tokens: int | None = None,
+        session: Session | None = None,
     ) -> AsyncGenerator[OutputT_co, None]:
         """Hand a checked request to the engine and follow it to its end."""
         self._check_alive()
-        opened = self._open.admit(request, stream)
+        opened = self._admit(request, stream, num_uncached_tokens)
         if session is not None:
             session.begin(opened)
         held: LoadedAdapter | None = None
         try:
             if request.lora_request is not None:
-                held = await self._loras.hold(request.lora_request, unless=opened.wakeup)
+                held = await self._loras.hold(request.lora_request, unless=opened.ended)
                 request = msgspec.structs.replace(request, lora_id=held and held.lora_id)
             if request.params.structured_outputs is not None:
                 request = await self._with_grammar(opened, request)
@@ -204,7 +221,7 @@ class FrontClient(EngineControls):
                 self._stop_once_sent()
             while True:
                 await opened.wait()
-                output = await _pop(stream)
+                output = stream.pop()
                 if output is not None:
                     yield output
                     if output.is_finished:
@@ -220,9 +237,18 @@ class FrontClient(EngineControls):
         assert constraint is not None
         grammar = None
         if not opened.is_over:
-            grammar = await self._grammars.check(constraint, unless=opened.wakeup)
+            grammar = await self._grammars.check(constraint, unless=opened.ended)
         params = msgspec.structs.replace(request.params, structured_outputs=None)
         return msgspec.structs.replace(request, params=params, grammar=grammar)
+
+    def _admit(
+        self, request: Request, stream: Stream[OutputT_co], num_uncached_tokens: int | None
+    ) -> OpenRequest:
+        try:
+            return self._open.admit(request, stream, num_uncached_tokens)
+        except Overloaded:
+            self._release_remote(request.params)
+            raise
 
     def _close(self, opened: OpenRequest) -> None:
         """Forget a request; if the engine still works on it, stop that."""
@@ -230,7 +256,9 @@ class FrontClient(EngineControls):
         self._open.remove(opened)
         self._pace.forget(opened)
         self._stop_once_sent()
-        if opened.is_sent and not opened.stream.is_finished and self._dead_error is None:
+        if not opened.is_sent:
+            self._release_remote(opened.request.params)
+        elif not opened.stream.is_finished and self._dead_error is None:
             self._send(Abort([opened.request.engine_id], is_silent=True))
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
@@ -246,6 +274,16 @@ class FrontClient(EngineControls):
             self._send(Abort(engine_ids, is_silent=True))
 
     @property
+    def num_open_answers(self) -> int:
+        """Answers under way, those that wait included; a session is one more, that may get input any time."""
+        return self._open.num_sequences + len(self._sessions)
+
+    @property
+    def num_uncached_tokens(self) -> int:
+        """Tokens to be computed of prompts that wait."""
+        return self._open.num_uncached_tokens
+
+    @property
     def num_active_requests(self) -> int:
         return len(self._open) + sum(session.is_parked for session in self._sessions)
 
@@ -257,7 +295,7 @@ class FrontClient(EngineControls):
 
     @property
     def is_stopped(self) -> bool:
-        return self.errored
+        return self._dead_error is not None
 
     @property
     def errored(self) -> bool:
@@ -295,11 +333,9 @@ class FrontClient(EngineControls):
     async def do_log_stats(self) -> None:
         """See `EngineClient`. An engine that had nothing to do since the last call is not mentioned."""
         line = self._stat_log.line(self._load, self._stats)
+        rank = self.vllm_config.data_parallel_rank
         if line is not None:
-            log.info("%s", line)
-
-    async def get_supported_tasks(self) -> tuple[str, ...]:
-        return self.info.tasks
+            log.info("%s%s", "" if rank is None else f"engine {rank}: ", line)
 
     # -- adapters -----------------------------------------------------------------------------
 
@@ -329,6 +365,17 @@ class FrontClient(EngineControls):
     # -- events of the engine ----------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
+        try:
+            self._take(event)
+        except Exception:
+            # What it said is lost, so nobody can rely on what follows; and no event loop would say so.
+            log.exception("an event of the engine could not be handled; the engine is stopped")
+            self._die(
+                EngineDead("an event of the engine could not be handled; the log has details")
+            )
+            self._send(Stop(0.0))
+
+    def _take(self, event: Event) -> None:
         self._calls.last_event_at = time.monotonic()
         match event:
             case StepOutput():
@@ -337,10 +384,14 @@ class FrontClient(EngineControls):
                 if event.load is not None:
                     self._set_load(event.load)
                 self._calls.resolve(event)
+            case Loading():
+                self._on_loading(event.num_bytes, event.all_bytes)
             case Ready():
                 self._set_load(event.load)
                 if not self._ready.done():
                     self._ready.set_result(None)
+            case Failed(is_config=True):
+                self._die(ConfigError(event.message))
             case Failed():
                 self._die(EngineDead(f"the engine has stopped: {event.message}"))
             case _:
@@ -361,11 +412,12 @@ class FrontClient(EngineControls):
                 opened.fail(error)
         if step.kv_events is not None:
             self._feed.publish(step.kv_events)
+            if self._publisher is not None:
+                self._publisher.publish(step.kv_events)
 
     def _on_output(self, opened: OpenRequest, output: SequenceOutput) -> None:
-        is_scored_part = not output.token_ids and output.finish_reason is None
-        if opened.waits_for_prefill and not is_scored_part:
-            self._open.count_prefilled(opened)
+        if opened.waits_for_prefill and (output.token_ids or output.finish_reason is not None):
+            self._open.count_prefilled(opened)  # else it is a part of the prompt that is scored
         stream = opened.stream
         is_matched = stream.push(output)
         if is_matched:  # a stop string, of which the engine knows nothing
@@ -399,6 +451,9 @@ class FrontClient(EngineControls):
         self._calls.fail(str(error))
         self._loras.fail(self.dead_error)
         self._feed.close(error)
+        if self._publisher is not None:
+            self._publisher.close()
+            self._publisher = None
         if not self._ready.done():
             self._ready.set_exception(error)
 
@@ -418,6 +473,8 @@ class FrontClient(EngineControls):
         if self._is_closing or self._dead_error is not None:
             return False
         self._is_closing = True
+        for session in self._sessions:
+            session.abort()  # of which the engine is to know no more than what it is answering
         self._stop_at = time.monotonic() + (timeout or 0.0)
         if timeout and self._open.has_unsent:
             self._send(Resume(self._calls.next_id()))  # they may wait for some that a pause holds
@@ -440,9 +497,3 @@ class FrontClient(EngineControls):
             if not opened.is_sent:
                 opened.abort()
         self._send(Stop(timeout_s))
-
-
-async def _pop(stream: Stream[OutputT_co]) -> OutputT_co | None:
-    if isinstance(stream, RequestStream):
-        await stream.read_prompt_soon()
-    return stream.pop()

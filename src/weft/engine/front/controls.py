@@ -1,25 +1,62 @@
 """`EngineControls`: the calls by which an operator pauses, empties and puts to sleep an engine."""
 
+import asyncio
+import logging
+import math
+import re
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from weft.core.client import EngineClient
-from weft.core.errors import BadRequest, FailedPrecondition
+from weft.core.config import EngineConfig
+from weft.core.controls import check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Key,
+    Unsupported,
+    WeftError,
+)
+from weft.core.kv_transfer import remote_prompt, to_extra_args
 from weft.core.metrics import EngineMetrics
-from weft.core.types import PauseMode, SleepTag
-from weft.engine.front.calls import EngineCalls
-from weft.engine.messages import Call, Pause, Reply, ResetPrefixCache, Resume, Wake
+from weft.core.types import PauseMode, SamplingParams
+from weft.core.validate import validate_params
+from weft.engine.cpu_shares import cpus_of
+from weft.engine.front.weight_controls import WeightControls
+from weft.engine.messages import (
+    Call,
+    CallWorker,
+    Command,
+    Pause,
+    ReleaseRemote,
+    Reply,
+    ResetPrefixCache,
+    Resume,
+    StartProfile,
+    StopProfile,
+    UseShare,
+    Wake,
+)
+from weft.engine.worker_calls import WORKER_CALLS
 
-MAX_SLEEP_LEVEL = 2
+log = logging.getLogger("weft.engine")
+
+MAX_ITERATIONS = 1_000_000
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class EngineControls(EngineClient):
+class EngineControls(WeightControls):
     """The part of `FrontClient` that only sends calls and waits for their replies."""
 
-    _calls: EngineCalls
     _metrics: EngineMetrics | None
     _is_paused = False
     _sleep_level = 0
+    _dead_error: WeftError | None
+
+    @abstractmethod
+    def _send(self, command: Command) -> None:
+        """Hand a command to the engine; never blocks."""
 
     @abstractmethod
     def _check_alive(self) -> None:
@@ -33,8 +70,7 @@ class EngineControls(EngineClient):
         clear_cache: bool = True,
     ) -> None:
         """See `EngineClient`. `wait_for_inflight_requests` is the older spelling of mode "wait"."""
-        named = _mode(mode)
-        chosen = PauseMode.WAIT if wait_for_inflight_requests else named
+        chosen = read_pause_mode(mode, is_wait=wait_for_inflight_requests)
         await self._pause(Pause(self._calls.next_id(), chosen.value, clear_cache))
 
     async def resume_generation(self) -> None:
@@ -45,21 +81,15 @@ class EngineControls(EngineClient):
         return self._is_paused
 
     async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
-        if level not in range(MAX_SLEEP_LEVEL + 1):
-            message = f"level must be from 0 to {MAX_SLEEP_LEVEL}, got {level!r}"
-            raise BadRequest("level", message, level)
-        reply = await self._pause(Pause(self._calls.next_id(), _mode(mode).value, False, level))
+        check_sleep_level(level)
+        chosen = read_pause_mode(mode)
+        reply = await self._pause(Pause(self._calls.next_id(), chosen.value, False, level))
         if not reply.is_done:
             raise FailedPrecondition("the engine was resumed before it slept")
         self._set_sleep_level(max(level, self._sleep_level))
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
-        named = list(SleepTag) if tags is None else list(tags)
-        for tag in named:
-            if tag not in list(SleepTag):
-                allowed = ", ".join(SleepTag)
-                raise BadRequest("tags", f"tags must be of {allowed}, got {tag!r}", tag)
-        reply = await self._checked(Wake(self._calls.next_id(), [str(tag) for tag in named]))
+        reply = await self._checked(Wake(self._calls.next_id(), read_sleep_tags(tags)))
         if reply.is_done:
             self._is_paused = False
             self._set_sleep_level(0)
@@ -72,6 +102,89 @@ class EngineControls(EngineClient):
         del reset_connector
         reply = await self._call(ResetPrefixCache(self._calls.next_id(), reset_running_requests))
         return reply.is_done
+
+    async def reset_mm_cache(self) -> None:
+        self._check_alive()
+
+    async def reset_encoder_cache(self) -> None:
+        self._check_alive()
+
+    async def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        self._check_profiler("start_profile")
+        if profile_prefix is not None and not _PREFIX.fullmatch(profile_prefix):
+            raise BadRequest(
+                "profile_prefix",
+                "profile_prefix takes 1 to 64 letters, digits, dots, dashes and underscores, and begins "
+                f"with a letter or digit; got {profile_prefix[:80]!a}",
+            )
+        counts = {"delay_iterations": delay_iterations, "max_iterations": max_iterations}
+        for name, count in counts.items():
+            if count is not None and not 0 <= count <= MAX_ITERATIONS:
+                message = (Key(name), f" must be from 0 to {MAX_ITERATIONS}, got {count}")
+                raise BadRequest(name, message)
+        call_id = self._calls.next_id()
+        await self._checked(StartProfile(call_id=call_id, profile_prefix=profile_prefix, **counts))
+
+    async def use_share(self, config: EngineConfig) -> None:
+        """Compute on the CPUs that `config` leaves to this rank."""
+        assert config.compute_config is not None
+        num_threads = config.compute_config.num_threads
+        await self._call(UseShare(self._calls.next_id(), cpus_of(config), num_threads))
+        self.vllm_config = config
+
+    async def stop_profile(self) -> None:
+        self._check_profiler("stop_profile")
+        await self._checked(StopProfile(self._calls.next_id()))
+
+    def _check_profiler(self, method: str) -> None:
+        if self.vllm_config.profiler_config is None:
+            reason = "the engine was started without --profiler-config"
+            raise Unsupported(f"{method} is not supported: {reason}")
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        if method not in WORKER_CALLS:
+            known = ", ".join(WORKER_CALLS)
+            raise BadRequest("method", f"method must be one of {known}, got {method[:80]!a}")
+        for name, given in (("args", args), ("kwargs", kwargs)):
+            if given:
+                raise BadRequest(name, f"{name} must be empty: {method} takes no arguments")
+        if timeout is not None and not 0 < timeout < math.inf:
+            raise BadRequest("timeout", f"timeout must be above 0 seconds, got {timeout}")
+        try:
+            async with asyncio.timeout(timeout):
+                reply = await self._call(CallWorker(self._calls.next_id(), method))
+        except TimeoutError:
+            raise DeadlineExceeded(f"{method} has not answered within {timeout:g} s") from None
+        return [reply.result]
+
+    async def notify_kv_transfer_request_rejected(
+        self,
+        request_id: str,
+        kv_transfer_params: dict[str, Any],
+        data_parallel_rank: int | None = None,
+    ) -> None:
+        self._check_alive()
+        extra_args = to_extra_args(kv_transfer_params)
+        validate_params(SamplingParams(extra_args=extra_args), self.info.limits)
+        log.debug("a request was refused elsewhere, request_id=%s", request_id)
+        self._release_remote(SamplingParams(extra_args=extra_args))
+
+    def _release_remote(self, params: SamplingParams) -> None:
+        """The engine will not have the request: who computed its prompt may forget that."""
+        source = remote_prompt(params.extra_args)
+        if source is not None and self._dead_error is None:
+            self._send(ReleaseRemote(source))
 
     def _set_sleep_level(self, level: int) -> None:
         self._sleep_level = level
@@ -95,9 +208,3 @@ class EngineControls(EngineClient):
     async def _call(self, command: Call) -> Reply:
         self._check_alive()
         return await self._calls.send(command)
-
-
-def _mode(mode: PauseMode | str) -> PauseMode:
-    if mode not in list(PauseMode):
-        raise BadRequest("mode", f"mode must be one of {', '.join(PauseMode)}, got {mode!r}", mode)
-    return PauseMode(mode)

@@ -10,7 +10,7 @@ from functools import partial
 from weft.compute.pooler import Pooler
 from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
-from weft.core.errors import EngineDead
+from weft.core.errors import ConfigError, EngineDead
 from weft.core.metrics import Metrics
 from weft.engine.engine_model import EngineModel
 from weft.engine.front.client import FrontClient
@@ -111,6 +111,8 @@ class LocalClient(FrontClient):
             model.allocate_kv()
             read_tokenizer = self.renderer.to_json
             EngineLoop(self.vllm_config, model, self._mailbox, self._emit, read_tokenizer).run()
+        except ConfigError as error:
+            self._emit(Failed(str(error), is_config=True))
         except Exception as error:
             log.exception("the engine has stopped")
             self._emit(Failed(type(error).__name__))

@@ -64,9 +64,8 @@ class LoraTable:
         self._send = send
         self._entries: dict[str, _Entry] = {}
         self._arriving: dict[str, _Entry] = {}  # never loaded yet, or to take another's place
-        self._loads: set[LoadedAdapter] = (
-            set()
-        )  # those retired too: they take room until they are idle
+        # Those retired too: they take room until they are idle.
+        self._loads: set[LoadedAdapter] = set()
         self._num_loading = 0
         self._ids = itertools.count(1)
         self._uses = itertools.count(1)

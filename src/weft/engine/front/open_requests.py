@@ -16,7 +16,7 @@ from weft.core.types import (
     RequestOutput,
     SequenceOutput,
 )
-from weft.text.outputs import Due
+from weft.text.outputs import Due, RequestStream
 
 OutputT_co = TypeVar("OutputT_co", RequestOutput, PoolingRequestOutput, covariant=True)
 
@@ -57,32 +57,45 @@ class Stream(Protocol[OutputT_co]):
 
 
 class OpenRequest:
-    """A request in flight: its stream, and the flag that wakes its reader.
+    """A request in flight: its stream, and what wakes its one reader.
 
-    `is_sent` is set once the engine has it. `woken_at` is when the reader was last woken. `observed` is
-    set once it was accepted, where there are metrics.
+    `is_sent` is set once the engine has it, `ended` when it was aborted or has failed. `woken_at` is when
+    the reader was last woken. `observed` is set once it was accepted, where there are metrics. Of its prompt
+    `num_uncached_tokens` are to be computed.
     """
 
     __slots__ = (
+        "_loop",
+        "_scored",
+        "_waiter",
+        "ended",
         "error",
         "is_sent",
+        "is_woken",
+        "num_uncached_tokens",
         "observed",
         "request",
         "stream",
         "waits_for_prefill",
-        "wakeup",
         "woken_at",
     )
 
-    def __init__(self, request: Request, stream: Stream[Any]) -> None:
+    def __init__(self, request: Request, stream: Stream[Any], num_uncached_tokens: int) -> None:
         self.request = request
         self.stream = stream
-        self.wakeup = asyncio.Event()
+        self.num_uncached_tokens = num_uncached_tokens
+        self.ended = asyncio.Event()
+        self.is_woken = False
         self.error: BaseException | None = None
         self.is_sent = False
         self.waits_for_prefill = True
         self.woken_at = -math.inf
         self.observed: ObservedRequest | None = None
+        # Not an event: that would be a sixth of what is done here for a token.
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        has_scores = request.params.prompt_logprobs is not None
+        self._scored = stream if has_scores and isinstance(stream, RequestStream) else None
 
     @property
     def is_over(self) -> bool:
@@ -99,16 +112,20 @@ class OpenRequest:
             self.observed.take(index, num_tokens, reason or given_up)
 
     async def wait(self) -> None:
-        """Return when the reader is woken; raise the error if there is one."""
-        await self.wakeup.wait()
-        self.wakeup.clear()
+        """Return when the reader is woken and may pop; raise the error if there is one."""
+        if not self.is_woken:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        self.is_woken = False
         if self.error is not None:
             raise self.error
+        if self._scored is not None:
+            await self._scored.read_prompt_soon()
 
     def wake(self, now: float) -> None:
         """Wake the reader."""
         self.woken_at = now
-        self.wakeup.set()
+        self._wake()
 
     def abort(self) -> None:
         """End it, and wake the reader for the end."""
@@ -116,22 +133,35 @@ class OpenRequest:
             self.stream.abort()
         except Exception as error:  # noqa: BLE001 - its own, and not that of others aborted with it
             self.fail(error)
-        self.wakeup.set()
+        self.ended.set()
+        self._wake()
 
     def fail(self, error: BaseException) -> None:
         """Make the reader raise `error`."""
         self.error = error
-        self.wakeup.set()
+        self.ended.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        self.is_woken = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class OpenRequests:
-    """Requests by the engine's id and by the caller's, which several may share."""
+    """Requests by the engine's id and by the caller's, which several may share.
+
+    Those whose prompts still wait have `num_uncached_tokens` to be computed.
+    """
 
     def __init__(self, limits: SchedulerConfig) -> None:
         self._limits = limits
         self._by_engine_id: dict[str, OpenRequest] = {}
+        # The request that the engine knows by an id, if it is still open.
+        self.get = self._by_engine_id.get
         self._engine_ids: dict[str, set[str]] = {}  # by request id
-        self._num_sequences = 0
+        self.num_sequences = 0
+        self.num_uncached_tokens = 0
         self._num_prepared = 0  # answers of requests that hold places and are not open yet
         self._num_queued_tokens = 0
 
@@ -145,10 +175,6 @@ class OpenRequests:
     def has_unsent(self) -> bool:
         """Whether there are any that the engine does not have yet."""
         return any(not opened.is_sent for opened in self._by_engine_id.values())
-
-    def get(self, engine_id: str) -> OpenRequest | None:
-        """The request that the engine knows by this id, if it is still open."""
-        return self._by_engine_id.get(engine_id)
 
     def named(self, request_ids: Iterable[str]) -> list[OpenRequest]:
         """All requests whose callers gave one of these ids."""
@@ -169,7 +195,7 @@ class OpenRequests:
             self._num_prepared -= num_answers
 
     def _check_room(self, num_answers: int) -> None:
-        num_sequences = self._num_sequences + self._num_prepared + num_answers
+        num_sequences = self.num_sequences + self._num_prepared + num_answers
         if num_sequences > self._limits.max_num_queued_reqs:
             raise Overloaded(
                 f"the queue is full: {num_sequences} sequences would be open, at most"
@@ -181,27 +207,37 @@ class OpenRequests:
                 f" {self._limits.max_num_queued_tokens} may (--max-num-queued-tokens)"
             )
 
-    def admit(self, request: Request, stream: Stream[Any]) -> OpenRequest:
-        """Take a request in, or raise `Overloaded`. Each of its `n` answers takes a place."""
+    def admit(
+        self, request: Request, stream: Stream[Any], num_uncached_tokens: int | None = None
+    ) -> OpenRequest:
+        """Take a request in, or raise `Overloaded`. Each of its `n` answers takes a place.
+
+        `num_uncached_tokens` of its prompt are to be computed, as far as the caller knows; without, all.
+        """
         self._check_room(request.params.n)
-        opened = OpenRequest(request, stream)
+        num_tokens = len(request.prompt_token_ids)
+        if num_uncached_tokens is None:
+            num_uncached_tokens = num_tokens
+        opened = OpenRequest(request, stream, num_uncached_tokens)
         self._by_engine_id[request.engine_id] = opened
         self._engine_ids.setdefault(request.request_id, set()).add(request.engine_id)
-        self._num_sequences += request.params.n
-        self._num_queued_tokens += len(request.prompt_token_ids)
+        self.num_sequences += request.params.n
+        self.num_uncached_tokens += num_uncached_tokens
+        self._num_queued_tokens += num_tokens
         return opened
 
     def count_prefilled(self, opened: OpenRequest) -> None:
         """The request's prompt waits no longer: it has its first output, or has ended."""
         if opened.waits_for_prefill:
             opened.waits_for_prefill = False
+            self.num_uncached_tokens -= opened.num_uncached_tokens
             self._num_queued_tokens -= len(opened.request.prompt_token_ids)
 
     def remove(self, opened: OpenRequest) -> None:
         """Forget a request."""
         request = opened.request
         self.count_prefilled(opened)
-        self._num_sequences -= request.params.n
+        self.num_sequences -= request.params.n
         del self._by_engine_id[request.engine_id]
         siblings = self._engine_ids[request.request_id]
         siblings.discard(request.engine_id)
@@ -252,7 +288,7 @@ class Pace:
 
     def wake_soon(self, opened: OpenRequest) -> None:
         """Wake the reader now or when the interval since it was last woken is over."""
-        if opened in self._waiting or opened.wakeup.is_set():
+        if opened.is_woken or opened in self._waiting:
             return
         now = self._loop.time()
         due_at = opened.woken_at + self._interval_s

@@ -6,16 +6,19 @@ msgpack of fixed schemas over two ZeroMQ sockets in a private directory.
 
 import asyncio
 import logging
+from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 import zmq
 
 from weft.core.config import EngineConfig
-from weft.core.errors import ConfigError, EngineDead, WeftError
+from weft.core.errors import EngineDead, WeftError
 from weft.core.metrics import Metrics
 from weft.engine.front.child import EngineChild
 from weft.engine.front.client import FrontClient
-from weft.engine.messages import Command, Event, Failed
+from weft.engine.messages import Command, Event
+from weft.engine.weight_files import WeightFiles
 from weft.model.open import Checkpoint
 from weft.text.tokenizer import Tokenizer
 
@@ -25,6 +28,9 @@ _LAST_EVENTS_S = 0.05
 # Frames that are handled before anybody else has a turn: an engine may be as fast as we are.
 _MAX_FRAMES = 32
 _KILL_GRACE_S = 5.0  # beyond the drain: an engine stuck in a step is killed after it
+
+
+OnLoading: TypeAlias = Callable[[int, int], None]
 
 
 class ProcessClient(FrontClient):
@@ -44,8 +50,8 @@ class ProcessClient(FrontClient):
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
         self._num_frames = 0
-        self._failure: Failed | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._watcher: asyncio.Task[None] | None = None
+        self._kills: list[asyncio.TimerHandle] = []
         self._closed = asyncio.Event()
 
     @classmethod
@@ -55,39 +61,50 @@ class ProcessClient(FrontClient):
         config: EngineConfig,
         metrics: Metrics | None = None,
         child: EngineChild | None = None,
+        on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> "ProcessClient":
         """Start the child and wait until its model is loaded. `child` was launched with `config` already.
 
+        `on_loading` gets the bytes of weights that are loaded, and how many there are, some times a second.
+
         Raises `ConfigError` when the child reports that the model cannot run, `EngineDead` when it dies.
         """
-        process = await EngineChild.spawn() if child is None else child
+        process = await launched(config) if child is None else child
         try:
-            if child is None:
-                await process.launch(config)
-            # On a thread: of a large vocabulary it takes a second, and probes are to be answered.
-            tokenizer = await asyncio.to_thread(
-                Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
-            )
-            client = cls(config, tokenizer, process, metrics)
+            tokenizer = await read_tokenizer(checkpoint)
         except BaseException:
             await process.discard()
             raise
+        return await cls.start_with(process, tokenizer, config, metrics, on_loading)
+
+    @classmethod
+    async def start_with(
+        cls,
+        child: EngineChild,
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        metrics: Metrics | None = None,
+        on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+    ) -> "ProcessClient":
+        """Wait until the model of a child is loaded that was launched with `config`; see `start`."""
+        try:
+            client = cls(config, tokenizer, child, metrics)
+        except BaseException:
+            await child.discard()
+            raise
+        client._on_loading = on_loading
         client._watch()
         try:
             await client._ready
         except BaseException:
             client._kill()
             await client.wait_closed()
-            if client._failure is not None and client._failure.is_config:
-                raise ConfigError(client._failure.message) from None
             raise
         return client
 
     def shutdown(self, timeout: float | None = None) -> None:
         if self._begin_shutdown(timeout):
-            self._tasks.append(
-                asyncio.create_task(self._kill_after((timeout or 0) + _KILL_GRACE_S))
-            )
+            self._kill_in((timeout or 0) + _KILL_GRACE_S)
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
@@ -99,7 +116,7 @@ class ProcessClient(FrontClient):
         # Not zmq.asyncio: its futures cost more than a frame's decoding.
         self._loop.add_reader(self._events.fileno(), self._take_events)
         self._take_events()
-        self._tasks.append(asyncio.create_task(self._await_exit()))
+        self._watcher = asyncio.create_task(self._await_exit())
 
     def _take_events(self) -> None:
         """Handle what has arrived. The socket's file is readable once for all of it, so all must be taken."""
@@ -107,10 +124,7 @@ class ProcessClient(FrontClient):
             if self._events.closed or not int(self._events.get(zmq.EVENTS)) & zmq.POLLIN:
                 return
             self._num_frames += 1
-            event = self._decoder.decode(self._events.recv(zmq.NOBLOCK))
-            if isinstance(event, Failed):
-                self._failure = event
-            self._on_event(event)
+            self._on_event(self._decoder.decode(self._events.recv(zmq.NOBLOCK)))
         self._loop.call_soon(self._take_events)
 
     async def _await_exit(self) -> None:
@@ -119,30 +133,56 @@ class ProcessClient(FrontClient):
         while num_frames != self._num_frames:  # events sent just before its end
             num_frames = self._num_frames
             await asyncio.sleep(_LAST_EVENTS_S)
-        self._die(self._death(status))
+        if self._dead_error is None:
+            self._die(self._death(status))
         self._close_sockets()
         self._closed.set()
+
+    def _die(self, error: WeftError) -> None:
+        super()._die(error)
+        if self._child.process.returncode is None:  # an engine that said so ends by itself
+            self._kill_in(_KILL_GRACE_S)
 
     def _death(self, status: int) -> WeftError:
         if self._is_closing:
             return EngineDead("the engine was shut down")
-        if self._failure is not None:
-            return EngineDead(f"the engine has stopped: {self._failure.message}")
         cause = f"signal {-status}" if status < 0 else f"exit status {status}"
         log.error("the engine process ended: %s", cause)
-        return EngineDead(f"the engine process ended unexpectedly ({cause}); restart the server")
+        rank = self.vllm_config.data_parallel_rank
+        if rank is None:
+            return EngineDead(
+                f"the engine process ended unexpectedly ({cause}); restart the server"
+            )
+        return EngineDead(f"engine {rank} ended unexpectedly ({cause}); it is started again")
 
-    async def _kill_after(self, delay_s: float) -> None:
-        await asyncio.sleep(delay_s)
-        self._kill()
+    def _kill_in(self, delay_s: float) -> None:
+        """Unless it has ended before."""
+        self._kills.append(self._loop.call_later(delay_s, self._kill))
 
     def _kill(self) -> None:
         if self._child.process.returncode is None:
             self._child.process.kill()
 
     def _close_sockets(self) -> None:
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+        for timer in self._kills:
+            timer.cancel()
         self._loop.remove_reader(self._events.fileno())
         self._child.close()
+
+
+async def launched(config: EngineConfig, weights: WeightFiles | None = None) -> EngineChild:
+    """A process that has begun to load; see `EngineChild.launch`."""
+    child = await EngineChild.spawn()
+    try:
+        await child.launch(config, weights)
+    except BaseException:
+        await child.discard()
+        raise
+    return child
+
+
+async def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    """On a thread: of a large vocabulary it takes a second, and probes are to be answered."""
+    return await asyncio.to_thread(
+        Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
+    )

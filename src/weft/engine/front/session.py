@@ -62,10 +62,10 @@ class Session:
         self._changed.set()
 
     def fail(self, error: BaseException) -> None:
-        """Make the caller raise `error`, now."""
+        """Make the caller raise `error`: now, or behind an answer that is there and was not read yet."""
         self._error = error
         self._changed.set()
-        if self._current is not None:
+        if self._current is not None and not self._current.stream.is_finished:
             self._current.fail(error)
 
     async def outputs(
@@ -133,9 +133,11 @@ class Session:
         """The next piece, when it is there; None when there are no more."""
         while True:
             self._changed.clear()
+            if self._is_aborted:
+                return None
             if self._error is not None:
                 raise self._error
-            if self._is_aborted or (self._is_read and not self._waiting):
+            if self._is_read and not self._waiting:
                 return None
             if self._waiting:
                 self._has_room.set()

@@ -8,109 +8,40 @@ writes all K/V of a layer before any row attends to it.
 """
 
 import hashlib
+import os
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from typing import Any
 
-from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
-from weft.engine.scheduling.sequence import Sequence
-
-
-class BlockPool:
-    """Counts the holders of `num_blocks` blocks and keeps the free ones in order of reuse.
-
-    A free block may still be labelled: its content can be found again and shared. Blocks without a
-    label are given out first; among the labelled, the one free for longest. Giving out a labelled
-    block drops its label and calls `on_drop`.
-    """
-
-    def __init__(self, num_blocks: int, on_drop: Callable[[int], None]) -> None:
-        self.num_blocks = num_blocks
-        self._num_holders = [0] * num_blocks
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
-        self._labelled: set[int] = set()
-        self._on_drop = on_drop
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that nobody holds, labelled or not."""
-        return len(self._free)
-
-    @property
-    def num_held(self) -> int:
-        """Blocks that somebody holds."""
-        return self.num_blocks - len(self._free)
-
-    def num_free_among(self, block_ids: Iterable[int]) -> int:
-        """How many of these nobody holds: sharing them takes that many from `num_free`."""
-        return sum(1 for block_id in block_ids if not self._num_holders[block_id])
-
-    def allocate(self, num_blocks: int) -> list[int]:
-        """Take that many blocks for one holder. The caller has seen that they are free."""
-        assert 0 <= num_blocks <= len(self._free), (num_blocks, len(self._free))
-        taken = [self._free.popitem(last=False)[0] for _ in range(num_blocks)]
-        for block_id in taken:
-            self._num_holders[block_id] = 1
-            self._drop(block_id)
-        return taken
-
-    def share(self, block_ids: Iterable[int]) -> None:
-        """Add a holder to each block. Before `allocate`: a shared block may be on the free list."""
-        for block_id in block_ids:
-            if not self._num_holders[block_id]:
-                del self._free[block_id]
-            self._num_holders[block_id] += 1
-
-    def release(self, block_ids: Iterable[int]) -> None:
-        """Take one holder from each block. Give a sequence's blocks last to first: its tail,
-        which the fewest other prompts share, is then reused first."""
-        for block_id in block_ids:
-            self._num_holders[block_id] -= 1
-            assert self._num_holders[block_id] >= 0, block_id
-            if not self._num_holders[block_id]:
-                self._free[block_id] = None
-                if block_id not in self._labelled:
-                    self._free.move_to_end(block_id, last=False)
-
-    def label(self, block_id: int) -> None:
-        """Mark the content of a held block as findable."""
-        assert self._num_holders[block_id], block_id
-        self._labelled.add(block_id)
-
-    def unlabel(self, block_id: int) -> None:
-        """Forget the block's content; if it is free it will be reused first."""
-        if block_id in self._labelled:
-            self._drop(block_id)
-            if block_id in self._free:
-                self._free.move_to_end(block_id, last=False)
-
-    def unlabel_all(self) -> None:
-        """Forget every block's content, without calling `on_drop`."""
-        self._labelled.clear()
-
-    def check(self) -> None:
-        """Assert what must always hold. Dear; for tests."""
-        assert all(n >= 0 for n in self._num_holders)
-        free = {block_id for block_id, n in enumerate(self._num_holders) if n == 0}
-        assert free == set(self._free), "the free list and the counts disagree"
-
-    def num_holders(self, block_id: int) -> int:
-        """Holders of one block; for tests."""
-        return self._num_holders[block_id]
-
-    def _drop(self, block_id: int) -> None:
-        if block_id in self._labelled:
-            self._labelled.remove(block_id)
-            self._on_drop(block_id)
+from weft.core.kv_transfer import lends_prompt
+from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, FinishReason, KvEvent
+from weft.engine.scheduling.block_pool import BlockPool
+from weft.engine.scheduling.lent_blocks import Lender, LentBlocks
+from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 
 
 class PrefixCache:
-    """Blocks by the hash of all tokens up to their end. Several blocks may have one hash."""
+    """Blocks by the hash of all tokens up to their end. Several blocks may have one hash.
 
-    def __init__(self, num_blocks: int, block_size: int, *, is_enabled: bool = True) -> None:
+    With `keeps_evicted` it remembers what each block holds, and `take_evicted` gives what was evicted.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        is_enabled: bool = True,
+        keeps_evicted: bool = False,
+        lender: Lender | None = None,
+    ) -> None:
         self.block_size = block_size
-        self.pool = BlockPool(num_blocks, self._forget)
+        self.pool = BlockPool(num_blocks, self._evict)
+        self.lent = None if lender is None else LentBlocks(self.pool, lender)
+        self._content_by_block: dict[int, BlockStored] | None = {} if keeps_evicted else None
+        self._evicted: list[tuple[int, BlockStored]] = []
+        self._nonce = os.urandom(16)
         self._is_enabled = is_enabled
         self._weights_epoch = 0
         self._blocks_by_hash: dict[bytes, list[int]] = {}
@@ -131,15 +62,19 @@ class PrefixCache:
             parent = hashes[-1] if hashes else self._root(sequence)
             hashes.append(block_hash(parent, sequence.token_ids[start : start + size]))
 
-    def find(self, sequence: Sequence) -> list[int]:
-        """The longest run of cached blocks that begins the sequence, at least one token left out:
-        the last token must be computed, for its logits."""
+    def readable_hashes(self, sequence: Sequence) -> list[bytes]:
+        """Of the blocks that it may find computed, at least one token left out: the last token must
+        be computed, for its logits."""
         if not self._is_enabled or sequence.skips_cache_read:
             return []
         num_full = (sequence.num_tokens - 1) // self.block_size
         self.extend_hashes(sequence, num_full)
+        return sequence.block_hashes[:num_full]
+
+    def find(self, sequence: Sequence) -> list[int]:
+        """The longest run of cached blocks that begins the sequence."""
         found: list[int] = []
-        for digest in sequence.block_hashes[:num_full]:
+        for digest in self.readable_hashes(sequence):
             blocks = self._blocks_by_hash.get(digest)
             if not blocks:
                 break
@@ -158,19 +93,105 @@ class PrefixCache:
             self._hash_by_block[block_id] = digest
             self._blocks_by_hash.setdefault(digest, []).append(block_id)
             self.pool.label(block_id)
+            if self._content_by_block is not None:
+                self._content_by_block[block_id] = self._stored(sequence, index, index + 1)
         sequence.num_registered_blocks = num_full
-        self._record_stored(sequence, first, num_full)
+        self._events.append(self._stored(sequence, first, num_full))
+
+    def adopt(self, sequence: Sequence, digest: bytes) -> int | None:
+        """Give a sequence that fetches its next block, findable at once: the caller writes what belongs there.
+
+        None, and no change, if no block is free, the sequence fetches no more, or `digest` is of another block.
+        """
+        place = len(sequence.block_ids)
+        is_next = [digest] == sequence.block_hashes[place : place + 1]
+        if sequence.status is not SequenceStatus.FETCHING or not is_next or not self._has_room(1):
+            return None
+        sequence.block_ids.extend(self.pool.allocate(1))
+        sequence.num_computed_tokens = len(sequence.block_ids) * self.block_size
+        sequence.has_fetched = True
+        sequence.num_fetched_tokens += self.block_size
+        self.register(sequence, sequence.num_computed_tokens)
+        return sequence.block_ids[-1]
+
+    def num_missing(self, sequences: Iterable[Sequence]) -> int:
+        """Blocks that these have still to be given, to be whole."""
+        return sum(self._num_blocks(s.num_tokens) - len(s.block_ids) for s in sequences)
+
+    def fits(self, sequence: Sequence, found: list[int], reserved: int) -> bool:
+        """Whether the whole sequence, and not just its first chunk, has room now, beside `reserved` blocks."""
+        num_blocks = self._num_blocks(sequence.num_tokens)
+        return self._has_room(num_blocks - len(found) + reserved, found)
+
+    def hold(self, sequence: Sequence, found: list[int]) -> int:
+        """Let it begin with these blocks; how many tokens they are."""
+        self.pool.share(found)
+        num_cached = len(found) * self.block_size
+        sequence.block_ids = array("i", found)
+        sequence.num_registered_blocks = len(found)
+        sequence.num_planned_tokens = sequence.num_computed_tokens = num_cached
+        return num_cached
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Give the sequence blocks for `num_tokens` tokens; False, and no change, if there are not enough."""
+        missing = self._num_blocks(num_tokens) - len(sequence.block_ids)
+        if missing <= 0:
+            return True
+        if not self._has_room(missing):
+            return False
+        sequence.block_ids.extend(self.pool.allocate(missing))
+        return True
+
+    def give_back(self, sequence: Sequence) -> None:
+        """Take all its blocks; what is computed in them can be found until they are given out again."""
+        # Blocks registered for a step that will not run hold nothing worth finding.
+        num_computed_blocks = sequence.num_computed_tokens // self.block_size
+        self.distrust(sequence.block_ids[num_computed_blocks:])
+        self.pool.release(reversed(sequence.block_ids))
+        sequence.block_ids = array("i")
+        sequence.num_registered_blocks = 0
+        sequence.num_planned_tokens = sequence.num_computed_tokens = 0
+
+    def lend(self, sequence: Sequence, reason: FinishReason | None) -> dict[str, Any] | None:
+        """Hold the full blocks of a prompt that ends so for another engine, if it is to; what fetches them."""
+        if self.lent is None or reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            return None
+        num_full = sequence.num_prompt_tokens // self.block_size
+        if not (num_full and lends_prompt(sequence.params.extra_args)):
+            return None
+        self.extend_hashes(sequence, num_full)
+        block_ids, hashes = sequence.block_ids[:num_full], sequence.block_hashes[:num_full]
+        return self.lent.lend(sequence.request.engine_id, block_ids.tolist(), hashes)
 
     def distrust(self, block_ids: Seq[int]) -> None:
         """Make these blocks unfindable: their content is not to be relied on."""
         for block_id in block_ids:
-            self.pool.unlabel(block_id)
+            if self.pool.unlabel(block_id):
+                self._forget(block_id)
+
+    def take_evicted(self) -> list[tuple[int, BlockStored]]:
+        """Blocks that were given out since the last call, with what they hold until a step overwrites it."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def lasting_content(self) -> list[tuple[int, BlockStored]]:
+        """Free blocks with what another process may find of them; what would be evicted last comes first."""
+        content = self._content_by_block or {}
+        free = [(b, content[b]) for b in reversed(self.pool.free_block_ids()) if b in content]
+        return [
+            (block_id, found) for block_id, found in free if not self._nonce_for(found.lora_name)
+        ]
 
     def clear(self) -> None:
         """Make every block unfindable. Held blocks keep their content for their holders."""
         self._blocks_by_hash.clear()
         self._hash_by_block.clear()
         self.pool.unlabel_all()
+        self._evicted.clear()
+        if self.lent is not None:
+            self.lent.end_all()
+        if self._content_by_block is not None:
+            self._content_by_block.clear()
         self._events.append(AllBlocksCleared())
 
     def start_weights_epoch(self) -> None:
@@ -190,6 +211,15 @@ class PrefixCache:
         assert listed == self._hash_by_block
         assert all(self._blocks_by_hash.values()), "an empty list of blocks is kept"
 
+    def _has_room(self, num_blocks: int, beside: Seq[int] = ()) -> bool:
+        """Whether so many are free, `beside` not counted; for as many leases end as it takes."""
+        if num_blocks <= self.pool.num_free - self.pool.num_free_among(beside):
+            return True
+        return self.lent is not None and self.lent.make_room(num_blocks, beside)
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
     def _root(self, sequence: Sequence) -> bytes:
         request = sequence.request
         return chain_root(
@@ -198,27 +228,38 @@ class PrefixCache:
             lora_name=request.lora_name,
             lora_generation=request.lora_id or 0,  # a new one each time an adapter is loaded
             cache_salt=request.cache_salt,
+            process_nonce=self._nonce_for(request.lora_name),
         )
 
-    def _forget(self, block_id: int) -> None:
+    def _nonce_for(self, lora_name: str | None) -> bytes:
+        """Another process counts epochs and adapters from the start again, and means others by them."""
+        return self._nonce if self._weights_epoch or lora_name else b""
+
+    def _evict(self, block_id: int) -> None:
+        digest = self._hash_by_block[block_id]
+        content = self._forget(block_id)
+        if content is not None and digest not in self._blocks_by_hash:
+            self._evicted.append((block_id, content))
+
+    def _forget(self, block_id: int) -> BlockStored | None:
+        """Its content, where that is known."""
         digest = self._hash_by_block.pop(block_id)
         blocks = self._blocks_by_hash[digest]
         blocks.remove(block_id)
         if not blocks:
             del self._blocks_by_hash[digest]
             self._events.append(BlockRemoved(block_hashes=[digest]))
+        return None if self._content_by_block is None else self._content_by_block.pop(block_id)
 
-    def _record_stored(self, sequence: Sequence, first: int, end: int) -> None:
+    def _stored(self, sequence: Sequence, first: int, end: int) -> BlockStored:
         size = self.block_size
-        self._events.append(
-            BlockStored(
-                block_hashes=sequence.block_hashes[first:end],
-                parent_block_hash=sequence.block_hashes[first - 1] if first else None,
-                token_ids=sequence.token_ids[first * size : end * size],
-                block_size=size,
-                lora_name=sequence.request.lora_name,
-                cache_salt=sequence.request.cache_salt,
-            )
+        return BlockStored(
+            block_hashes=sequence.block_hashes[first:end],
+            parent_block_hash=sequence.block_hashes[first - 1] if first else None,
+            token_ids=sequence.token_ids[first * size : end * size],
+            block_size=size,
+            lora_name=sequence.request.lora_name,
+            cache_salt=sequence.request.cache_salt,
         )
 
 
@@ -229,6 +270,7 @@ def chain_root(
     lora_name: str | None = None,
     lora_generation: int = 0,
     cache_salt: str | None = None,
+    process_nonce: bytes = b"",
 ) -> bytes:
     """The parent of a chain's first block: all that isolates one cache user from another."""
     digest = hashlib.sha256(b"weft-kv-1")
@@ -236,7 +278,7 @@ def chain_root(
     for tag, text in ((b"lora", lora_name), (b"salt", cache_salt)):
         raw = b"" if text is None else text.encode()
         digest.update(tag + bytes([text is not None]) + len(raw).to_bytes(8, "big") + raw)
-    digest.update(lora_generation.to_bytes(8, "big"))
+    digest.update(lora_generation.to_bytes(8, "big") + process_nonce)
     return digest.digest()
 
 

@@ -7,11 +7,11 @@ served first and, read backwards, who is preempted when blocks run out.
 
 import sys
 import time
-from array import array
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import Any
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -21,15 +21,11 @@ from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.drafts import DraftCounts
 from weft.engine.scheduling.kv_cache import PrefixCache
-from weft.engine.scheduling.plan import (
-    FailedRow,
-    Plan,
-    PlannedRows,
-    PooledRow,
-    Result,
-    SampledRow,
-)
+from weft.engine.scheduling.plan import FailedRow, Plan, PlannedRows, PooledRow, Result, SampledRow
+from weft.engine.scheduling.second_tier import SecondTier
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus, Stopwatch
+
+_by_order = attrgetter("order")
 
 
 class Admission(Enum):
@@ -50,6 +46,7 @@ class Scheduler:
         max_model_len: int,
         max_scored_rows: int = sys.maxsize,
         *,
+        tier: SecondTier | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -63,7 +60,10 @@ class Scheduler:
             cache_config.num_blocks,
             cache_config.block_size,
             is_enabled=cache_config.enable_prefix_caching,
+            keeps_evicted=tier is not None and tier.keeps_evicted,
+            lender=None if tier is None else tier.lender,
         )
+        self._tier = tier
         self.stopwatch = Stopwatch(clock)
         self.num_corrupted = 0
         self.num_lookups = 0
@@ -72,20 +72,22 @@ class Scheduler:
         self.drafts = DraftCounts()
         self._waiting: list[Sequence] = []  # sorted by order
         self._running: list[Sequence] = []  # sorted by order
-        self._compiling: list[Sequence] = []  # not to be scheduled before their grammar is there
+        # Not to be scheduled before their grammar, or what the second tier has of them, is there.
+        self._held_back: list[Sequence] = []
         self._sequences: dict[str, list[Sequence]] = {}  # unfinished ones, by engine id
+        self._waits_for_tier = False  # the last plan had no room for anybody else
         self._num_arrivals = 0
 
     # -- what the loop reads ------------------------------------------------------------------
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that hold no blocks."""
-        return len(self._waiting) + len(self._compiling)
+        """Sequences that are not running."""
+        return len(self._waiting) + len(self._held_back)
 
     @property
     def num_running(self) -> int:
-        """Sequences that hold blocks."""
+        """Sequences that run."""
         return len(self._running)
 
     @property
@@ -101,19 +103,20 @@ class Scheduler:
     @property
     def num_waiting_tokens(self) -> int:
         """Tokens that waiting sequences have still to compute, cached ones included."""
-        return sum(s.num_tokens for group in (self._waiting, self._compiling) for s in group)
+        return sum(s.num_tokens for group in (self._waiting, self._held_back) for s in group)
 
     @property
     def has_work(self) -> bool:
-        """Whether `plan` would find something to do."""
+        """Whether `plan` would find something to do, as far as is known before it is called."""
         if self.admission is Admission.CLOSED:
             return False
-        return bool(self._running) or any(True for _ in self._admissible())
+        can_start = not self._waits_for_tier and any(True for _ in self._admissible())
+        return bool(self._running) or can_start
 
     @property
     def has_started_work(self) -> bool:
         """Whether a sequence that has run before is unfinished."""
-        return bool(self._running) or any(s.has_started for s in self._waiting)
+        return bool(self._running) or any(s.has_started for s in (*self._waiting, *self._held_back))
 
     # -- requests come and go -----------------------------------------------------------------
 
@@ -125,10 +128,9 @@ class Scheduler:
         """
         assert request.engine_id not in self._sequences, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
+        first, speculation = self._num_arrivals, self.config.speculation
         sequences = [
-            Sequence.of(
-                request, index, (priority, self._num_arrivals + index), self.config.speculation
-            )
+            Sequence.of(request, index, (priority, first + index), speculation)
             for index in range(request.params.n)
         ]
         self._num_arrivals += len(sequences)
@@ -139,7 +141,7 @@ class Scheduler:
         if request.grammar is not None or request.reasoning is not None:
             for sequence in sequences:
                 sequence.status = SequenceStatus.COMPILING
-            self._compiling += sequences
+            self._held_back += sequences
             return
         for sequence in sequences:
             insort(self._waiting, sequence, key=_by_order)
@@ -147,7 +149,8 @@ class Scheduler:
     def attach_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
         """Let a request that waits for this take its place; or end it, with the sentence why there is none."""
         outputs = []
-        for sequence in [s for s in self._compiling if s.request.engine_id == engine_id]:
+        for sequence in [s for s in self._held_back if s.request.engine_id == engine_id]:
+            assert sequence.status is SequenceStatus.COMPILING
             try:
                 if isinstance(made, str):
                     raise GrammarFailed(made)
@@ -155,24 +158,18 @@ class Scheduler:
             except GrammarFailed as failure:
                 outputs.append(self._end(sequence, FinishReason.ERROR, error=str(failure)))
                 continue
-            self._compiling.remove(sequence)
+            self._held_back.remove(sequence)
             sequence.status = SequenceStatus.WAITING
-            if sequence.request.reasoning is not None:
-                sequence.reasoning = ReasoningTracker(
-                    sequence.request.reasoning,
-                    made.vocabulary.piece,
-                    sequence.params.thinking_token_budget,
-                )
+            if (reasoning := sequence.request.reasoning) is not None:
+                budget = sequence.params.thinking_token_budget
+                sequence.reasoning = ReasoningTracker(reasoning, made.vocabulary.piece, budget)
             insort(self._waiting, sequence, key=_by_order)
         return outputs
 
     def abort(self, engine_id: str, index: int | None = None) -> list[SequenceOutput]:
         """End a request, or one of its answers; the final output of each. Unknown ids: nothing."""
-        ended = [
-            sequence
-            for sequence in self._sequences.get(engine_id, ())
-            if index is None or sequence.index == index
-        ]
+        sequences = self._sequences.get(engine_id, ())
+        ended = [s for s in sequences if index is None or s.index == index]
         return [self._end(sequence, FinishReason.ABORT) for sequence in ended]
 
     def fail(self, plan: Plan) -> list[SequenceOutput]:
@@ -192,10 +189,25 @@ class Scheduler:
         self.cache.clear()
         return True
 
+    def end_fetch(self, sequence: Sequence, error: str | None = None) -> list[SequenceOutput]:
+        """No more comes of it: it takes its place again, and the next plan finds what did; or it ends."""
+        if sequence.status is SequenceStatus.FETCHING and self._tier is not None:
+            self._tier.cancel_fetch(sequence)
+            self._waits_for_tier = False
+            self.cache.give_back(sequence)
+            self._held_back.remove(sequence)
+            sequence.status = SequenceStatus.WAITING
+            insort(self._waiting, sequence, key=_by_order)
+            if error is not None:
+                return [self._end(sequence, FinishReason.ERROR, error=error)]
+        return []
+
     def start_weights_epoch(self) -> None:
         """The weights have changed: what runs computes its K/V again, and none is shared across."""
         self._preempt_all()
         self.cache.start_weights_epoch()
+        for sequence in self._open_sequences():
+            sequence.block_hashes.clear()  # they are of the weights before
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -213,6 +225,7 @@ class Scheduler:
             budget = self._plan_waiting(budget, entries)
         if self.config.speculation is not None:
             self._plan_drafts(budget, entries)
+        self._waits_for_tier = not entries and any(True for _ in self._fetching())
         return Plan(tuple(entries.values())) if entries else None
 
     def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
@@ -248,7 +261,7 @@ class Scheduler:
                 wanted = min(wanted, self._scorable(sequence, entries))
             if wanted <= 0:
                 continue
-            while not self._grow(sequence, sequence.num_planned_tokens + wanted):
+            while not self.cache.grow(sequence, sequence.num_planned_tokens + wanted):
                 victim = self._running[-1]  # not planned yet: this loop runs in order
                 self._preempt(victim)
                 if victim is sequence:
@@ -260,14 +273,17 @@ class Scheduler:
 
     def _plan_waiting(self, budget: int, entries: dict[Sequence, PlannedRows]) -> int:
         """Take up who waits; the budget that is left."""
+        # Of what is free, those that fetch need some: else what they fetched would be evicted again.
+        reserved = self.cache.num_missing(self._fetching())
         for sequence in list(self._admissible()):
             if budget <= 0 or len(self._running) >= self.config.max_num_seqs:
                 return budget
             found = self.cache.find(sequence)
-            if not self._fits(sequence, found):
-                return (
-                    budget  # head of line: nobody overtakes, or a long prompt would wait for ever
-                )
+            if not self.cache.fits(sequence, found, reserved):
+                return budget  # nobody overtakes the head, or a long prompt would wait for ever
+            if self._starts_fetch(sequence, found):
+                reserved += self.cache.num_missing([sequence])
+                continue
             num_cached = len(found) * self.cache.block_size
             wanted = sequence.num_tokens - num_cached
             if wanted > budget and not self.config.chunks_prompts:
@@ -276,7 +292,7 @@ class Scheduler:
             if not num_tokens:
                 return budget  # its turn comes when those before it have scored their prompts
             self._start(sequence, found)
-            is_grown = self._grow(sequence, num_cached + num_tokens)
+            is_grown = self.cache.grow(sequence, num_cached + num_tokens)
             assert is_grown, "the whole sequence fits, so its first chunk does"
             entries[sequence] = self._take_up(sequence, num_tokens)
             self.cache.register(sequence, sequence.num_planned_tokens)
@@ -296,7 +312,7 @@ class Scheduler:
             drafts = sequence.lookup.propose(
                 sequence.token_ids, min(budget, last - sequence.num_tokens - 1)
             )
-            if drafts and self._grow(sequence, sequence.num_tokens + len(drafts)):
+            if drafts and self.cache.grow(sequence, sequence.num_tokens + len(drafts)):
                 entries[sequence] = structs.replace(entry, draft_token_ids=drafts)
                 self.drafts.propose(len(drafts))
                 sequence.num_draft_tokens += len(drafts)
@@ -313,40 +329,34 @@ class Scheduler:
             return iter(self._waiting)
         return (sequence for sequence in self._waiting if sequence.has_started)
 
-    def _fits(self, sequence: Sequence, found: list[int]) -> bool:
-        """Whether the whole sequence, and not just its first chunk, has room now."""
-        num_blocks = self._num_blocks(sequence.num_tokens)
-        needed = num_blocks - len(found) + self.cache.pool.num_free_among(found)
-        return needed <= self.cache.pool.num_free
+    def _fetching(self) -> Iterator[Sequence]:
+        return (s for s in self._held_back if s.status is SequenceStatus.FETCHING)
 
-    def _num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.cache.block_size)
+    def _starts_fetch(self, sequence: Sequence, found: list[int]) -> bool:
+        """Whether its prefix goes on in the second tier, and it waits from now on for those blocks."""
+        if self._tier is None or sequence.has_fetched:
+            return False
+        missing = self.cache.readable_hashes(sequence)[len(found) :]
+        if not self._tier.start_fetch(sequence, missing):
+            return False
+        self.cache.hold(sequence, found)  # or they might be evicted meanwhile
+        self._waiting.remove(sequence)
+        sequence.status = SequenceStatus.FETCHING
+        self._held_back.append(sequence)
+        return True
 
     def _start(self, sequence: Sequence, found: list[int]) -> None:
-        self.cache.pool.share(found)
-        num_cached = len(found) * self.cache.block_size
-        sequence.block_ids = array("i", found)
-        sequence.num_registered_blocks = len(found)
-        sequence.num_planned_tokens = sequence.num_computed_tokens = num_cached
+        num_cached = self.cache.hold(sequence, found)
+        sequence.has_fetched = False
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = num_cached
             self.num_lookups += 1
             self.num_queried_tokens += sequence.num_tokens
-            self.num_hit_tokens += num_cached
+            self.num_hit_tokens += max(0, num_cached - sequence.num_fetched_tokens)
         self.stopwatch.schedule(sequence)
         sequence.status = SequenceStatus.RUNNING
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=_by_order)
-
-    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Give the sequence blocks for `num_tokens` tokens; False, and no change, if there are not enough."""
-        missing = self._num_blocks(num_tokens) - len(sequence.block_ids)
-        if missing <= 0:
-            return True
-        if missing > self.cache.pool.num_free:
-            return False
-        sequence.block_ids.extend(self.cache.pool.allocate(missing))
-        return True
 
     @staticmethod
     def _take_up(sequence: Sequence, num_tokens: int) -> PlannedRows:
@@ -355,26 +365,22 @@ class Scheduler:
         return entry
 
     def _preempt_all(self) -> None:
+        """For the cache to be cleared, of which no tier is excepted."""
         for sequence in list(self._running):
             self._preempt(sequence)
+        for sequence in list(self._held_back):
+            self.end_fetch(sequence)
+        if self._tier is not None:
+            self._tier.clear()
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take the sequence's blocks; it keeps its tokens and computes them again later."""
-        self._give_back_blocks(sequence)
+        self.cache.give_back(sequence)
         self._running.remove(sequence)
         sequence.status = SequenceStatus.WAITING
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         insort(self._waiting, sequence, key=_by_order)
-
-    def _give_back_blocks(self, sequence: Sequence) -> None:
-        # Blocks registered for a step that will not run hold nothing worth finding.
-        num_computed_blocks = sequence.num_computed_tokens // self.cache.block_size
-        self.cache.distrust(sequence.block_ids[num_computed_blocks:])
-        self.cache.pool.release(reversed(sequence.block_ids))
-        sequence.block_ids = array("i")
-        sequence.num_registered_blocks = 0
-        sequence.num_planned_tokens = sequence.num_computed_tokens = 0
 
     # -- committing ---------------------------------------------------------------------------
 
@@ -396,19 +402,19 @@ class Scheduler:
         sequence.num_scored_tokens += len(scored)
         emits_scores = sequence.index == 0  # one answer emits them for all
         if row.token_id is None:
-            return _output(sequence, prompt_logprobs=scored) if scored and emits_scores else None
+            return sequence.output(prompt_logprobs=scored) if scored and emits_scores else None
         self.stopwatch.count_token(sequence)
         try:
             reason, stop_reason = sequence.append(row.token_id, self.max_model_len)
         except GrammarFailed as failure:
             return self._end(sequence, FinishReason.ERROR, error=_grammar_error(failure))
-        output = _output(
-            sequence,
+        output = sequence.output(
             token_ids=[row.token_id],
             logprobs=None if row.logprobs is None else [row.logprobs],
             prompt_logprobs=scored if emits_scores and sequence.ends_its_scores else None,
             finish_reason=reason,
             stop_reason=stop_reason,
+            kv_transfer_params=self.cache.lend(sequence, reason),
         )
         if reason is not None:
             self._remove(sequence)
@@ -420,8 +426,7 @@ class Scheduler:
             return None
         self.stopwatch.finish_prompt(sequence)
         self._remove(sequence)
-        return _output(
-            sequence,
+        return sequence.output(
             finish_reason=FinishReason.STOP,
             pooled=row.pooled.tobytes(),
             pooled_shape=row.pooled.shape,
@@ -431,24 +436,27 @@ class Scheduler:
         self, sequence: Sequence, reason: FinishReason, *, error: str | None = None
     ) -> SequenceOutput:
         self._remove(sequence)
-        return _output(sequence, finish_reason=reason, error=error)
+        return sequence.output(finish_reason=reason, error=error)
 
     def _remove(self, sequence: Sequence) -> None:
+        self.end_fetch(sequence)
         self._list_of(sequence).remove(sequence)
         sequence.status = SequenceStatus.FINISHED
         self.stopwatch.end(sequence)
-        self._give_back_blocks(sequence)
+        self.cache.give_back(sequence)
         siblings = self._sequences[sequence.request.engine_id]
         siblings.remove(sequence)
         if not siblings:
             del self._sequences[sequence.request.engine_id]
+            if self._tier is not None:
+                self._tier.forget(sequence.request)
 
     def _list_of(self, sequence: Sequence) -> list[Sequence]:
         match sequence.status:
             case SequenceStatus.RUNNING:
                 return self._running
             case SequenceStatus.COMPILING:
-                return self._compiling
+                return self._held_back
             case _:
                 return self._waiting
 
@@ -457,34 +465,17 @@ class Scheduler:
     def check(self) -> None:
         """Assert what must always hold between steps. Dear; for tests."""
         self.cache.check()
-        held: dict[int, int] = {}
-        for sequence in self._open_sequences():
-            for block_id in sequence.block_ids:
-                held[block_id] = held.get(block_id, 0) + 1
+        held = Counter(b for sequence in self._open_sequences() for b in sequence.block_ids)
+        held.update(self.cache.lent or ())
         pool = self.cache.pool
-        assert all(pool.num_holders(b) == held.get(b, 0) for b in range(pool.num_blocks))
+        assert all(pool.num_holders(b) == held[b] for b in range(pool.num_blocks))
         assert self._waiting == sorted(self._waiting, key=_by_order)
         assert self._running == sorted(self._running, key=_by_order)
-        assert all(not s.block_ids for s in (*self._waiting, *self._compiling))
+        held_back = (s for s in self._held_back if s.status is SequenceStatus.COMPILING)
+        assert all(not s.block_ids for s in (*self._waiting, *held_back))
 
     def _open_sequences(self) -> Iterable[Sequence]:
         return (sequence for group in self._sequences.values() for sequence in group)
-
-
-def _output(sequence: Sequence, **delta: Any) -> SequenceOutput:
-    """What is new of a sequence, with what goes with every output of it."""
-    return SequenceOutput(
-        engine_id=sequence.request.engine_id,
-        index=sequence.index,
-        num_cached_tokens=sequence.num_cached_tokens or 0,
-        num_draft_tokens=sequence.num_draft_tokens,
-        num_accepted_tokens=sequence.num_accepted_tokens,
-        **delta,
-    )
-
-
-def _by_order(sequence: Sequence) -> tuple[int, int]:
-    return sequence.order
 
 
 def _grammar_error(failure: GrammarFailed) -> str:

@@ -4,11 +4,12 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from weft.compute.pooler import Collected
 from weft.core.config import SpeculativeConfig
 from weft.core.stats import SequenceTimes
-from weft.core.types import FinishReason, PoolingKind, Request, SamplingParams
+from weft.core.types import FinishReason, PoolingKind, Request, SamplingParams, SequenceOutput
 from weft.engine.constraints.grammar import GrammarState
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.drafts import NgramLookup
@@ -21,6 +22,7 @@ class SequenceStatus(Enum):
     """Where a sequence is."""
 
     COMPILING = "compiling"  # its grammar is being built
+    FETCHING = "fetching"  # blocks of it come from the second tier
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
@@ -41,14 +43,15 @@ class Sequence:
     index: int
     order: tuple[int, int]
     token_ids: list[int] = field(default_factory=list)
-    block_ids: "array[int]" = field(
-        default_factory=lambda: array("i")
-    )  # 32 bits, as a batch has them
+    # 32 bits, as a batch has them.
+    block_ids: "array[int]" = field(default_factory=lambda: array("i"))
     block_hashes: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
     num_planned_tokens: int = 0
     num_computed_tokens: int = 0
     num_cached_tokens: int | None = None
+    has_fetched: bool = False  # since it last ran
+    num_fetched_tokens: int = 0
     num_preemptions: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -88,6 +91,17 @@ class Sequence:
     def params(self) -> SamplingParams:
         """The request's sampling parameters."""
         return self.request.params
+
+    def output(self, **delta: Any) -> SequenceOutput:
+        """What is new of it, with what goes with every output."""
+        return SequenceOutput(
+            engine_id=self.request.engine_id,
+            index=self.index,
+            num_cached_tokens=self.num_cached_tokens or 0,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
+            **delta,
+        )
 
     @property
     def seed(self) -> int:

@@ -20,11 +20,17 @@ class Kind(StrEnum):
     DETECTOR = "saturation detector"
     SOURCE = "data source"
     EXTRACTOR = "data extractor"
+    TOPOLOGY = "topology extractor"
     NOTIFIER = "endpoint notification source"
     IDENTITY = "request header processor"
     ADMITTER = "admitter"
     REPORTER = "response reporter"
     DISCOVERY = "endpoint discovery"
+    FAIRNESS = "fairness policy"
+    ORDERING = "ordering policy"
+    USAGE_LIMIT = "usage limit policy"
+    EVICTION_FILTER = "eviction filter"
+    EVICTION_ORDER = "eviction order policy"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,10 @@ class Cycle:
     request: InferenceRequest
     model: str  # after rewriting: what the server is sent
     candidates: Sequence[Endpoint]
-    now: float
+    now: float  # when its decision began, or until then when it came
     ticket_id: int = 0
+    arrived: float = 0.0
+    is_placed: bool = False  # its decision has begun
     priority: int = 0
     fairness_id: str = ""
     # Each prompt as little-endian uint32 tokens. Text is packed four bytes a token.
@@ -51,9 +53,13 @@ class Cycle:
     num_prompt_tokens: int = 0
     prefixes: dict[str, PrefixMatch] = field(default_factory=dict)  # by producer name
     chains: dict[str, list[list[int]]] = field(default_factory=dict)  # block hashes, by producer
+    held_media: dict[str, Mapping[Endpoint, float]] = field(
+        default_factory=dict
+    )  # shares, by producer
     session_ids: dict[str, str] = field(default_factory=dict)  # by producer name
     runs: list[ProfileRun] = field(default_factory=list)
     unreachable: Sequence[Endpoint] = ()  # left out before any profile: they refuse connections
+    request_headers: dict[str, str] = field(default_factory=dict)  # beside those of the schedule
     response_headers: dict[str, str] = field(default_factory=dict)
 
     def num_uncached_tokens(self, endpoint: Endpoint, producer: str) -> int:

@@ -12,6 +12,7 @@ from weft.epp.decision.plugin import (
     Admitter,
     Detector,
     FollowsResponse,
+    FollowsUsage,
     Handler,
     Identity,
     Learner,
@@ -20,8 +21,13 @@ from weft.epp.decision.plugin import (
     Profile,
     Reporter,
 )
+from weft.epp.decision.saturation import PoolRoom
 from weft.epp.decision.telemetry import RequestMetrics
 from weft.epp.decision.tickets import Decision, Ending, OpenTickets, Ticket
+from weft.epp.flow.control import FlowControl
+from weft.epp.flow.item import Item, Lease, own_ttl_s
+from weft.epp.flow.policies import FlowParts
+from weft.epp.flow.series import FlowSeries
 from weft.epp.metrics.series import PickerMetrics, Timer
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.objects import Objects
@@ -61,6 +67,7 @@ class Parts:
     identities: Sequence[Identity] = ()
     admitters: Sequence[Admitter] = ()
     reporters: Sequence[Reporter] = ()
+    flow: FlowParts | None = None  # None: nobody waits, and a full pool sheds negative priorities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +98,12 @@ class Director:
         self.objects = Objects()
         self.decisions = DecisionRing(settings.num_recorded_decisions)
         self._tickets = OpenTickets(settings.ticket_ttl_s)
-        self._follows = settings.tracks_responses or bool(parts.followers or parts.reporters)
+        self._room = PoolRoom(parts.pool, parts.detector, clock)
+        self._flow = self._open_flow(parts)
+        self._evictor = None if self._flow is None else self._flow.evictor
+        self._follows = settings.tracks_responses or bool(
+            parts.followers or parts.reporters or self._evictor
+        )
         self._telemetry = RequestMetrics(parts.metrics, follows=self._follows)
         parts.metrics.before_text(self._update_gauges)
         self._num_picks = 0
@@ -107,27 +119,47 @@ class Director:
         """Followed requests whose end has not come."""
         return len(self._tickets)
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for room."""
+        return 0 if self._flow is None else self._flow.num_waiting
+
+    @property
+    def max_wait_s(self) -> float:
+        """How long a pick may wait for room."""
+        return 0.0 if self._parts.flow is None else self._parts.flow.max_wait_s
+
     def close(self) -> None:
-        """Refuse everything from now on."""
+        """Refuse everything from now on, and everybody who waits."""
         self._is_closed = True
+        if self._flow is not None:
+            self._flow.close()
 
     async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
         """Choose where `request` goes and count it there at once; raises `Refused`."""
-        started = self._clock()
-        cycle = self._open_cycle(request, started)
+        cycle = self._open_cycle(request, self._clock())
         try:
             if request.needs_model and not cycle.model:
                 raise Refused(400, "model not found in request body")
             for plugin in self._parts.preparers:
                 await plugin.prepare(cycle)
-            # From here on nothing waits: two requests never decide on the same picture.
-            cycle.candidates = self._candidates(cycle, subset)
-            schedule = self._schedule(cycle)
+            if self._flow is None:
+                return self._place(cycle, subset)
+            item = self._to_item(cycle, subset)
+            decision: Decision = await self._flow.admit(item)
+            return decision
         except Refused as refused:
-            self._note(cycle, refused, started)
+            self._note(cycle, refused)
             raise
+
+    def _place(self, cycle: Cycle, subset: tuple[str, ...] | None) -> Decision:
+        """Decide. Nothing waits in here: two requests never decide on the same picture."""
+        cycle.now = self._clock()
+        cycle.is_placed = True
+        cycle.candidates = self._candidates(cycle, subset)
+        schedule = self._schedule(cycle)
         decision = self._commit(cycle, schedule)
-        self._note(cycle, schedule, started)
+        self._note(cycle, schedule)
         return decision
 
     def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
@@ -148,6 +180,7 @@ class Director:
         if ticket.is_streaming:
             for plugin in self._parts.followers:
                 plugin.first_token(ticket.id)
+        self._wake()
 
     def on_piece(self, ticket: Ticket) -> None:
         """Another piece of the answer came."""
@@ -175,6 +208,8 @@ class Director:
 
     def sweep(self) -> None:
         """Forget requests whose end never came; called every few seconds."""
+        if self._flow is not None:
+            self._flow.sweep()
         now = self._clock()
         for ticket in self._tickets.expired(now):
             self._end(ticket, Ending.ERROR)
@@ -186,7 +221,7 @@ class Director:
     def _open_cycle(self, request: InferenceRequest, now: float) -> Cycle:
         headers = request.headers
         cycle = Cycle(
-            request=request, model=request.model, candidates=(), now=now,
+            request=request, model=request.model, candidates=(), now=now, arrived=now,
             ticket_id=self._tickets.next_id(),
             priority=self.objects.priority(_header(headers, OBJECTIVE_HEADERS)),
             fairness_id=self._fairness_id(headers),
@@ -206,6 +241,30 @@ class Director:
         named += [plugin.fairness_id(headers) for plugin in self._parts.identities]
         return next(filter(None, named), DEFAULT_FAIRNESS_ID)
 
+    def _open_flow(self, parts: Parts) -> FlowControl | None:
+        if parts.flow is None:
+            return None
+        series = FlowSeries(parts.metrics, self._settings.pool_name)
+        flow = FlowControl(parts.flow, self._room, series, self._clock)
+        parts.pool.on_load(flow.wake)
+        parts.pool.on_joined(lambda _: flow.wake())
+        parts.pool.on_left(lambda _: flow.wake())
+        parts.metrics.before_text(flow.refresh_series)
+        return flow
+
+    def _to_item(self, cycle: Cycle, subset: tuple[str, ...] | None) -> Item:
+        def abandon(decision: Decision) -> None:
+            if decision.ticket is not None:
+                self._end(decision.ticket, Ending.DISCONNECTED)
+
+        return Item(
+            priority=cycle.priority, fairness_id=cycle.fairness_id,
+            num_bytes=cycle.request.num_body_bytes, labels=self._telemetry.labels(cycle),
+            headers=cycle.request.headers, arrived=cycle.arrived,
+            own_ttl_s=own_ttl_s(cycle.request.headers),
+            place=lambda: self._place(cycle, subset), abandon=abandon,
+        )  # fmt: skip
+
     def _allowed(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
         if self._is_closed:
             raise Refused(503, "the endpoint picker is shutting down", Drop.SHUTTING_DOWN)
@@ -220,7 +279,7 @@ class Director:
         available = reachable(allowed)
         if len(available) < len(allowed):
             cycle.unreachable = [each for each in allowed if each.is_refusing]
-        if cycle.priority < 0:
+        if cycle.priority < 0 and self._flow is None:
             saturation = self._parts.detector.saturation(available, cycle.now)
             if saturation >= 1.0:
                 raise Refused(
@@ -253,13 +312,20 @@ class Director:
             endpoint.last_pick = self._num_picks
             endpoint.unseen[cycle.ticket_id] = cycle.now
         ticket = Ticket(
-            id=cycle.ticket_id, endpoints=tuple(endpoints), started=cycle.now,
+            id=cycle.ticket_id, endpoints=tuple(endpoints), started=cycle.arrived,
             labels=self._telemetry.labels(cycle), is_streaming=cycle.request.is_streaming,
             is_followed=self._follows, num_prompt_tokens=cycle.num_prompt_tokens,
         )  # fmt: skip
         if self._follows:
             self._tickets.add(ticket)
             self._telemetry.opened(ticket)
+        if self._evictor is not None:
+            self._evictor.opened(
+                Lease(
+                    id=ticket.id, priority=cycle.priority, started=cycle.now,
+                    revoke=lambda: _revoke(ticket),
+                )
+            )  # fmt: skip
         return self._to_decision(cycle, schedule, ticket)
 
     def _to_decision(self, cycle: Cycle, schedule: Schedule, ticket: Ticket) -> Decision:
@@ -269,7 +335,7 @@ class Director:
             addresses[0] = schedule.destination
         return Decision(
             endpoints=tuple(addresses),
-            set_headers=schedule.set_headers,
+            set_headers={**schedule.set_headers, **cycle.request_headers},
             response_headers=cycle.response_headers,
             metadata=_scores(cycle, schedule) if self._settings.emits_scores else {},
             rewritten_model=None if cycle.model == cycle.request.model else cycle.model,
@@ -279,8 +345,8 @@ class Director:
 
     # -- after it -----------------------------------------------------------------------------
 
-    def _note(self, cycle: Cycle, outcome: Schedule | Refused, started: float) -> None:
-        duration_s = self._clock() - started
+    def _note(self, cycle: Cycle, outcome: Schedule | Refused) -> None:
+        duration_s = self._clock() - cycle.now if cycle.is_placed else 0.0
         self._telemetry.decided(cycle, outcome, duration_s)
         stale = self._stale(cycle.candidates)
         self.decisions.keep(cycle, outcome, duration_s=duration_s, stale=stale)
@@ -292,11 +358,16 @@ class Director:
             self._pool.ready,
             num_stale=len(self._stale(self._pool.ready)),
             detector=self._parts.detector_name,
+            saturation=self._room.by_stage(),
         )
 
     def _stale(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
         now, max_age_s = self._clock(), self._settings.max_load_age_s
         return [endpoint for endpoint in endpoints if endpoint.is_stale(now, max_age_s)]
+
+    def _wake(self) -> None:
+        if self._flow is not None:
+            self._flow.wake()
 
     def _give_back(self, ticket: Ticket) -> None:
         for endpoint in ticket.endpoints:
@@ -308,7 +379,12 @@ class Director:
             return False
         self._give_back(ticket)
         for plugin in self._parts.followers:
+            if isinstance(plugin, FollowsUsage):
+                plugin.used(ticket.id, ticket.usage)
             plugin.ended(ticket.id)
+        if self._evictor is not None:
+            self._evictor.ended(ticket.id)
+        self._wake()
         if ticket.is_followed:
             self._telemetry.ended(ticket, ending, self._clock())
         return True
@@ -320,6 +396,14 @@ def _header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
         if value := headers.get(name):
             return value
     return ""
+
+
+def _revoke(ticket: Ticket) -> bool:
+    """Whether the response was ended early; before it is followed that is not possible."""
+    if ticket.revoke is None:
+        return False
+    ticket.revoke()
+    return True
 
 
 def _require_cached(cycle: Cycle, target: Endpoint) -> None:

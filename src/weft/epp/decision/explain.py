@@ -85,6 +85,7 @@ class _Entry:
     runs: Sequence[ProfileRun]
     prefixes: Mapping[str, PrefixMatch]
     num_prompt_tokens: int
+    request_headers: Mapping[str, str]
     outcome: Schedule | Refused
     stale: Sequence[Endpoint]
     unreachable: Sequence[Endpoint]
@@ -127,6 +128,7 @@ class DecisionRing:
             runs=cycle.runs,
             prefixes=cycle.prefixes,
             num_prompt_tokens=cycle.num_prompt_tokens,
+            request_headers=cycle.request_headers,
             outcome=outcome,
             stale=stale,
             unreachable=cycle.unreachable,
@@ -162,7 +164,7 @@ def _to_record(entry: _Entry) -> DecisionRecord:
         endpoints=_named(schedule.picks[schedule.primary]) if schedule else [],
         stale=_named(entry.stale),
         profiles=[_to_profile(run) for run in entry.runs],
-        set_headers=dict(schedule.set_headers) if schedule else {},
+        set_headers={**schedule.set_headers, **entry.request_headers} if schedule else {},
         num_prompt_tokens=entry.num_prompt_tokens,
         cached_tokens=_cached(entry),
         unreachable=_named(entry.unreachable),

@@ -16,6 +16,12 @@ from weft.epp.request.values import Usage
 TOKENS: Final = "token-producer"
 APPROXIMATE: Final = "approx-prefix-cache-producer"
 INFLIGHT: Final = "inflight-load-producer"
+MEDIA_CACHE: Final = "mm-embeddings-cache-producer"
+GLOBAL_STRICT: Final = "global-strict-fairness-policy"
+FCFS: Final = "fcfs-ordering-policy"
+STATIC_LIMIT: Final = "static-usage-limit-policy"
+EVICTION_FILTER: Final = "sheddable-eviction-filter"
+EVICTION_ORDER: Final = "priority-then-time-eviction-order-policy"
 METRICS_SOURCE: Final = SOURCE_TYPE
 METRICS_EXTRACTOR: Final = EXTRACTOR_TYPE
 
@@ -187,7 +193,20 @@ class Detector(Protocol):
     """Rates how full the pool is."""
 
     def saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
-        """1.0 and above: no room."""
+        """1.0 and above: no room, as the endpoints report it."""
+        ...
+
+    def expected_saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
+        """The same with what was sent to them since they reported: who admits many goes by this."""
+        ...
+
+
+@runtime_checkable
+class FollowsUsage(Protocol):
+    """Implemented by plugins that learn what requests took; they follow responses too."""
+
+    def used(self, ticket_id: int, usage: Usage) -> None:
+        """What the response reported, before its end."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Turns what happened to a request into the picker's series."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
 from prometheus_client import Counter, Gauge
@@ -156,13 +156,21 @@ class RequestMetrics:
             series.tpot.observe((now - ticket.first_token_at) / (num_output - 1))
 
     def pool(
-        self, name: str, endpoints: Sequence[Endpoint], *, num_stale: int, detector: str
+        self,
+        name: str,
+        endpoints: Sequence[Endpoint],
+        *,
+        num_stale: int,
+        detector: str,
+        saturation: Mapping[str, float],
     ) -> None:
         """What the pool looks like now."""
         metrics = self._metrics
         num_ready = sum(not endpoint.is_refusing for endpoint in endpoints)
         metrics.ready_endpoints.labels(name).set(num_ready)
         metrics.stale_endpoints.labels(detector).set(num_stale)
+        for stage, value in saturation.items():
+            metrics.pool_saturation.labels(name, stage).set(value)
         loads = [endpoint.load for endpoint in endpoints]
         spreads: list[tuple[tuple[Gauge, Gauge], list[float]]] = [
             (metrics.kv_usage, [load.kv_usage for load in loads]),

@@ -1,6 +1,6 @@
 """What became of a request: the decision, and the ticket that lives until its response is over."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -16,6 +16,7 @@ class Ending(StrEnum):
     NATURAL = "natural"
     DISCONNECTED = "client-disconnected"
     ERROR = "error"
+    EVICTED = "evicted"
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +36,7 @@ class Ticket:
     last_piece_at: float | None = None
     usage: Usage = field(default_factory=Usage)
     is_over: bool = False
+    revoke: Callable[[], None] | None = None  # ends the response early; None: that is not possible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,6 +220,11 @@ class PickerMetrics:
         self.stale_endpoints = self.gauge(
             "flow_control_stale_endpoints", "Endpoints whose load is unknown or old.", ("detector",)
         )
+        self.pool_saturation = self.gauge(
+            "flow_control_pool_saturation",
+            "How full the pool is, by stage and effectively; 1 and above: full.",
+            ("inference_pool", "stage"),
+        )
         self.poll_errors = self.counter(
             "datalayer_poll_errors", "Polls of an endpoint's load that failed.", ("source_type",)
         )

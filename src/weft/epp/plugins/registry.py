@@ -28,11 +28,8 @@ PLUGIN_TYPES: Final[Mapping[str, PluginType]] = MappingProxyType(
 )
 
 _LATENCY = "latency prediction and SLO routing are not offered yet"
-_FLOW = "flow control is not offered yet"
 _KUBERNETES = "Kubernetes discovery is not offered yet; use file-discovery or static endpoints"
-_MEDIA = "media caches are not followed yet"
 _CLUSTERS = "routing over several clusters is not offered yet"
-_TOPOLOGY = "topology-aware routing is not offered yet"
 
 REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -40,17 +37,6 @@ REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "latency-scorer": _LATENCY,
         "latency-slo-admitter": _LATENCY,
         "slo-headroom-tier-filter": _LATENCY,
-        "slo-deadline-ordering-policy": _FLOW,
-        "fcfs-ordering-policy": _FLOW,
-        "edf-ordering-policy": _FLOW,
-        "global-strict-fairness-policy": _FLOW,
-        "round-robin-fairness-policy": _FLOW,
-        "program-aware-fairness": _FLOW,
-        "static-usage-limit-policy": _FLOW,
-        "priority-holdback-policy": _FLOW,
-        "soft-reflective-ceiling-policy": _FLOW,
-        "sheddable-eviction-filter": _FLOW,
-        "priority-then-time-eviction-order-policy": _FLOW,
         "k8s-notification-source": _KUBERNETES,
         "multicluster-metrics-data-source": _CLUSTERS,
         "multicluster-metrics-extractor": _CLUSTERS,
@@ -62,13 +48,6 @@ REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "multicluster-session-affinity-filter": _CLUSTERS,
         "destination-endpoint-served-verifier": "it is for conformance tests of gateways only",
         "disaggregatedset-rollout-screener": _KUBERNETES,
-        "topology-affinity-scorer": _TOPOLOGY,
-        "topology-affinity-filter": _TOPOLOGY,
-        "topology-extractor": _TOPOLOGY,
-        "mm-embeddings-cache-producer": _MEDIA,
-        "mm-embeddings-cache-scorer": _MEDIA,
-        "burst-prefix-cache-producer": "holding requests back for a window is not offered",
-        "p2p-source-producer": "transfers of cached blocks between endpoints are not offered yet",
         "models-data-source": "lists of served models are not read yet",
         "models-data-extractor": "lists of served models are not read yet",
         "dcgm-data-source": "GPU telemetry is not read yet",

@@ -34,6 +34,7 @@ class Resolver:
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
+        self._failed: set[str] = set()  # reported once, until they are found again
 
     async def resolve_all(self, specs: Sequence[EndpointSpec]) -> list[tuple[EndpointSpec, str]]:
         """Each spec with its address; those that cannot be resolved are left out."""
@@ -50,10 +51,13 @@ class Resolver:
         except (OSError, UnicodeError, TimeoutError) as error:
             # A name server's bad minute must not empty the pool.
             last = self._last.get(name)
-            _log.warning(
-                "endpoint address %s cannot be resolved (%s); keeping %s", name, error, last
-            )
+            if name not in self._failed:
+                self._failed.add(name)
+                _log.warning(
+                    "endpoint address %s cannot be resolved (%s); keeping %s", name, error, last
+                )
             return last
+        self._failed.discard(name)
         addresses = sorted(
             {str(entry[4][0]) for entry in found}, key=lambda each: (":" in each, each)
         )

@@ -1,7 +1,7 @@
 """`Endpoint`: one routable engine, its labels, its load as last reported, and what was sent to it since."""
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from weft.core.address import join_host_port
@@ -101,10 +101,15 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535
 
 
+def _ignore() -> None:
+    pass
+
+
 class Endpoint:
     """One routable engine. Only the pool makes them; counts are changed by the director."""
 
     __slots__ = (
+        "changed",
         "grpc_host_port",
         "host",
         "host_port",
@@ -120,7 +125,9 @@ class Endpoint:
         "unseen",
     )
 
-    def __init__(self, spec: EndpointSpec, *, host: str, slot: int) -> None:
+    def __init__(
+        self, spec: EndpointSpec, *, host: str, slot: int, changed: Callable[[], None] = _ignore
+    ) -> None:
         self.spec = spec
         self.name = f"{spec.namespace}/{spec.name}"
         self.labels = spec.labels
@@ -133,6 +140,7 @@ class Endpoint:
         self.num_poll_failures = 0  # in a row
         self.is_refusing = False  # nobody listened at the serving port when last tried
         self.last_pick = 0
+        self.changed = changed  # called when its load was reported
         # Picks the server's counters cannot show yet: ticket id to the time of the pick, oldest first.
         self.unseen: dict[int, float] = {}
 
@@ -171,6 +179,7 @@ class Endpoint:
         self.num_poll_failures = 0
         self.is_refusing = False
         self.forget_unseen(polled_at - TRAVEL_S)
+        self.changed()
 
     def observe_part(self, load: Load, *, polled_at: float) -> None:
         """Take over the counts of a load that has no more than counts."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from weft.core.patterns import NEVER
+
 _LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
@@ -64,7 +66,7 @@ class SeriesReader:
     def __init__(self, names: Iterable[str]) -> None:
         wanted = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
         self._line = re.compile(
-            rf'^({wanted})(?:\{{((?:[^"}}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\}})?[ \t]++(\S{{1,64}})(?!\S)',
+            rf'^({wanted})(?:\{{((?:[^"}}\n]++|"(?:[^"\\\n]++|\\.)*+"{NEVER})*+)\}})?[ \t]++(\S{{1,64}})(?!\S)',
             re.MULTILINE,
         )
 

@@ -6,6 +6,7 @@ import random
 import re
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Protocol
 
 import msgspec
@@ -29,6 +30,7 @@ EXTRACTOR_TYPE = "core-metrics-extractor"
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
 _PORT = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 _BASE_TICK_S = 0.05
+_HURRIED_INTERVAL_S = 0.1  # while requests wait for room
 
 
 class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
@@ -105,6 +107,7 @@ class Poller:
         make_source: Callable[[Endpoint], LoadSource],
         interval_s: float,
     ) -> None:
+        self._pool = pool
         self._make_source = make_source
         self._metrics = metrics
         self._interval_s = interval_s
@@ -135,10 +138,19 @@ class Poller:
         try:
             while True:
                 await self.poll(endpoint, source, loop.time)
-                # Spread, so that the endpoints are not all polled in the same millisecond.
-                await asyncio.sleep(self._interval_s * random.uniform(0.9, 1.1))
+                await self._pause()
         finally:
             await source.close()
+
+    async def _pause(self) -> None:
+        """Until the next poll is due, or sooner if somebody waits for it."""
+        # Spread, so that the endpoints are not all polled in the same millisecond.
+        spread = random.uniform(0.9, 1.1)
+        soonest_s = min(self._interval_s, _HURRIED_INTERVAL_S) * spread
+        await asyncio.sleep(soonest_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._interval_s * spread - soonest_s):
+                await self._pool.loads_wanted.wait()
 
     async def poll(
         self, endpoint: Endpoint, source: LoadSource, clock: Callable[[], float]

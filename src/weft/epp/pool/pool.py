@@ -1,5 +1,6 @@
 """`Pool`: the endpoints there are now, and who wants to hear of those that left."""
 
+import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -14,6 +15,8 @@ class Pool:
         self._ready: list[Endpoint] = []
         self._on_joined: list[Callable[[Endpoint], None]] = []
         self._on_left: list[Callable[[Endpoint], None]] = []
+        self._on_load: list[Callable[[], None]] = []
+        self.loads_wanted = asyncio.Event()  # set while somebody waits for the next ones
         self._free_slots: list[int] = []
         self._num_holds: dict[Endpoint, int] = {}  # on slots of endpoints that left
         self._num_slots = 0
@@ -27,6 +30,14 @@ class Pool:
     def on_left(self, listener: Callable[[Endpoint], None]) -> None:
         """Call `listener` for each endpoint that leaves."""
         self._on_left.append(listener)
+
+    def on_load(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever an endpoint has reported its load."""
+        self._on_load.append(listener)
+
+    def _loaded(self) -> None:
+        for listener in self._on_load:
+            listener()
 
     def hold_slot(self, endpoint: Endpoint) -> None:
         """Let no other endpoint have the slot of this one, which is leaving, before `release_slot`."""
@@ -76,7 +87,7 @@ class Pool:
     def _add(self, key: tuple[str, str], spec: EndpointSpec, host: str) -> None:
         slot = self._free_slots.pop() if self._free_slots else self._num_slots
         self._num_slots = max(self._num_slots, slot + 1)
-        endpoint = Endpoint(spec, host=host, slot=slot)
+        endpoint = Endpoint(spec, host=host, slot=slot, changed=self._loaded)
         # Ties go to who was picked longest ago; a random start keeps several pickers apart.
         endpoint.last_pick = -random.randrange(1, 1 << 30)
         self._by_key[key] = endpoint

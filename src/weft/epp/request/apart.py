@@ -59,7 +59,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_salt: str = ""
     is_streaming: bool = False
     max_tokens: int | None = None
-    num_media: int = 0
+    media: tuple[str, ...] = ()
     has_adapter: bool = False
     is_schedulable: bool = True
 
@@ -72,7 +72,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 # What a result and a request call alike.
 _SAME: Final = (
-    "model", "needs_model", "cache_salt", "is_streaming", "max_tokens", "num_media", "has_adapter",
+    "model", "needs_model", "cache_salt", "is_streaming", "max_tokens", "media", "has_adapter",
     "is_schedulable",
 )  # fmt: skip
 _TEXT: Final = ("utf-8", "surrogatepass")  # JSON may spell lone surrogates

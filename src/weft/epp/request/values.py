@@ -41,7 +41,9 @@ class InferenceRequest:
     max_tokens: int | None = None
     num_body_bytes: int = 0
     body: tuple[bytes, ...] = ()  # as it came, for as long as the request is being placed
-    num_media: int = 0  # images, videos and sounds among the prompts
+    media: tuple[
+        str, ...
+    ] = ()  # what tells each image, video and sound apart; "" where nothing does
     is_grpc: bool = False
     has_adapter: bool = False  # `model` is a LoRA adapter, and no other name for the base model
     is_schedulable: bool = True  # False: any ready endpoint will do (GET, HealthCheck, ...)
@@ -54,6 +56,8 @@ class Drop(StrEnum):
     NO_ENDPOINTS = "rejected-no-endpoints"
     SHUTTING_DOWN = "rejected-shutting-down"
     CANCELLED = "rejected-context-cancelled"
+    TTL_EXPIRED = "rejected-ttl-expired"
+    EVICTED = "evicted"
 
 
 # HTTP status to the word for it, in bodies and metrics.
@@ -72,10 +76,21 @@ _WORDS: Final = MappingProxyType({
 
 
 class Refused(Exception):
-    """A request that is answered here: the HTTP status, a message, and the dropped reason if any."""
+    """A request that is answered here: the HTTP status, a message, and the dropped reason if any.
 
-    def __init__(self, status: int, message: str, reason: Drop | None = None) -> None:
+    `retry_after_s` says when it may be worth another try.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        reason: Drop | None = None,
+        *,
+        retry_after_s: int | None = None,
+    ) -> None:
         super().__init__(message)
+        self.retry_after_s = retry_after_s
         self.status = status
         self.message = message
         self.reason = reason

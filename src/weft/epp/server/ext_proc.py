@@ -184,6 +184,8 @@ def refusal(refused: Refused, *, is_grpc: bool) -> ProcessingResponse:
     headers = {} if is_grpc else {"content-type": "text/plain; charset=utf-8"}
     if refused.reason is not None:
         headers[DROPPED_REASON] = refused.reason.value
+    if refused.retry_after_s is not None:
+        headers["retry-after"] = str(refused.retry_after_s)
     return immediate(
         refused.status,
         f"inference error: {refused.word} - {refused.message}"[:_MAX_MESSAGE],

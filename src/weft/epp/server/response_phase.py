@@ -111,10 +111,10 @@ class ResponsePhase:
         self._note_grpc_status(ext_proc.read_trailers(message.response_trailers))
         yield ext_proc.response_trailers(self._end())
 
-    def abandon(self) -> None:
-        """The client or the gateway has disconnected."""
+    def abandon(self, ending: Ending = Ending.DISCONNECTED) -> None:
+        """It ends early: the client or the gateway has disconnected, or the picker ends it."""
         if not self.is_finished:
-            self._ending = Ending.DISCONNECTED
+            self._ending = ending
             self._end()
 
     def _open(self, followed: Followed, headers: Mapping[str, str], status: int) -> None:

@@ -4,14 +4,12 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, Protocol
+from dataclasses import InitVar, dataclass, field
+from typing import Any, Final, NoReturn, Protocol
 
 import grpc
 
 from weft.core.address import join_host_port
-from weft.core.declare import Flag
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.parsers.table import ParserTable
 from weft.epp.request.values import Refused
@@ -20,7 +18,8 @@ from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.certificate import from_directory, self_signed
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.health import PickerHealth
-from weft.epp.server.limits import Held, PickerLimits
+from weft.epp.server.limits import Held
+from weft.epp.server.options import ServerOptions
 from weft.epp.server.stream import Chooser, Exchange, Explain, ProtocolError, Services
 from weft.epp.server.stream_metrics import WireMetrics
 from weft.wire.ports import ChannelArgs, bind, server_args
@@ -43,68 +42,6 @@ class ReadyDirector(Chooser, Protocol):
         """Whether there is an endpoint to send to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """Where and how to listen. Port 0 lets the system choose."""
-
-    host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
-    grpc_port: Annotated[int, Flag("Port for Envoy's ext_proc; 0 takes a free one.", "Server")] = (
-        9002
-    )
-    grpc_health_port: Annotated[
-        int, Flag("Port with grpc.health.v1 alone; 0 takes a free one.", "Server")
-    ] = 9003
-    max_receive_bytes: Annotated[
-        int,
-        Flag(
-            "Largest message from the gateway.",
-            "Server",
-            is_size=True,
-            name="grpc_max_recv_msg_size",
-        ),
-    ] = 4 * 2**20
-    max_send_bytes: Annotated[
-        int,
-        Flag(
-            "Largest message to the gateway.",
-            "Server",
-            is_size=True,
-            name="grpc_max_send_msg_size",
-        ),
-    ] = 4 * 2**20
-    cert_path: Annotated[
-        Path | None, Flag("Directory with tls.crt and tls.key; turns TLS on.", "Server")
-    ] = None
-    enable_cert_reload: Annotated[
-        bool, Flag("Read the files of --cert-path again when they change.", "Server")
-    ] = False
-    is_self_signed: bool = False  # TLS with a certificate of its own making, without a `cert_path`
-    handshake_timeout_s: float = 10.0  # of TLS and the first frames
-    measures_streams: Annotated[
-        bool,
-        Flag(
-            "Measure ext_proc streams: extproc_ series.",
-            "Server",
-            name="enable_grpc_stream_metrics",
-            negatable=False,
-        ),
-    ] = False
-    limits: PickerLimits = field(default_factory=PickerLimits)
-
-    @property
-    def security(self) -> str:
-        """What the gateway has to speak, in words."""
-        if self.cert_path is not None:
-            return "TLS"
-        return "TLS, self-signed" if self.is_self_signed else "no TLS"
-
-    def credentials(self) -> grpc.ServerCredentials | None:
-        """For TLS; None without. `ConfigError` names the flag."""
-        if self.cert_path is not None:
-            return from_directory(self.cert_path, reloads=self.enable_cert_reload)
-        return self_signed(self.host) if self.is_self_signed else None
-
-
 @dataclass(frozen=True, slots=True)
 class Ports:
     """Where it listens."""
@@ -117,13 +54,32 @@ class Ports:
 class _Stream:
     """An open stream; what stopping it takes."""
 
-    exchange: Exchange
+    services: InitVar[Services]
+    is_one_too_many: InitVar[bool]
     task: asyncio.Task[Any]
     started: float
+    exchange: Exchange = field(init=False)
     is_waiting: bool = False  # for a message or a pick: it can be told to end at once
     is_stopped: bool = False
+    is_evicted: bool = False
     was_answered: bool = False
     response_s: float = 0.0  # spent on the response's messages
+
+    def __post_init__(self, services: Services, is_one_too_many: bool) -> None:
+        self.exchange = Exchange(
+            services, is_one_too_many=is_one_too_many, interrupt=self.interrupt
+        )
+
+    def interrupt(self) -> None:
+        """End a request that was answered, now or with the message that is being dealt with."""
+        self.is_evicted = True
+        if self.is_waiting:
+            self.task.cancel()
+
+    @property
+    def last_word(self) -> ProcessingResponse:
+        """What a stream that is made to end says."""
+        return self.exchange.evict() if self.is_evicted else self.exchange.shut_down()
 
     def account(self, metrics: WireMetrics, message_at: float) -> None:
         """A message that came at that time is dealt with."""
@@ -179,7 +135,7 @@ class PickerServer:
         main = self._new_server()
         main.add_generic_rpc_handlers((self._handler(),))
         ports = Ports(
-            self._bind(main, options.grpc_port, options.credentials(), flag="--grpc-port"),
+            self._bind(main, options.grpc_port, _credentials(options), flag="--grpc-port"),
             # In plain text even beside TLS, which kubelet's probes do not speak.
             self._bind(
                 self._new_server(), options.grpc_health_port, None, flag="--grpc-health-port"
@@ -254,18 +210,18 @@ class PickerServer:
         assert task is not None
         is_full = len(self._streams) >= self._options.limits.max_streams
         self._last_start = started = time.monotonic()
-        stream = _Stream(Exchange(self._services, is_one_too_many=is_full), task, started)
+        stream = _Stream(self._services, is_full, task, started)
         self._streams.add(stream)
         self._metrics.opened()
         code = grpc.StatusCode.OK
         try:
             return ext_proc.encode(await self._run(stream, context))
         except asyncio.CancelledError:
-            if not stream.is_stopped:
+            if not (stream.is_stopped or stream.is_evicted):
                 code = grpc.StatusCode.CANCELLED
                 raise
             task.uncancel()
-            return ext_proc.encode(stream.exchange.shut_down())
+            return ext_proc.encode(stream.last_word)
         except ProtocolError as error:
             code = grpc.StatusCode.INVALID_ARGUMENT
             return await _abort(context, code, str(error))
@@ -297,8 +253,8 @@ class PickerServer:
         exchange = stream.exchange
         while True:
             stream.is_waiting = True
-            if self._is_stopping and not exchange.is_answered:
-                return exchange.shut_down()
+            if stream.is_evicted or (self._is_stopping and not exchange.is_answered):
+                return stream.last_word
             message = await context.read()
             if not isinstance(message, ProcessingRequest):  # the end of the stream
                 # Not cleanly: to a gateway that still waits that would mean "carry on".
@@ -341,3 +297,10 @@ def _channel_args(options: ServerOptions) -> ChannelArgs:
         handshake_timeout_s=options.handshake_timeout_s,
     )
     return [*limits, ("grpc.max_send_message_length", options.max_send_bytes)]
+
+
+def _credentials(options: ServerOptions) -> grpc.ServerCredentials | None:
+    """For TLS; None without. `ConfigError` names the flag."""
+    if options.cert_path is not None:
+        return from_directory(options.cert_path, reloads=options.enable_cert_reload)
+    return self_signed(options.host) if options.is_self_signed else None

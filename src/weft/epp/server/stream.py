@@ -6,6 +6,7 @@ way. Then the stream is done, unless something is to be learned from the respons
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,10 @@ class Chooser(Listener, Protocol):
 
     async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
         """Where a request goes. Raises `Refused`."""
+
+    @property
+    def max_wait_s(self) -> float:
+        """How long a pick may wait for room, beyond what deciding takes."""
 
     def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
         """Any ready endpoint. Raises `Refused`."""
@@ -76,10 +81,18 @@ class Exchange:
     """State of one stream. `receive` takes each message and gives what to answer.
 
     `is_one_too_many` refuses the request once it is known which protocol the client speaks.
+    `interrupt` is called when a response that is followed is to end with `evict`.
     """
 
-    def __init__(self, services: Services, *, is_one_too_many: bool = False) -> None:
+    def __init__(
+        self,
+        services: Services,
+        *,
+        is_one_too_many: bool = False,
+        interrupt: Callable[[], None] | None = None,
+    ) -> None:
         self._services = services
+        self._interrupt = interrupt
         self._is_one_too_many = is_one_too_many
         self._phase = Phase.START
         self._headers: Mapping[str, str] = {}
@@ -131,6 +144,13 @@ class Exchange:
     def shut_down(self) -> ProcessingResponse:
         """The answer to a request that the picker can no longer look at."""
         return self.refuse(Refused(503, "the picker is shutting down", Drop.SHUTTING_DOWN))
+
+    def evict(self) -> ProcessingResponse:
+        """The answer to a request whose room is needed for others, after it was sent on."""
+        if self._response is not None:
+            self._response.abandon(Ending.EVICTED)
+        self._is_counted = True  # as the end of a response
+        return self.refuse(Refused(429, "request evicted by flow control", Drop.EVICTED))
 
     def close(self) -> None:
         """The stream is over; if that came early, whoever follows the response is notified."""
@@ -276,9 +296,9 @@ class Exchange:
             yield ext_proc.request_trailers()
 
     async def _pick(self, request: InferenceRequest) -> Decision:
-        limit_s = self._services.limits.max_pick_s
+        limit_s = self._services.limits.max_pick_s + self._services.director.max_wait_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s if math.isfinite(limit_s) else None):
                 return await self._services.director.pick(request, self._subset)
         except Refused:
             self._is_counted = True
@@ -306,6 +326,7 @@ class Exchange:
         is_followed, ticket = False, decision.ticket
         if ticket is not None and self._can_follow and has_reason_to_follow(request, decision):
             is_followed = True
+            ticket.revoke = self._interrupt
             followed = Followed(
                 path=request.path,
                 model=request.model,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
 from weft.model.checkpoint import Checkpoint
+from weft.model.decoders import read_config, read_spec
 from weft.model.directory import describe, read_part
 from weft.model.embedded.byte_tokenizer import (
     ENDOFTEXT_ID,
@@ -19,7 +20,6 @@ from weft.model.embedded.byte_tokenizer import (
     tokenizer_files,
 )
 from weft.model.embedded.parameters import Parameters, parse_parameters
-from weft.model.families import read_config, read_spec
 from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.overrides import read_generation
 from weft.model.pooling import PoolingSpec

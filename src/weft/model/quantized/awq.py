@@ -6,13 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.model.fields import Fields
+from weft.model.groups import GroupFormat, num_groups
 from weft.model.quantized.format import (
     Part,
     Parts,
+    describe_bits,
     group_size,
+    known_groups,
     need,
-    num_groups,
     num_words,
+    packed_matrix,
     read_groups,
 )
 from weft.model.quantized.gptq import refuse_overrides
@@ -29,17 +32,16 @@ class AwqFormat:
 
     group_size: int | None
     has_spare_biases: bool = False
+    scales: str = "scales"
 
     @property
     def notice(self) -> str:
-        """One sentence for whoever serves it."""
-        return (
-            "The checkpoint's weights of 4 bits (AWQ) are widened as they are read; --quantization int8 "
-            "rounds them again, to half the memory of bfloat16."
-        )
+        return describe_bits("4 bits (AWQ)", self.groups("float16"))
+
+    def groups(self, scales: str) -> GroupFormat | None:
+        return known_groups(4, self.group_size, "zeros", scales)
 
     def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
-        """The tensors of a matrix of that shape."""
         groups, words = num_groups(depth, self.group_size), num_words(rows, 4)
         return (
             Part("qweight", (depth, words), ("int32",)),
@@ -48,12 +50,10 @@ class AwqFormat:
         )
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
-        """The matrix, lazily."""
         source = _AwqRows(
             parts.shape, parts.words("qweight"), parts.words("qzeros"), parts["scales"]
         )
-        groups = read_groups(parts, self.group_size, None)
-        return PackedMatrix(source, groups, 0, parts.shape[0], dtype, parts.origin("scales"))
+        return packed_matrix(self, parts, source, read_groups(parts, self.group_size, None), dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +64,21 @@ class _AwqRows:
     scale: Tensor  # [groups, rows]
     num_bits: int = 4
 
-    def numbers(self, start: int, stop: int) -> NDArray[np.float32]:
+    def numbers(self, start: int, stop: int) -> NDArray[np.uint8]:
         return _unpack(self.words, start, stop)
 
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
-        return _unpack(self.zero_words, start, stop)
+        return _unpack(self.zero_words, start, stop).astype(np.float32)
 
     def scales(self, start: int, stop: int) -> NDArray[np.float32]:
         return Tensor(self.scale.dtype, self.scale.data[:, start:stop]).float32().T
 
 
-def _unpack(words: NDArray[np.uint32], start: int, stop: int) -> NDArray[np.float32]:
+def _unpack(words: NDArray[np.uint32], start: int, stop: int) -> NDArray[np.uint8]:
     """Numbers [rows, columns] of the rows [start, stop), from words [columns, words of rows]."""
     first = start // _PER_WORD
     taken = np.ascontiguousarray(words[:, first : -(-stop // _PER_WORD)].T)
-    numbers = np.empty((len(taken), _PER_WORD, taken.shape[1]), np.float32)
+    numbers = np.empty((len(taken), _PER_WORD, taken.shape[1]), np.uint8)
     for place, row in enumerate(_ROWS):
         numbers[:, row] = (taken >> np.uint32(4 * place)) & np.uint32(15)
     skipped = start - first * _PER_WORD

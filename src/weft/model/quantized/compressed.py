@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
 from weft.model.fields import Fields
+from weft.model.groups import GroupFormat, num_groups
 from weft.model.quantized.format import (
     Part,
     Parts,
     QuantizedFormat,
+    describe_bits,
+    known_groups,
     need,
-    num_groups,
     num_words,
+    packed_matrix,
     read_groups,
 )
 from weft.model.quantized.packed import PackedMatrix, unpack
@@ -32,17 +35,19 @@ class Int8Format:
     """One byte a number, one scale a row."""
 
     has_spare_biases: bool = False
+    scales: str = "weight_scale"
 
     @property
     def notice(self) -> str:
-        """One sentence for whoever serves it."""
         return (
             "The checkpoint's int8 weights are widened as they are read; --quantization int8 computes with "
             "them as they are, and rounds the head too."
         )
 
+    def groups(self, scales: str) -> GroupFormat | None:
+        return None
+
     def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
-        """The tensors of a matrix of that shape."""
         return (
             Part("weight", (rows, depth), ("int8",)),
             Part("weight_scale", (rows, 1), DTYPES),
@@ -63,21 +68,28 @@ class PackedFormat:
     is_symmetric: bool
     has_order: bool
     has_spare_biases: bool = False
+    scales: str = "weight_scale"
 
     @property
     def notice(self) -> str:
-        """One sentence for whoever serves it."""
-        start = f"The checkpoint's weights of {self.num_bits} bits are widened as they are read; "
-        if self._is_by_row:
-            return f"{start}--quantization int8 computes with them as they are, and rounds the head too."
-        return f"{start}--quantization int8 rounds them again, to half the memory of bfloat16."
+        if self._is_by_row and self.num_bits == 8:
+            return (
+                "The checkpoint's weights of 8 bits are widened as they are read; --quantization int8 computes "
+                "with them as they are, and rounds the head too."
+            )
+        return describe_bits(f"{self.num_bits} bits", self.groups("float16"))
+
+    def groups(self, scales: str) -> GroupFormat | None:
+        if self.has_order:
+            return None
+        offset = "symmetric" if self.is_symmetric else "zeros"
+        return known_groups(self.num_bits, self.group_size, offset, scales)
 
     @property
     def _is_by_row(self) -> bool:
         return self.is_symmetric and self.group_size is None
 
     def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
-        """The tensors of a matrix of that shape."""
         groups = num_groups(depth, self.group_size)
         parts = [
             Part("weight_packed", (rows, num_words(depth, self.num_bits)), ("int32",)),
@@ -92,7 +104,6 @@ class PackedFormat:
         return tuple(parts)
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
-        """The matrix, lazily."""
         shape = tuple(parts["weight_shape"].data.tolist())
         if shape != parts.shape:
             raise ConfigError(
@@ -103,8 +114,7 @@ class PackedFormat:
             parts.shape, self.num_bits, parts.words("weight_packed"), zeros, parts["weight_scale"]
         )
         groups = read_groups(parts, self.group_size, "weight_g_idx")
-        origin = parts.origin("weight_scale")
-        return PackedMatrix(source, groups, 0, shape[0], dtype, origin, is_by_row=self._is_by_row)
+        return packed_matrix(self, parts, source, groups, dtype, is_by_row=self._is_by_row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +125,7 @@ class _PackedRows:
     zero_words: NDArray[np.uint32] | None  # [words of rows, groups]
     scale: Tensor  # [rows, groups]
 
-    def numbers(self, start: int, stop: int) -> NDArray[np.float32]:
+    def numbers(self, start: int, stop: int) -> NDArray[np.uint8]:
         return unpack(self.words[start:stop], self.num_bits)[:, : self.shape[1]]
 
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
@@ -125,7 +135,9 @@ class _PackedRows:
         first = start // per_word
         words = self.zero_words[first : -(-stop // per_word)].T
         skipped = start - first * per_word
-        return unpack(words, self.num_bits)[:, skipped : skipped + stop - start].T
+        return unpack(words, self.num_bits)[:, skipped : skipped + stop - start].T.astype(
+            np.float32
+        )
 
     def scales(self, start: int, stop: int) -> NDArray[np.float32]:
         return self.scale.rows(start, stop).float32()

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
 from weft.model.fields import Fields, shown
-from weft.model.quantized.packed import Groups, PackedMatrix
+from weft.model.groups import GroupFormat, num_groups
+from weft.model.quantized.packed import Groups, PackedMatrix, PackedRows
 from weft.model.weights import Tensor
 
 
@@ -59,11 +60,18 @@ class QuantizedFormat(Protocol):
     def has_spare_biases(self) -> bool:
         """Whether its writers may add biases of zeros to layers that have none."""
 
+    @property
+    def scales(self) -> str:
+        """The name of the tensor of scales."""
+
+    def groups(self, scales: str) -> GroupFormat | None:
+        """In which form kernels compute with a matrix as it is, with scales of that type; None: in none."""
+
     def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
         """The tensors of a matrix of that shape."""
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
-        """The matrix; `dtype` as in `PackedMatrix`."""
+        """The matrix, unpacked when it is needed; `dtype` as in `PackedMatrix`."""
 
 
 def need(fields: Fields, key: str, *allowed: object) -> None:
@@ -84,9 +92,23 @@ def group_size(fields: Fields, key: str) -> int | None:
     return value
 
 
-def num_groups(depth: int, size: int | None) -> int:
-    """Groups in a row."""
-    return 1 if size is None else -(-depth // size)
+def known_groups(num_bits: int, size: int | None, offset: str, scales: str) -> GroupFormat | None:
+    """That form, if there is a kernel for it."""
+    form = GroupFormat(num_bits, size, offset, scales)
+    return form if form.can_be_computed else None
+
+
+def describe_bits(bits: str, form: GroupFormat | None) -> str:
+    """The notice of a checkpoint with weights of so many bits."""
+    if form is not None:
+        return (
+            f"The checkpoint's weights of {bits} are computed as they are, and other linear layers in int8; "
+            "--quantization none widens them."
+        )
+    return (
+        f"The checkpoint's weights of {bits} are widened as they are read; --quantization int8 rounds them "
+        "again, to half the memory of bfloat16."
+    )
 
 
 def read_groups(parts: Parts, size: int | None, order: str | None) -> Groups:
@@ -104,6 +126,28 @@ def read_groups(parts: Parts, size: int | None, order: str | None) -> Groups:
     if np.array_equal(columns, np.arange(depth) // run):
         return Groups(run)
     return Groups(run, columns.astype(np.intp))
+
+
+def packed_matrix(
+    form: QuantizedFormat,
+    parts: Parts,
+    source: PackedRows,
+    groups: Groups,
+    dtype: str | None,
+    *,
+    is_by_row: bool = False,
+) -> PackedMatrix:
+    """All rows of `source`, which was made of `parts`; the rest as in `PackedMatrix`."""
+    return PackedMatrix(
+        source,
+        groups,
+        0,
+        parts.shape[0],
+        dtype,
+        parts.origin(form.scales),
+        is_by_row,
+        form.groups(parts[form.scales].dtype),
+    )
 
 
 def num_words(count: int, num_bits: int) -> int:

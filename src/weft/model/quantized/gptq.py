@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
 from weft.model.fields import Fields, shown
+from weft.model.groups import GroupFormat, num_groups
 from weft.model.quantized.format import (
     Part,
     Parts,
+    describe_bits,
     group_size,
+    known_groups,
     need,
-    num_groups,
     num_words,
+    packed_matrix,
     read_groups,
 )
 from weft.model.quantized.packed import PackedMatrix, unpack
@@ -33,18 +36,20 @@ class GptqFormat:
     num_bits: int
     group_size: int | None
     is_offset: bool
+    has_order: bool = False
     has_spare_biases: bool = True
+    scales: str = "scales"
 
     @property
     def notice(self) -> str:
-        """One sentence for whoever serves it."""
-        return (
-            f"The checkpoint's weights of {self.num_bits} bits (GPTQ) are widened as they are read; "
-            "--quantization int8 rounds them again, to half the memory of bfloat16."
-        )
+        return describe_bits(f"{self.num_bits} bits (GPTQ)", self.groups("float16"))
+
+    def groups(self, scales: str) -> GroupFormat | None:
+        if self.has_order:
+            return None
+        return known_groups(self.num_bits, self.group_size, "zeros", scales)
 
     def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
-        """The tensors of a matrix of that shape."""
         groups = num_groups(depth, self.group_size)
         return (
             Part("qweight", (num_words(depth, self.num_bits), rows), ("int32",)),
@@ -54,7 +59,6 @@ class GptqFormat:
         )
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
-        """The matrix, lazily."""
         source = _GptqRows(
             shape=parts.shape,
             num_bits=self.num_bits,
@@ -64,7 +68,7 @@ class GptqFormat:
             scale=parts["scales"],
         )
         groups = read_groups(parts, self.group_size, "g_idx")
-        return PackedMatrix(source, groups, 0, parts.shape[0], dtype, parts.origin("scales"))
+        return packed_matrix(self, parts, source, groups, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class _GptqRows:
     missing: np.uint32  # from each of these words
     scale: Tensor  # [groups, rows]
 
-    def numbers(self, start: int, stop: int) -> NDArray[np.float32]:
+    def numbers(self, start: int, stop: int) -> NDArray[np.uint8]:
         return unpack(self.words[:, start:stop].T, self.num_bits)[:, : self.shape[1]]
 
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
@@ -84,7 +88,9 @@ class _GptqRows:
         first = start // per_word
         words = self.zero_words[:, first : -(-stop // per_word)] + self.missing  # may wrap around
         skipped = start - first * per_word
-        return unpack(words, self.num_bits)[:, skipped : skipped + stop - start].T
+        return unpack(words, self.num_bits)[:, skipped : skipped + stop - start].T.astype(
+            np.float32
+        )
 
     def scales(self, start: int, stop: int) -> NDArray[np.float32]:
         return Tensor(self.scale.dtype, self.scale.data[:, start:stop]).float32().T
@@ -114,6 +120,7 @@ def read_gptq(config: Fields) -> GptqFormat:
         num_bits=config.integer("bits"),
         group_size=group_size(config, "group_size"),
         is_offset="gptq_v2" not in names,
+        has_order=config.flag_or("desc_act", False),
     )
 
 

@@ -1,18 +1,20 @@
 """A matrix of rounded weights as its file packs it; made into floats one tensor at a time, when needed.
 
 A value is (number - zero) * scale, all three taken as float32: the difference is exact, the product is
-rounded once. Zero and scale are those of the row and of the column's group.
+rounded once. Zero and scale are those of the row and of the column's group. Where a group has a minimum in
+place of a zero, it is number * scale + minimum.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
-from weft.model.weights import Tensor
+from weft.model.groups import GroupedMatrix, GroupFormat
+from weft.model.weights import STORAGE, Tensor, refuse_values
 
 _CHUNK = 1 << 18  # elements made in one go: they stay in the cache between unpacking and scaling
 
@@ -28,11 +30,11 @@ class PackedRows(Protocol):
     def num_bits(self) -> int:
         """Bits of a number."""
 
-    def numbers(self, start: int, stop: int) -> NDArray[np.float32]:
-        """The numbers, without sign: a fresh array [rows, depth]."""
+    def numbers(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """The numbers, without sign [rows, depth]."""
 
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
-        """The numbers that mean 0 [rows, groups]."""
+        """The numbers that mean 0, or the minimums [rows, groups]."""
 
     def scales(self, start: int, stop: int) -> NDArray[np.float32]:
         """[rows, groups]."""
@@ -61,6 +63,29 @@ class PackedMatrix:
     dtype: str | None
     unchecked: str
     is_by_row: bool = False
+    group_format: GroupFormat | None = None  # in which kernels compute with it as it is
+
+    def grouped(self) -> GroupedMatrix:
+        """Its own numbers, where it has a `group_format`."""
+        form = self.group_format
+        assert form is not None
+        if self.groups.of_columns is not None:
+            raise ConfigError(
+                f"{self.unchecked}: its columns are in groups by an order of their own; serve it with "
+                "--quantization none"
+            )
+        numbers = np.empty((self.stop - self.start, self.source.shape[1]), np.uint8)
+        for start, stop in self._chunks():
+            numbers[start - self.start : stop - self.start] = self.source.numbers(start, stop)
+        offsets = None
+        if form.offset == "zeros":
+            offsets = np.ascontiguousarray(
+                self.source.zeros(self.start, self.stop).astype(np.int16)
+            )
+        elif self._has_minimums:
+            offsets = _as_stored(self.source.zeros(self.start, self.stop), form)
+        scales = _as_stored(self.source.scales(self.start, self.stop), form)
+        return GroupedMatrix(form, numbers, scales, offsets, self.unchecked)
 
     def rows(self, start: int, stop: int) -> "PackedMatrix":
         """Some of its rows."""
@@ -68,8 +93,10 @@ class PackedMatrix:
 
     def is_finite(self) -> bool:
         """Whether no value can be NaN or infinite."""
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             most = self.source.scales(self.start, self.stop) * np.float32(2**self.source.num_bits)
+            if self._has_minimums:
+                most += self.source.zeros(self.start, self.stop)
         return bool(np.isfinite(most).all())
 
     def unpacked(self) -> Tensor:
@@ -77,47 +104,52 @@ class PackedMatrix:
         if self.is_by_row:
             scales = np.ascontiguousarray(self.source.scales(self.start, self.stop)[:, 0])
             return Tensor("int8", self._whole_numbers(), scales, self.unchecked)
-        values = Tensor("float32", self._values(), None, self.unchecked)
-        if self.dtype is None:
-            return values
-        if not values.is_finite():
-            return values  # whoever reads it will say so
-        rounded = values.rounded_to(self.dtype)
-        if not rounded.is_finite():
-            raise ConfigError(
-                f"{self.unchecked}: its values do not fit {self.dtype}; serve it as bfloat16"
-            )
-        return rounded
+        dtype = self.dtype or "float32"
+        out = np.empty((self.stop - self.start, self.source.shape[1]), STORAGE[dtype])
+        for start, stop in self._chunks():
+            # Of all rows together float32 would be more than the file, for an embedding by gigabytes.
+            values = Tensor("float32", self._values(start, stop))
+            if not values.is_finite():
+                refuse_values(self.unchecked)
+            rounded = values.rounded_to(dtype)
+            if not rounded.is_finite():
+                raise ConfigError(
+                    f"{self.unchecked}: its values do not fit {dtype}; serve it as bfloat16"
+                )
+            out[start - self.start : stop - self.start] = rounded.data
+        return Tensor(dtype, out)
 
     def _whole_numbers(self) -> NDArray[np.int8]:
         out = np.empty((self.stop - self.start, self.source.shape[1]), np.int8)
         for start, stop in self._chunks():
-            numbers = self.source.numbers(start, stop)
-            numbers -= self.source.zeros(start, stop)
-            out[start - self.start : stop - self.start] = numbers
+            out[start - self.start : stop - self.start] = self.source.numbers(
+                start, stop
+            ) - self.source.zeros(start, stop)
         return out
 
-    def _values(self) -> NDArray[np.float32]:
-        depth, size = self.source.shape[1], self.groups.size
-        out = np.empty((self.stop - self.start, depth), np.float32)
-        for start, stop in self._chunks():
-            numbers = self.source.numbers(start, stop)
-            zeros, scales = self.source.zeros(start, stop), self.source.scales(start, stop)
-            values = out[start - self.start : stop - self.start]
-            if self.groups.of_columns is None and depth % size == 0:
-                # Runs of columns that share both: 277 → 340 million weights a second (GPTQ, 4096 x 4096).
-                by_group = (stop - start, depth // size, size)
-                numbers = numbers.reshape(by_group)
-                numbers -= zeros[:, :, None]
-                with np.errstate(over="ignore", invalid="ignore"):
-                    np.multiply(numbers, scales[:, :, None], out=values.reshape(by_group))
-                continue
-            columns = self.groups.of_columns
+    def _values(self, start: int, stop: int) -> NDArray[np.float32]:
+        depth, size, columns = self.source.shape[1], self.groups.size, self.groups.of_columns
+        numbers = self.source.numbers(start, stop)
+        zeros, scales = self.source.zeros(start, stop), self.source.scales(start, stop)
+        if columns is None and depth % size == 0:
+            # Runs of columns that share both: 277 → 340 million weights a second (GPTQ, 4096 x 4096).
+            numbers = numbers.reshape(stop - start, depth // size, size)
+            zeros, scales = zeros[:, :, None], scales[:, :, None]
+        else:
             columns = np.arange(depth) // size if columns is None else columns
-            numbers -= zeros.take(columns, axis=1)
-            with np.errstate(over="ignore", invalid="ignore"):
-                np.multiply(numbers, scales.take(columns, axis=1), out=values)
-        return out
+            zeros, scales = zeros.take(columns, axis=1), scales.take(columns, axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self._has_minimums:
+                values = numbers * scales
+                values += zeros
+            else:
+                values = numbers - zeros
+                values *= scales
+        return values.reshape(stop - start, depth)
+
+    @property
+    def _has_minimums(self) -> bool:
+        return self.group_format is not None and self.group_format.offset == "minimums"
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         step = max(8, _CHUNK // self.source.shape[1] // 8 * 8)  # whole words of every format
@@ -125,12 +157,17 @@ class PackedMatrix:
             yield start, min(start + step, self.stop)
 
 
-def unpack(words: NDArray[np.uint32], num_bits: int) -> NDArray[np.float32]:
+def _as_stored(values: NDArray[np.float32], form: GroupFormat) -> NDArray[Any]:
+    """Scales or minimums in the type that they had in the file."""
+    return np.ascontiguousarray(Tensor("float32", values).rounded_to(form.scales).data)
+
+
+def unpack(words: NDArray[np.uint32], num_bits: int) -> NDArray[np.uint8]:
     """The numbers of 4 or 8 bits in each row of little-endian words, lowest bits first."""
     codes = np.ascontiguousarray(words).view(np.uint8)
     if num_bits == 8:
-        return codes.astype(np.float32)
-    numbers = np.empty((len(codes), 2 * codes.shape[1]), np.float32)
+        return codes
+    numbers = np.empty((len(codes), 2 * codes.shape[1]), np.uint8)
     numbers[:, 0::2] = codes & 15
     numbers[:, 1::2] = codes >> 4
     return numbers

@@ -1,7 +1,9 @@
 """Chunks and completes of Generate, from the wire: to the outputs of sequences, as an engine emits them."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from weft.core.errors import GenerationError
 from weft.core.types import FinishReason, LogprobRow, OutputKind, Request, SequenceOutput
@@ -78,6 +80,7 @@ class RemoteAnswers:
                 stop_reason=_to_stop_reason(complete),
                 num_draft_tokens=complete.spec_draft_tokens,
                 num_accepted_tokens=complete.spec_accepted_tokens,
+                kv_transfer_params=_to_transfer(complete.kv_transfer_params_json),
             )
         ]
 
@@ -120,6 +123,13 @@ class RemoteAnswers:
         row: LogprobRow = [(token_id, logprob, own)]
         row += [(one, value, rank) for rank, (one, value) in enumerate(best, 1) if one != token_id]
         return row
+
+
+def _to_transfer(text: str) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any]) if text else None
+    except msgspec.DecodeError:
+        raise GenerationError("the server sent kv_transfer_params_json that is no object") from None
 
 
 def _to_stop_reason(complete: pb.GenerateComplete) -> int | str | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from weft.core.config import CacheConfig, EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
 from weft.core.errors import GenerationError
+from weft.core.kv_cache import Medium
 from weft.core.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -16,7 +17,9 @@ from weft.core.types import (
 )
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.convert.kv_events import TIERS
 
+_MEDIA = {tier: medium for medium, tier in TIERS.items()}
 # The wire has one pooling call, and says nothing of how it is answered.
 _EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embedding_size=0)
 
@@ -140,7 +143,10 @@ def _to_kv_event(event: common_pb2.KvCacheEvent) -> KvEvent:
         case "stored":
             return _to_stored(event.stored)
         case "removed":
-            return BlockRemoved(block_hashes=[_to_bytes(h) for h in event.removed.block_hashes])
+            return BlockRemoved(
+                block_hashes=[_to_bytes(h) for h in event.removed.block_hashes],
+                medium=_MEDIA.get(event.removed.tier, Medium.POOL),
+            )
         case "cleared":
             return AllBlocksCleared()
         case _:
@@ -156,6 +162,7 @@ def _to_stored(stored: common_pb2.KvBlocksStored) -> BlockStored:
         block_size=stored.blocks[0].block_size if stored.blocks else 0,
         lora_name=stored.lora_name if stored.HasField("lora_name") else None,
         cache_salt=stored.cache_salt if stored.HasField("cache_salt") else None,
+        medium=_MEDIA.get(stored.tier, Medium.POOL),
     )
 
 

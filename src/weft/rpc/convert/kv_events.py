@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from weft.core.kv_cache import Medium
 from weft.core.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -11,6 +12,12 @@ from weft.core.types import (
     KvEventBatch,
 )
 from weft.pb import common_pb2 as pb
+
+TIERS = {
+    Medium.POOL: pb.KV_CACHE_TIER_DEVICE,
+    Medium.MEMORY: pb.KV_CACHE_TIER_HOST,
+    Medium.DISK: pb.KV_CACHE_TIER_DISK,
+}
 
 
 class KvEventWriter:
@@ -83,7 +90,8 @@ def to_event(event: KvEvent, event_id: int) -> pb.KvCacheEvent:
         case BlockRemoved():
             removed = pb.KvBlocksRemoved(
                 block_hashes=[to_int64(block_hash) for block_hash in event.block_hashes],
-                tier=pb.KV_CACHE_TIER_DEVICE,
+                tier=TIERS[event.medium],
+                medium=_medium(event.medium),
             )
             return pb.KvCacheEvent(event_id=event_id, removed=removed)
         case AllBlocksCleared():
@@ -95,6 +103,11 @@ def to_event(event: KvEvent, event_id: int) -> pb.KvCacheEvent:
 def to_int64(block_hash: bytes) -> int:
     """The low 64 bits, as the signed number the wire carries."""
     return int.from_bytes(block_hash[-8:], "big", signed=True)
+
+
+def _medium(medium: Medium) -> str | None:
+    """The word for it; of the pool it goes without saying."""
+    return None if medium is Medium.POOL else medium
 
 
 def _to_stored(event: BlockStored) -> pb.KvBlocksStored:
@@ -110,7 +123,8 @@ def _to_stored(event: BlockStored) -> pb.KvBlocksStored:
             for i, block_hash in enumerate(event.block_hashes)
         ],
         parent_block_hash=None if parent is None else to_int64(parent),
-        tier=pb.KV_CACHE_TIER_DEVICE,
+        tier=TIERS[event.medium],
+        medium=_medium(event.medium),
         lora_name=event.lora_name,
         cache_salt=event.cache_salt,
     )

@@ -1,6 +1,8 @@
 """What the engine answers, to the wire: chunks and completes, with aligned log-probabilities."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+
+import msgspec
 
 from weft.core.errors import GenerationError
 from weft.core.types import (
@@ -25,29 +27,48 @@ class StreamedReply:
         self._params = params
         self._open = set(range(params.n))
         self._silent = set(range(params.n))  # answers whose first message is still to come
+        self._plain_by_index: dict[int, pb.GenerateResponse] = {}
 
-    def messages(self, output: RequestOutput) -> Iterator[pb.GenerateResponse]:
-        """The chunk of every answer with new tokens, and right after it the complete if it has ended."""
+    def messages(self, output: RequestOutput) -> list[pb.GenerateResponse]:
+        """The chunk of every answer with new tokens, and right after it the complete if it has ended.
+
+        They are good until the next call.
+        """
+        messages: list[pb.GenerateResponse] = []
         for answer in output.outputs:
-            if answer.index not in self._open:
+            index = answer.index
+            if index not in self._open:
                 continue
             if answer.token_ids:
-                yield pb.GenerateResponse(chunk=self._to_chunk(output, answer))
-            if answer.is_finished:
-                self._open.remove(answer.index)
-                prompt_logprobs = self._take_prompt_logprobs(output, answer.index)
-                yield pb.GenerateResponse(
-                    complete=to_complete(output, answer, self._params, prompt_logprobs)
-                )
+                is_plain = answer.logprobs is None and index in self._plain_by_index
+                to_message = self._to_plain_chunk if is_plain else self._to_chunk
+                messages.append(to_message(output, answer))
+            if answer.finish_reason is not None:
+                self._open.remove(index)
+                prompt_logprobs = self._take_prompt_logprobs(output, index)
+                complete = to_complete(output, answer, self._params, prompt_logprobs)
+                messages.append(pb.GenerateResponse(complete=complete))
+        return messages
 
     def end(self) -> None:
         """Check that every answer has ended: a broken stream must not look complete."""
         if self._open:
             raise GenerationError("the engine ended the request before every answer was finished")
 
-    def _to_chunk(self, output: RequestOutput, answer: CompletionOutput) -> pb.GenerateStreamChunk:
+    def _to_plain_chunk(
+        self, output: RequestOutput, answer: CompletionOutput
+    ) -> pb.GenerateResponse:
+        """An earlier chunk with the tokens of this one: to make one takes three times as long."""
+        message = self._plain_by_index[answer.index]
+        chunk = message.chunk
+        chunk.token_ids[:] = answer.token_ids
+        chunk.completion_tokens = len(answer.token_ids)
+        chunk.cached_tokens = output.num_cached_tokens
+        return message
+
+    def _to_chunk(self, output: RequestOutput, answer: CompletionOutput) -> pb.GenerateResponse:
         prompt_logprobs = self._take_prompt_logprobs(output, answer.index)
-        return pb.GenerateStreamChunk(
+        chunk = pb.GenerateStreamChunk(
             index=answer.index,
             token_ids=answer.token_ids,
             prompt_tokens=len(output.prompt_token_ids),
@@ -58,6 +79,10 @@ class StreamedReply:
                 output.prompt_token_ids, prompt_logprobs, self._params.prompt_logprobs
             ),
         )
+        message = pb.GenerateResponse(chunk=chunk)
+        if not (chunk.HasField("output_logprobs") or chunk.HasField("input_logprobs")):
+            self._plain_by_index[answer.index] = message
+        return message
 
     def _take_prompt_logprobs(self, output: RequestOutput, index: int) -> PromptLogprobs | None:
         if index not in self._silent:
@@ -109,6 +134,11 @@ def to_complete(
             output.prompt_token_ids, prompt_logprobs, params.prompt_logprobs
         ),
     )
+    transfer = output.kv_transfer_params
+    if transfer is not None:
+        complete.kv_transfer_params_json = msgspec.json.encode(transfer).decode()
+        complete.kv_transfer_params.remote_host = transfer["remote_host"]
+        complete.kv_transfer_params.remote_port = transfer["remote_port"]
     match answer.stop_reason:
         case int(token_id):
             complete.matched_token_id = token_id

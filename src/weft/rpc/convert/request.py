@@ -13,10 +13,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 from google.protobuf.message import Message
 
 from weft.core.declare import Carried
 from weft.core.errors import BadRequest
+from weft.core.kv_transfer import KEY, to_extra_args
 from weft.core.params import PARAMETERS
 from weft.core.structured import kind_of, schema_of
 from weft.core.types import (
@@ -38,16 +40,18 @@ REFUSED_FIELDS = MappingProxyType(
         "GenerateRequest": frozenset(
             {
                 "extra_mm_inputs",
-                "kv_transfer_params",
-                "kv_transfer_params_json",
                 "media_refs",
                 "mm_inputs",
             }
         ),
-        "StartProfileRequest": frozenset(common_pb2.StartProfileRequest.DESCRIPTOR.fields_by_name),
+        # Where traces go and what is in them the engine's operator has chosen.
+        "StartProfileRequest": frozenset(common_pb2.StartProfileRequest.DESCRIPTOR.fields_by_name)
+        - {"num_steps"},
     }
 )
 MAX_TOKEN_IDS = 1_000_000
+MAX_TRANSFER_CHARS = 1 << 20  # of JSON: sixteen for each block that a request may have
+_TRANSFER_JSON = "kv_transfer_params_json"
 _UINT32_MAX = 2**32 - 1
 _FLOAT32 = struct.Struct("<f")
 
@@ -80,6 +84,8 @@ class Generation:
 def to_generation(request: pb.GenerateRequest, limits: Limits) -> Generation:
     """Translate; what is refused here is what only this wire knows of."""
     params = to_params(request.sampling_params, is_streaming=request.stream)
+    if request.kv_transfer_params_json or request.HasField(KEY):
+        params = msgspec.structs.replace(params, extra_args=_to_extra_args(request))
     return Generation(
         request_id=request.request_id or None,
         prompt=partial(_to_prompt, request, params, limits),
@@ -90,6 +96,26 @@ def to_generation(request: pb.GenerateRequest, limits: Limits) -> Generation:
         ),
         is_streaming=request.stream,
     )
+
+
+def _to_extra_args(request: pb.GenerateRequest) -> dict[str, Any] | None:
+    """What is said of a transfer: in JSON; the field beside it may only say the same address."""
+    given: Any = {}
+    if len(request.kv_transfer_params_json) > MAX_TRANSFER_CHARS:
+        raise BadRequest(_TRANSFER_JSON, f"{_TRANSFER_JSON} takes {MAX_TRANSFER_CHARS} characters")
+    if request.kv_transfer_params_json:
+        try:
+            given = msgspec.json.decode(request.kv_transfer_params_json, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise BadRequest(_TRANSFER_JSON, f"{_TRANSFER_JSON}: {error}") from None
+    if request.HasField(KEY):
+        typed = request.kv_transfer_params
+        if (given.get("remote_host"), given.get("remote_port")) != (
+            typed.remote_host,
+            typed.remote_port,
+        ):
+            raise BadRequest(KEY, f"{KEY} must be absent or say what {_TRANSFER_JSON} does")
+    return to_extra_args(given)
 
 
 def to_flush_timeout(request: common_pb2.FlushCacheRequest) -> float:
@@ -103,9 +129,10 @@ def to_flush_timeout(request: common_pb2.FlushCacheRequest) -> float:
     return timeout_s
 
 
-def refuse_profile_options(request: common_pb2.StartProfileRequest) -> None:
-    """Refuse options by name: the engine chooses how it profiles."""
+def to_num_steps(request: common_pb2.StartProfileRequest) -> int | None:
+    """How many steps to record; None where the message does not say. All else is refused by name."""
     _refuse_fields(request)
+    return request.num_steps if request.HasField("num_steps") else None
 
 
 def _to_prompt(request: pb.GenerateRequest, params: SamplingParams, limits: Limits) -> PromptType:
@@ -168,6 +195,8 @@ def to_generate_request(request: Request) -> pb.GenerateRequest:
         stream=request.params.output_kind is not OutputKind.FINAL_ONLY,
         data_parallel_rank=request.data_parallel_rank,
     )
+    if request.params.extra_args:
+        message.kv_transfer_params_json = json.dumps(request.params.extra_args[KEY])
     message.tokenized.input_ids.extend(request.prompt_token_ids)
     message.tokenized.original_text = request.prompt or ""
     return message

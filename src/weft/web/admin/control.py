@@ -1,12 +1,10 @@
 """Control of the engine, for holders of a control key: pause, sleep, cached blocks, aborts."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
 
-from weft.core.errors import BadRequest, FailedPrecondition
+from weft.core.errors import BadRequest
 from weft.core.types import PauseMode
 from weft.web.http.endpoint import Access, Answer, Call, Endpoint, Handler
 from weft.web.http.problem import HttpError
@@ -34,6 +32,12 @@ class Status(msgspec.Struct, frozen=True):
     status: str
 
 
+class Reset(msgspec.Struct, frozen=True):
+    """Whether the cache is empty now; if not, nothing was dropped."""
+
+    success: bool
+
+
 class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
     """Ids as the engine knows them; those of nothing open are passed over."""
 
@@ -41,18 +45,15 @@ class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _pause(call: Call) -> Answer:
-    names = ("mode", "wait_for_inflight_requests", "clear_cache")
-    _refuse_others(call.query, names)
     await call.served.client.pause_generation(
         mode=call.query.get("mode", PauseMode.ABORT.value),
-        wait_for_inflight_requests=_boolean(call.query, names[1], default=False),
-        clear_cache=_boolean(call.query, names[2], default=True),
+        wait_for_inflight_requests=_boolean(call, "wait_for_inflight_requests", default=False),
+        clear_cache=_boolean(call, "clear_cache", default=True),
     )
     return Status("paused")
 
 
 async def _resume(call: Call) -> Answer:
-    _refuse_others(call.query, ())
     await call.served.client.resume_generation()
     return Status("resumed")
 
@@ -66,7 +67,6 @@ async def _is_sleeping(call: Call) -> Answer:
 
 
 async def _sleep(call: Call) -> Answer:
-    _refuse_others(call.query, ("level", "mode"))
     level = call.query.get("level", "1")
     if level not in _LEVELS:
         raise BadRequest("level", f"level must be one of {', '.join(_LEVELS)}, got {level[:40]!r}")
@@ -77,22 +77,27 @@ async def _sleep(call: Call) -> Answer:
 
 async def _wake_up(call: Call) -> Answer:
     """Once `tags` have brought back all memory; before that it sleeps on."""
-    _refuse_others(call.query, ("tags",))
     tags = call.query["tags"].split(",") if "tags" in call.query else None
     is_awake = await call.served.client.wake_up(tags)
     return Status("awake" if is_awake else "sleeping")
 
 
 async def _reset_prefix_cache(call: Call) -> Answer:
-    names = ("reset_running_requests", "reset_external")
-    _refuse_others(call.query, names)
     is_done = await call.served.client.reset_prefix_cache(
-        reset_running_requests=_boolean(call.query, names[0], default=False),
-        reset_connector=_boolean(call.query, names[1], default=False),
+        reset_running_requests=_boolean(call, "reset_running_requests", default=False),
+        reset_connector=_boolean(call, "reset_external", default=False),
     )
-    if not is_done:
-        raise FailedPrecondition("requests in flight hold cached blocks; nothing was dropped")
-    return Response()
+    return Reset(is_done)
+
+
+async def _reset_mm_cache(call: Call) -> Answer:
+    await call.served.client.reset_mm_cache()
+    return Reset(success=True)
+
+
+async def _reset_encoder_cache(call: Call) -> Answer:
+    await call.served.client.reset_encoder_cache()
+    return Reset(success=True)
 
 
 async def _abort(call: Call) -> Answer:
@@ -104,14 +109,8 @@ async def _abort(call: Call) -> Answer:
     return Status("aborted")
 
 
-def _refuse_others(query: Mapping[str, str], names: tuple[str, ...]) -> None:
-    for name in query:
-        if name not in names:
-            raise BadRequest(name[:100], f"unknown parameter {name[:100]!r}")
-
-
-def _boolean(query: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = query.get(name)
+def _boolean(call: Call, name: str, *, default: bool) -> bool:
+    text = call.query.get(name)
     if text is None:
         return default
     if text.lower() not in _BOOLEANS:
@@ -119,60 +118,96 @@ def _boolean(query: Mapping[str, str], name: str, *, default: bool) -> bool:
     return _BOOLEANS[text.lower()]
 
 
-def _control(
+def control_endpoint(
     method: str,
     path: str,
     handler: Handler,
     summary: str,
     answer: type | None = None,
+    *,
+    query: tuple[str, ...] = (),
     **fields: Any,
 ) -> Endpoint:
+    """One for holders of a control key, which refuses what it does not know: fields, and names not in `query`."""
+
+    async def checked(call: Call) -> Answer:
+        for name in call.query:
+            if name not in query:
+                raise BadRequest(name[:100], f"unknown parameter {name[:100]!r}")
+        return await handler(call)
+
     return Endpoint(
         method=method,
         path=path,
-        handler=handler,
+        handler=checked,
         summary=summary,
         access=Access.CONTROL,
         answer=answer,
+        is_strict=True,
         **fields,
     )
 
 
 ENDPOINTS = (
-    _control("POST", "/pause", _pause, "Stop scheduling; ?mode=abort, wait or keep.", Status),
-    _control("POST", "/resume", _resume, "Schedule again.", Status),
-    _control("GET", "/is_paused", _is_paused, "Whether a pause is in force.", Paused),
-    _control(
+    control_endpoint(
+        "POST",
+        "/pause",
+        _pause,
+        "Stop scheduling; ?mode=abort, wait or keep.",
+        Status,
+        query=("mode", "wait_for_inflight_requests", "clear_cache"),
+    ),
+    control_endpoint("POST", "/resume", _resume, "Schedule again.", Status),
+    control_endpoint("GET", "/is_paused", _is_paused, "Whether a pause is in force.", Paused),
+    control_endpoint(
         "POST",
         "/sleep",
         _sleep,
         "Pause (?mode=abort, wait or keep) and, from ?level=1, give memory back to the system.",
         Status,
+        query=("level", "mode"),
     ),
-    _control(
+    control_endpoint(
         "POST",
         "/wake_up",
         _wake_up,
         "Bring memory back, all or by ?tags=weights, kv_cache, scheduling; then schedule again.",
         Status,
+        query=("tags",),
         repeatable=("tags",),
     ),
-    _control(
+    control_endpoint(
         "GET",
         "/is_sleeping",
         _is_sleeping,
         "Whether scheduling is paused or memory is not there.",
         Sleeping,
     ),
-    _control("POST", "/reset_prefix_cache", _reset_prefix_cache, "Drop every cached block."),
-    Endpoint(
-        method="POST",
-        path="/abort_requests",
-        handler=_abort,
-        summary="End requests by their ids.",
-        access=Access.CONTROL,
+    control_endpoint(
+        "POST",
+        "/reset_prefix_cache",
+        _reset_prefix_cache,
+        "Drop every cached block, unless requests hold some (?reset_running_requests=true: of theirs too).",
+        Reset,
+        query=("reset_running_requests", "reset_external"),
+    ),
+    control_endpoint(
+        "POST", "/reset_mm_cache", _reset_mm_cache, "Nothing is cached of other inputs.", Reset
+    ),
+    control_endpoint(
+        "POST",
+        "/reset_encoder_cache",
+        _reset_encoder_cache,
+        "Nothing is cached of encoders.",
+        Reset,
+    ),
+    control_endpoint(
+        "POST",
+        "/abort_requests",
+        _abort,
+        "End requests by their ids.",
+        Status,
         body=AbortBody,
-        answer=Status,
-        is_strict=True,
+        example={"request_ids": ["request-1"]},
     ),
 )

@@ -46,6 +46,7 @@ def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
         handler=invoke,
         summary="Chat, completions, responses, embeddings, scores or tokens, by the fields of the body.",
         body=dict[str, msgspec.Raw],
+        example={"prompt": "The capital of France is", "max_tokens": 16},
     )
 
 

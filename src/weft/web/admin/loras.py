@@ -8,7 +8,8 @@ from starlette.responses import PlainTextResponse
 
 from weft.core.errors import BadRequest, NotFound
 from weft.core.types import LoRARequest
-from weft.web.http.endpoint import Access, Answer, Call, Endpoint
+from weft.web.admin.control import control_endpoint
+from weft.web.http.endpoint import Answer, Call
 from weft.web.http.problem import HttpError
 
 _MAX_ID = 2**31 - 1
@@ -70,22 +71,20 @@ def _check_allowed(call: Call) -> None:
 
 
 ENDPOINTS = (
-    Endpoint(
-        method="POST",
-        path="/v1/load_lora_adapter",
-        handler=_load,
-        summary="Load a LoRA adapter from a directory of the server.",
-        access=Access.CONTROL,
+    control_endpoint(
+        "POST",
+        "/v1/load_lora_adapter",
+        _load,
+        "Load a LoRA adapter from a directory of the server.",
         body=LoadLoraBody,
-        is_strict=True,
+        example={"lora_name": "mine", "lora_path": "/path/to/adapter"},
     ),
-    Endpoint(
-        method="POST",
-        path="/v1/unload_lora_adapter",
-        handler=_unload,
-        summary="Forget a LoRA adapter; open requests keep it.",
-        access=Access.CONTROL,
+    control_endpoint(
+        "POST",
+        "/v1/unload_lora_adapter",
+        _unload,
+        "Forget a LoRA adapter; open requests keep it.",
         body=UnloadLoraBody,
-        is_strict=True,
+        example={"lora_name": "mine"},
     ),
 )

@@ -11,28 +11,31 @@ from weft.web.http.endpoint import Access, Dialect, Endpoint
 from weft.web.http.problem import AnthropicError, OpenAiError
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+_KEYS = {Access.API: ("bearer", "key"), Access.CONTROL: ("control",)}
 _TEMPLATE = "#/components/schemas/{name}"
 
 
-def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """An OpenAPI 3.1 document."""
+def describe(endpoints: Sequence[Endpoint], model: str) -> dict[str, Any]:
+    """An OpenAPI 3.1 document, whose examples name `model`."""
     kinds = list(_kinds(endpoints))
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_TEMPLATE)
     schema_by_kind = dict(zip(map(repr, kinds), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         path = _PARAMETER.sub(r"{\1}", endpoint.path)
-        operation = _operation(endpoint, schema_by_kind)
+        operation = _operation(endpoint, schema_by_kind, model)
         paths.setdefault(path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "Weft", "version": __version__},
+        "tags": [{"name": name} for name in dict.fromkeys(each.group for each in endpoints)],
         "paths": paths,
         "components": {
             "schemas": components,
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+                "control": {"type": "http", "scheme": "bearer", "description": "A control key."},
             },
         },
     }
@@ -49,18 +52,23 @@ def _kinds(endpoints: Iterable[Endpoint]) -> Iterable[Any]:
                 yield kind
 
 
-def _operation(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, Any]:
-    operation: dict[str, Any] = {"summary": endpoint.summary}
-    if endpoint.access is not Access.OPEN:
-        operation["security"] = [{"bearer": []}, {"key": []}]
+def _operation(endpoint: Endpoint, schema_by_kind: dict[str, Any], model: str) -> dict[str, Any]:
+    operation: dict[str, Any] = {"summary": endpoint.summary, "tags": [endpoint.group]}
+    if endpoint.access in _KEYS:
+        operation["security"] = [{name: []} for name in _KEYS[endpoint.access]]
     if names := _PARAMETER.findall(endpoint.path):
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            | ({"example": model} if name == "model" else {})
             for name in names
         ]
     if endpoint.body is not None:
         schema = schema_by_kind[repr(endpoint.body)]
-        operation["requestBody"] = {"required": True, "content": _json(schema)}
+        has_model = "model" in getattr(endpoint.body, "__struct_fields__", ())
+        named = {"model": model} if has_model else {}
+        example = {"example": {**named, **(endpoint.example or {})}}
+        content = {"application/json": {"schema": schema, **example}}
+        operation["requestBody"] = {"required": True, "content": content}
     operation["responses"] = _responses(endpoint, schema_by_kind)
     return operation
 
@@ -78,8 +86,9 @@ def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, 
         either = {"anyOf": [schema_by_kind[repr(endpoint.event)], schema_by_kind[repr(kind)]]}
         answers["text/event-stream"] = {"schema": _event(either)}
     success = {"description": "The answer."} | ({"content": answers} if answers else {})
-    others = {"default": error} if endpoint.body is None else {"501": refusal, "default": error}
-    return {"200": success, **others}
+    # What a body asks for, or a call of the engine itself, may need a flag or another engine.
+    can_lack = endpoint.body is not None or endpoint.access is Access.CONTROL
+    return {"200": success, **({"501": refusal} if can_lack else {}), "default": error}
 
 
 def _event(schema: Any) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from weft import __version__
 from weft.core.metrics import CONTENT_TYPE, expose
 from weft.core.types import EngineLoad
-from weft.web.admin.docs_page import POLICY, docs_page
 from weft.web.admin.openapi import describe
 from weft.web.http.endpoint import Answer, Call, Endpoint, Handler
 from weft.web.http.state import ServerState
@@ -56,26 +55,23 @@ def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endp
     async def metrics(_call: Call) -> Answer:
         return Response(expose(state.registry), headers={"content-type": CONTENT_TYPE})
 
-    @cache  # made when it is first asked for: a start has better things to do
-    def description() -> bytes:
-        return msgspec.json.encode(describe((*others, *pages)))
+    @cache  # made at the first request: a start has better things to do
+    def description(model: str) -> bytes:
+        return msgspec.json.encode(describe((*others, *pages), model))
 
-    async def openapi(_call: Call) -> Answer:
-        return Response(description(), media_type="application/json")
-
-    async def docs(_call: Call) -> Answer:
-        page = docs_page((*others, *pages))
-        return HTMLResponse(page, headers={"content-security-policy": POLICY})
+    async def openapi(call: Call) -> Answer:
+        model = call.served.client.model_config.served_model_name
+        return Response(description(model), media_type="application/json")
 
     def get(path: str, handler: Handler, summary: str, answer: Any = None) -> Endpoint:
-        return Endpoint(method="GET", path=path, handler=handler, summary=summary, answer=answer)
+        fields: dict[str, Any] = {"answer": answer, "group": "Server"}
+        return Endpoint(method="GET", path=path, handler=handler, summary=summary, **fields)
 
     pages = (
         get("/version", _version, "This server's version.", Version),
         get("/load", _load, "Open requests, and the load of every engine.", Load),
         get("/server_info", _server_info, "What the engine runs with.", ServerInfo),
         get("/metrics", metrics, "Series for Prometheus, as text."),
-        get("/openapi.json", openapi, "This description."),
-        get("/docs", docs, "This description as a page."),
+        get("/openapi.json", openapi, "This description; /docs is a page of it."),
     )
     return pages

@@ -3,16 +3,21 @@
 import msgspec
 from starlette.responses import Response
 
+from weft.core.progress import Loading
 from weft.web.http.endpoint import Access, Answer, Call, Endpoint, Handler
 from weft.web.http.state import ServerState
 
 
-class Startup(msgspec.Struct, frozen=True, kw_only=True):
-    """`fraction` is 0 to 1 and 1 when the server is ready; `elapsed` is in seconds."""
+class Startup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`fraction` is 0 to 1 and 1 when the server is ready; `elapsed` is in seconds.
+
+    `loading` is of a download, or of the weights.
+    """
 
     phase: str
     fraction: float
     elapsed: float
+    loading: Loading | None = None
 
 
 def probe_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
@@ -23,11 +28,15 @@ def probe_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
 
     async def ready(_call: Call) -> Answer:
         await state.check_health()
-        return Response()
+        return Response("degraded" if state.served.client.is_degraded else None)
 
     async def startup(_call: Call) -> Answer:
+        progress = state.progress
         return Startup(
-            phase=state.phase, fraction=state.fraction, elapsed=round(state.elapsed_s, 3)
+            phase=progress.phase,
+            fraction=round(progress.fraction, 4),
+            elapsed=round(progress.elapsed_s, 3),
+            loading=progress.loading,
         )
 
     def probe(path: str, handler: Handler, summary: str, method: str = "GET") -> Endpoint:
@@ -41,7 +50,12 @@ def probe_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         )
 
     return (
-        probe("/health", ready, "200 if a request would be answered now, 503 if not."),
+        probe(
+            "/health",
+            ready,
+            'If a request would be answered now 200, with the body "degraded" while some of several '
+            "engines are absent; 503 if not.",
+        ),
         probe("/ping", ready, "The same, as SageMaker asks."),
         probe("/ping", ready, "The same, as SageMaker asks.", "POST"),
         probe("/livez", live, "200 as long as the process answers."),

@@ -172,6 +172,7 @@ ENDPOINTS = (
         handler=for_model(_tokenize),
         summary="Text, or a conversation, to token ids.",
         body=TokenizeBody,
+        example={"prompt": "Hello!"},
         answer=TokenizeAnswer,
     ),
     Endpoint(
@@ -180,6 +181,7 @@ ENDPOINTS = (
         handler=for_model(_detokenize),
         summary="Token ids to text.",
         body=DetokenizeBody,
+        example={"tokens": [72, 105]},
         answer=DetokenizeAnswer,
     ),
     Endpoint(

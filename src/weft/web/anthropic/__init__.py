@@ -11,6 +11,8 @@ from weft.web.anthropic.messages import count_tokens, create_message
 from weft.web.http.endpoint import Dialect, Endpoint
 from weft.web.inference.call import for_model
 
+_MESSAGES = {"messages": [{"role": "user", "content": "Hello!"}]}
+
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
@@ -19,6 +21,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="The next message of a conversation in Anthropic's words, in one piece or streamed",
         dialect=Dialect.ANTHROPIC,
         body=MessagesBody,
+        example={**_MESSAGES, "max_tokens": 32},
         answer=MessageAnswer,
         event=StreamEvent,
     ),
@@ -29,6 +32,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="How many tokens the prompt of such a conversation takes",
         dialect=Dialect.ANTHROPIC,
         body=PromptBody,
+        example=_MESSAGES,
         answer=CountAnswer,
     ),
 )

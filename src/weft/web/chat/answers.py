@@ -294,7 +294,8 @@ class AnswerReader:
     def read(self, output: CompletionOutput) -> TurnDelta:
         """The delta that an output makes; it may have no parts."""
         found = self._parser.feed(output.text) if output.text else []
-        if output.is_finished:
+        reason = output.finish_reason
+        if reason is not None:
             found = [*found, *self._parser.finish()]
         parts = [visible for part in found if (visible := self._visible(part)) is not None]
         return TurnDelta(
@@ -303,16 +304,16 @@ class AnswerReader:
             token_ids=output.token_ids,
             num_reasoning_tokens=self._counter.count(output.token_ids) if self._counter else 0,
             logprobs=output.logprobs,
-            finish_reason=self._reason(output.finish_reason),
+            finish_reason=None if reason is None else self._reason(reason),
             stop_reason=output.stop_reason,
         )
 
     def _visible(self, part: Part) -> Part | None:
         """The part as the caller is to see it; None where not at all."""
-        if isinstance(part, Reasoning):
-            return part if self._params.has_reasoning else None
         if isinstance(part, Content):
             return part if self._params.has_content else None
+        if isinstance(part, Reasoning):
+            return part if self._params.has_reasoning else None
         if isinstance(part, ToolCall | Arguments):
             if self._params.is_first_call_only and part.index > 0:
                 return None
@@ -321,13 +322,11 @@ class AnswerReader:
                 return part if part.id else msgspec.structs.replace(part, id=self._new_call_id())
         return part
 
-    def _reason(self, reason: FinishReason | None) -> TurnReason | None:
+    def _reason(self, reason: FinishReason) -> TurnReason:
         """The engine's reason, unless it stopped to have its calls made.
 
         A call that was cut off by a limit is not to be made, so "length" stays what it is.
         """
-        if reason is None:
-            return None
         if reason is FinishReason.STOP and self._has_called and not self._params.is_named_call:
             return "tool_calls"
         return _REASONS[reason]

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
 from weft.core.types import PositionLogprobs
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
@@ -43,6 +43,7 @@ class WholeTurn:
     answers: list[WholeAnswer]
     num_cached_tokens: int
     prompt_logprobs: Sequence[PositionLogprobs | None] | None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 async def fold(events: AsyncGenerator[TurnEvent, None]) -> WholeTurn:
@@ -69,6 +70,7 @@ async def fold(events: AsyncGenerator[TurnEvent, None]) -> WholeTurn:
         answers=[collectors[index].whole() for index in sorted(collectors)],
         num_cached_tokens=ended.num_cached_tokens,
         prompt_logprobs=ended.prompt_logprobs,
+        kv_transfer_params=ended.kv_transfer_params,
     )
 
 

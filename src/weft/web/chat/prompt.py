@@ -61,17 +61,18 @@ def _render(served: Served, turn: Turn) -> str:
 
 
 async def prepare(
-    client: EngineClient, prompt: PromptType, params: SamplingParams, options: RequestOptions
+    served: Served, prompt: PromptType, params: SamplingParams, options: RequestOptions
 ) -> Request:
     """Everything about a request that can be refused before the engine knows of it.
 
     Unlike the engine, which lets an answer end at the end of the context, an explicit `max_tokens`
     that does not fit is refused: the caller counted on it.
     """
+    client = served.client
     check_priority(client, options.priority)
     request = await client.prepare(prompt, params, options)
     _check_room(len(request.prompt_token_ids), params, client.info.limits)
-    return request
+    return request if options.prefiller is None else await served.prefilled(request, options)
 
 
 def with_salt(prompt: str | list[int], cache_salt: str | None) -> PromptType:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -55,6 +56,7 @@ async def run_turn(
     ]
     num_cached_tokens = 0
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
     is_begun = False
     with _refusing_tools(turn):
         async with aclosing(_run(served, turn, request)) as outputs:
@@ -68,9 +70,14 @@ async def run_turn(
                     )
                 num_cached_tokens = output.num_cached_tokens
                 prompt_logprobs = output.prompt_logprobs or prompt_logprobs
+                kv_transfer_params = output.kv_transfer_params
                 for answer in output.outputs:
                     yield readers[answer.index].read(answer)
-    yield Ended(num_cached_tokens=num_cached_tokens, prompt_logprobs=prompt_logprobs)
+    yield Ended(
+        num_cached_tokens=num_cached_tokens,
+        prompt_logprobs=prompt_logprobs,
+        kv_transfer_params=kv_transfer_params,
+    )
 
 
 def _run(served: Served, turn: Turn, request: Request) -> AsyncGenerator[RequestOutput, None]:
@@ -104,7 +111,7 @@ async def _prepared(served: Served, turn: Turn) -> PreparedTurn:
     )
     prompt = with_salt(text, turn.cache_salt)
     with _refusing_tools(turn):
-        return PreparedTurn(form, await prepare(served.client, prompt, params, options))
+        return PreparedTurn(form, await prepare(served, prompt, params, options))
 
 
 @contextmanager

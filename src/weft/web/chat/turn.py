@@ -97,6 +97,7 @@ class Ended:
 
     num_cached_tokens: int
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 TurnEvent: TypeAlias = Began | TurnDelta | Ended

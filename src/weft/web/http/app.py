@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -48,6 +49,7 @@ _MAX_QUERY_FIELDS = 100
 _LARGE_BODY = 2**16  # looked through in a tenth of a millisecond
 _KEY_ADVICE: Final = "a key is needed: send the header Authorization: Bearer KEY, or x-api-key: KEY"
 _MAX_HEADER_CHARS: Final = 500
+_MAX_COMPARED: Final = 100  # characters of a path that leads nowhere: 1 ms
 _json = msgspec.json.Encoder()
 _FINE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4,
                         4.5, 5, 7.5, 10, 30, 60)  # fmt: skip
@@ -106,7 +108,19 @@ class Router:
         for pattern, methods in self._patterns:
             if match := pattern.fullmatch(raw_path):
                 return methods, {name: _text(value) for name, value in match.groupdict().items()}
-        raise HttpError(404, "there is nothing at this path; /openapi.json lists what there is")
+        raise self._nowhere(raw_path)
+
+    def _nowhere(self, raw_path: bytes) -> HttpError:
+        """404, as the API of the nearest path writes it."""
+        by_path = {_PARAMETER.sub(r"{\1}", each.path): each for each in self.endpoints}
+        path = raw_path[:_MAX_COMPARED].decode("latin-1")
+        nearest = next(iter(get_close_matches(path, by_path, n=1)), None)
+        hint = "" if nearest is None else f"; the nearest is {nearest}"
+        return HttpError(
+            404,
+            f"there is nothing at this path{hint}; /docs shows what there is",
+            dialect=None if nearest is None else by_path[nearest].dialect,
+        )
 
 
 def dialect_of(raw_path: bytes) -> Dialect:
@@ -281,6 +295,8 @@ class HttpApp:
         except ClientDisconnected:
             exchange.abort()
         except Exception as error:  # noqa: BLE001 - the root of a request
+            if isinstance(error, HttpError) and dialect is Dialect.OPENAI:
+                dialect = error.dialect or dialect
             await _fail(exchange, error, dialect)
         finally:
             self._traffic.observe(exchange)

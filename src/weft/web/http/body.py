@@ -18,6 +18,7 @@ from starlette.types import Receive
 
 from weft.core.errors import BadRequest
 from weft.core.json_pieces import LONG, SLICE_BYTES, STRING, JsonPieces
+from weft.core.patterns import NEVER_BYTES
 from weft.web.http.endpoint import Deviation, Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
@@ -33,7 +34,8 @@ MAX_PARTS = 2**16
 FREE_BYTES = 2**16
 
 _KEYS = re.compile(
-    rb'(?:[^"{}]++|' + STRING + rb"(?![ \t\r\n]*+:))*+([{}]|(" + STRING + rb")[ \t\r\n]*+:)",
+    rb'(?:[^"{}]++|' + STRING + rb"(?![ \t\r\n]*+:)" + NEVER_BYTES + rb")*+"
+    rb"([{}]|(" + STRING + rb")[ \t\r\n]*+:)",
     re.DOTALL,
 )
 _BOM = b"\xef\xbb\xbf"

@@ -90,7 +90,8 @@ class Endpoint:
     `is_strict` refuses unknown fields of the body; the inference APIs ignore them, with a warning, unless the
     server is strict. Names in the query that are `repeatable` come as one value, joined by commas.
     `deviations` are what else of a body is beyond the API. One that `is_refused` is
-    there to say so, with 501.
+    there to say so, with 501. `example` is a body, without the model's name, that is answered; `group` is
+    the API it stands under in the description, which `weft.web.routes` says.
     """
 
     method: str
@@ -106,3 +107,5 @@ class Endpoint:
     repeatable: tuple[str, ...] = ()
     deviations: Callable[[Any], Iterable[Deviation]] = no_deviations
     is_refused: bool = False
+    example: Mapping[str, Any] | None = None
+    group: str = ""

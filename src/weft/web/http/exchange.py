@@ -37,7 +37,6 @@ class Exchange:
         self.num_bytes_out = 0
         self.ending: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._send = send
-        self._sent_at = self.started_at
         self._stall = WriteStall(write_timeout_s, self.abort)
         self._is_aborted = False
         self._abort: Callable[[], None] = scope.get("extensions", {}).get(ABORT, lambda: None)
@@ -45,7 +44,7 @@ class Exchange:
     @property
     def silent_s(self) -> float:
         """Seconds since something was sent."""
-        return time.monotonic() - self._sent_at
+        return asyncio.get_running_loop().time() - self._stall.began_at
 
     def cut(self, reason: BaseException) -> None:
         """End it early: what runs is cancelled, and `reason` is the answer."""
@@ -68,9 +67,14 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, data: bytes) -> None:
-        """Send a part of the body."""
-        if data:
-            await self.send({"type": "http.response.body", "body": data, "more_body": True})
+        """Send a part of the body. What `send` does of the rest is a tenth of the work for a token."""
+        if not data or self.is_ended:
+            return
+        self.num_bytes_out += len(data)
+        with self._stall:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        if self._is_aborted:
+            raise ClientDisconnected
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last part of the body."""
@@ -86,7 +90,6 @@ class Exchange:
         if self.is_ended:
             return
         is_last = self._note(message)
-        self._sent_at = time.monotonic()
         try:
             with self._stall:
                 await self._send(message)

@@ -1,7 +1,6 @@
 """Settings of the HTTP server: what users choose, and limits that hold for everybody."""
 
 import re
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -92,25 +91,3 @@ class HttpOptions:
                 raise ConfigError(
                     f"--allowed-origins {origin!r}: must be * or scheme://host[:port], as browsers send it"
                 )
-
-    def ssl_context(self) -> ssl.SSLContext | None:
-        """TLS as the files say; None without files. `ConfigError` names the flag at fault."""
-        cert, key = self.ssl_certfile, self.ssl_keyfile
-        if cert is None or key is None:
-            if cert or key:
-                raise ConfigError("TLS needs both --ssl-certfile and --ssl-keyfile")
-            return None
-        for flag, path in (("--ssl-certfile", cert), ("--ssl-keyfile", key)):
-            try:
-                path.read_bytes()
-            except OSError as error:
-                raise ConfigError(f"{flag}: cannot read {path}: {error.strerror}") from error
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(cert, key)
-        except (ssl.SSLError, ValueError) as error:
-            raise ConfigError(
-                f"--ssl-certfile {cert} and --ssl-keyfile {key} are not a certificate and its key "
-                "in PEM form"
-            ) from error
-        return context

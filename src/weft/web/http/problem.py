@@ -61,6 +61,8 @@ _ROW_BY_STATUS = {
         _Row(408, "invalid_request_error", "request_timeout", "timeout_error"),
         _Row(413, "invalid_request_error", "request_too_large", "request_too_large"),
         _Row(415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"),
+        # As OpenAI says it of servers of tools.
+        _Row(424, "external_connector_error", "http_error", "api_error"),
         _Row(431, "invalid_request_error", "headers_too_large", "request_too_large"),
         _Row(503, "server_error", "service_unavailable", "overloaded_error", _RETRY_SOON),
     )
@@ -80,12 +82,14 @@ class HttpError(Exception):
         headers: Mapping[str, str] | None = None,
         code: str | None = None,
         parameter: str | None = None,
+        dialect: Dialect | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
         self.code = code
         self.parameter = parameter
+        self.dialect = dialect  # None: that of the path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

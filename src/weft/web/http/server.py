@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -40,7 +41,7 @@ class HttpServer:
         self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._clock: asyncio.TimerHandle | None = None
-        self._ssl = options.ssl_context()
+        self._ssl = ssl_context(options)
 
     async def start(self) -> int:
         """Listen, and answer probes; the port that was bound. `ConfigError` if that is impossible."""
@@ -140,3 +141,26 @@ def _listen(options: HttpOptions) -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
+
+
+def ssl_context(options: HttpOptions) -> ssl.SSLContext | None:
+    """TLS as the files say; None without files. `ConfigError` names the flag at fault."""
+    cert, key = options.ssl_certfile, options.ssl_keyfile
+    if cert is None or key is None:
+        if cert or key:
+            raise ConfigError("TLS needs both --ssl-certfile and --ssl-keyfile")
+        return None
+    for flag, path in (("--ssl-certfile", cert), ("--ssl-keyfile", key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{flag}: cannot read {path}: {error.strerror}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"--ssl-certfile {cert} and --ssl-keyfile {key} are not a certificate and its key "
+            "in PEM form"
+        ) from error
+    return context

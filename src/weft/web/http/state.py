@@ -1,7 +1,6 @@
 """What the HTTP server knows of itself: how far the start has come, what is served, and who is being served."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -9,6 +8,8 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from weft.core.errors import Unavailable
+from weft.core.progress import Progress
+from weft.core.tasks import is_set_within
 from weft.web.served import Served
 
 _HEALTH_TIMEOUT_S = 1.0
@@ -27,11 +28,8 @@ class ServerState:
 
     def __init__(self, registry: CollectorRegistry, started: float | None = None) -> None:
         self.registry = registry
-        self.phase = "starting"
-        self.fraction = 0.0
+        self.progress = Progress(started)
         self.is_draining = False
-        self._started = time.monotonic() if started is None else started
-        self._ready_after_s: float | None = None
         self._served: Served | None = None
         self._open: set[Work] = set()
         self._idle = asyncio.Event()
@@ -39,29 +37,17 @@ class ServerState:
 
     # -- start ----------------------------------------------------------------------------------
 
-    def set_phase(self, phase: str, fraction: float) -> None:
-        """Note how far the start has come; `fraction` is of the whole, 0 to 1."""
-        self.phase, self.fraction = phase, fraction
-
     def open(self, served: Served) -> None:
         """Serve from now on."""
         self._served = served
-        self._ready_after_s = time.monotonic() - self._started
-        self.set_phase("ready", 1.0)
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds that the start took, or has taken so far."""
-        if self._ready_after_s is not None:
-            return self._ready_after_s
-        return time.monotonic() - self._started
+        self.progress.finish()
 
     @property
     def served(self) -> Served:
         """What is served. Raises `Unavailable` before the start is over and when the end has begun."""
         if self._served is None:
             raise Unavailable(
-                f"the server is starting ({self.phase}); /startupz says how far it is"
+                f"the server is starting ({self.progress.phase}); /startupz says how far it is"
             )
         if self.is_draining:
             raise Unavailable("the server is shutting down")
@@ -104,9 +90,4 @@ class ServerState:
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until nothing is open; False if that takes longer than `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await is_set_within(self._idle, timeout_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from msgspec import UNSET, UnsetType
 
 from weft.core.errors import BadRequest
+from weft.core.kv_transfer import Prefill
 from weft.core.types import LoRARequest, RequestOptions
 from weft.core.validate import validate_request_id
 from weft.schema.sampling import GenerationFields
@@ -15,6 +16,7 @@ from weft.web.http.endpoint import Answer, Call, Handler
 from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
+_PREFILLER_HEADER = "x-prefiller-host-port"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 
 
@@ -43,7 +45,14 @@ class ModelCall(Call):
             trace_headers=self.trace_headers,
             priority=priority or 0,
             data_parallel_rank=self.data_parallel_rank,
+            prefiller=self._prefiller(),
         )
+
+    def _prefiller(self) -> Prefill | None:
+        address = self.headers.get(_PREFILLER_HEADER)
+        if address is None or self.served.prefiller is None:
+            return None
+        return Prefill(address=address, authorization=self.headers.get("authorization"))
 
 
 def for_model(

@@ -10,6 +10,7 @@ import msgspec
 
 from weft.core.beam_search import MAX_PENALTY, max_beam_width
 from weft.core.errors import BadRequest
+from weft.core.kv_transfer import to_extra_args
 from weft.core.params import IN_BODIES
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
@@ -51,7 +52,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "function_call": ((), "it was replaced by tool_choice"),
     "functions": ((), "it was replaced by tools"),
     "guided_decoding_backend": (("auto", "guidance", "llguidance"), "there is one, llguidance"),
-    "kv_transfer_params": (({},), "this engine takes no part in KV transfer"),
+    "kv_transfer_params": (({},), "chat and text completions take part in KV transfer"),
     "length_penalty": ((1.0,), _NO_BEAMS),
     "logits_processors": (([],), "code of callers is not run"),
     "mm_processor_kwargs": (({},), "this server takes text only"),
@@ -69,7 +70,12 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "web_search_options": ((), "this server does not search"),
 }
 
-REFUSED_BESIDE_BEAMS = {name: row for name, row in REFUSED.items() if row[1] != _NO_BEAMS}
+# What chat and completions of OpenAI's API do take.
+REFUSED_BESIDE_BEAMS = {
+    name: row
+    for name, row in REFUSED.items()
+    if row[1] != _NO_BEAMS and name != "kv_transfer_params"
+}
 
 # What means the same to a search as to sampling; constraints are looked for where all of them meet.
 _OF_BEAMS = frozenset(
@@ -129,11 +135,13 @@ def to_params(
     `max_tokens` and `logprobs` mean something else in every API.
     """
     given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
+    transfer = getattr(fields, "kv_transfer_params", None)
     return SamplingParams(
         **{**defaults, **given},
         max_tokens=max_tokens,
         logprobs=logprobs,
         structured_outputs=to_constraint(fields),
+        extra_args=transfer and to_extra_args(transfer),
     )
 
 
@@ -153,6 +161,9 @@ def to_length_penalty(
         )
     if params.structured_outputs is not None:
         raise BadRequest("use_beam_search", "use_beam_search does not go with a constraint")
+    if params.extra_args is not None:
+        message = "kv_transfer_params does not go with use_beam_search"
+        raise BadRequest("kv_transfer_params", message)
     for name in SamplingFields.__struct_fields__:
         value = getattr(body, name)
         # Nothing is drawn, which is what a temperature of 0 asks for.

@@ -10,6 +10,9 @@ from weft.web.openai.chat import create_chat_completion
 from weft.web.openai.completions import create_completion
 from weft.web.openai.render import render_chat, render_completion
 
+_CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
+_TEXT = {"prompt": "The capital of France is", "max_tokens": 16}
+
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST",
@@ -17,6 +20,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=for_model(create_chat_completion),
         summary="The next message of a conversation, in one piece or streamed",
         body=ChatBody,
+        example=_CHAT,
         deviations=beyond_openai,
         answer=ChatAnswer,
         event=ChatChunk,
@@ -27,6 +31,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=for_model(create_completion),
         summary="What follows one text or several, in one piece or streamed",
         body=CompletionBody,
+        example=_TEXT,
         deviations=beyond_openai,
         answer=CompletionAnswer,
         event=CompletionChunk,
@@ -37,6 +42,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=for_model(render_chat),
         summary="A conversation's prompt in tokens, as a body of /inference/v1/generate",
         body=ChatBody,
+        example=_CHAT,
         deviations=beyond_openai,
         answer=TokensBody,
     ),
@@ -46,6 +52,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=for_model(render_completion),
         summary="One text or several in tokens, each as a body of /inference/v1/generate",
         body=CompletionBody,
+        example=_TEXT,
         deviations=beyond_openai,
         answer=list[TokensBody],
     ),

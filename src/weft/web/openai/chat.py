@@ -203,6 +203,7 @@ def to_answer(turn: WholeTurn, shape: ChatShape) -> ChatAnswer:
         ),
         prompt_logprobs=to_prompt_logprobs(turn.prompt_logprobs),
         prompt_token_ids=turn.prompt_token_ids if details.has_token_ids else None,
+        kv_transfer_params=turn.kv_transfer_params,
     )
 
 

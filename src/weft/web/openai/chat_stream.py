@@ -61,6 +61,7 @@ class _Progress:
     num_tokens: int = 0
     num_reasoning_tokens: int = 0
     logprobs: list[PositionLogprobs] = field(default_factory=list)
+    plain: EventOfText | None = None  # once there was one
 
 
 class ChunkWriter:
@@ -72,7 +73,6 @@ class ChunkWriter:
         self._num_prompt_tokens = 0
         details = shape.details
         self._has_plain = not (details.has_token_ids or details.has_running_usage)
-        self._plain_by_index: dict[int, EventOfText] = {}
 
     def plain_event(self, event: TurnEvent) -> bytes | None:
         """The one event of a delta that is text and nothing else, as most are; None for others."""
@@ -84,15 +84,15 @@ class ChunkWriter:
             or len(event.parts) != 1
         ):
             return None
-        [part] = event.parts
+        part = event.parts[0]
         progress = self._progress[event.index]
         if not isinstance(part, Content) or progress.logprobs:
             return None
         progress.num_tokens += len(event.token_ids)
         progress.num_reasoning_tokens += event.num_reasoning_tokens
-        if event.index not in self._plain_by_index:
-            self._plain_by_index[event.index] = EventOfText(partial(self._text_chunk, event.index))
-        return self._plain_by_index[event.index].of(part.text)
+        if progress.plain is None:
+            progress.plain = EventOfText(partial(self._text_chunk, event.index))
+        return progress.plain.of(part.text)
 
     def _text_chunk(self, index: int, text: str) -> ChatChunk:
         return self._chunk(ChatChunkChoice(index=index, delta=to_delta([Content(text)])))

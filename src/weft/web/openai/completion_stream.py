@@ -64,14 +64,15 @@ class PromptWriter:
         if not self._has_plain or len(output.outputs) != 1:
             return None
         answer = output.outputs[0]
-        if answer.finish_reason is not None or not self._is_begun[answer.index]:
+        index = answer.index
+        if answer.finish_reason is not None or not self._is_begun[index]:
             return None
-        self.num_tokens[answer.index] += len(answer.token_ids)
-        if answer.index not in self._plain_by_index:
-            self._plain_by_index[answer.index] = EventOfText(
-                partial(self._text_chunk, answer.index)
-            )
-        return self._plain_by_index[answer.index].of(answer.text)
+        self.num_tokens[index] += len(answer.token_ids)
+        plain = self._plain_by_index.get(index)
+        if plain is None:
+            plain = EventOfText(partial(self._text_chunk, index))
+            self._plain_by_index[index] = plain
+        return plain.of(answer.text)
 
     def chunk(self, choice: CompletionChunkChoice) -> CompletionChunk:
         """A choice with what stands around it."""

@@ -5,12 +5,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from weft.core.beam_search import run_beam_search
 from weft.core.errors import BadRequest
+from weft.core.merged import merged
 from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
 from weft.core.validate import MAX_N
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
@@ -25,7 +26,6 @@ from weft.web.inference.fields import (
     to_params,
 )
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
-from weft.web.openai.completion_run import merged
 from weft.web.openai.completion_stream import (
     CompletionShape,
     PromptWriter,
@@ -156,6 +156,8 @@ async def prepare_all(
             f"at most {MAX_ANSWERS} answers are made at once, "
             f"got {len(given)} prompts with {params.n} each",
         )
+    if params.extra_args is not None and len(given) > 1:
+        raise BadRequest("kv_transfer_params", "kv_transfer_params goes with one prompt")
     options = msgspec.structs.replace(
         call.request_options(body.priority),
         tokenization_kwargs=tokenization_kwargs(
@@ -170,7 +172,7 @@ async def prepare_all(
                 await asyncio.sleep(0)  # a short one takes no turn of its own
             requests.append(
                 await prepare(
-                    served.client,
+                    served,
                     with_salt(prompt, body.cache_salt),
                     params,
                     msgspec.structs.replace(options, request_id=f"{call.request_id}-{position}"),
@@ -223,8 +225,10 @@ async def _answer(
     shape = job.shape
     writers = [PromptWriter(position, shape) for position in range(len(job.requests))]
     choices: list[CompletionChoice] = []
+    kv_transfer_params: dict[str, Any] | None = None
     async with aclosing(outputs):
         async for position, output in outputs:
+            kv_transfer_params = output.kv_transfer_params
             writer = writers[position]
             choices += await write_rows(
                 num_rows_of(output), partial(_whole_choices, writer, output, job)
@@ -235,6 +239,7 @@ async def _answer(
         model=shape.head.model,
         choices=sorted(choices, key=lambda choice: choice.index),
         usage=total_usage(writers, shape),
+        kv_transfer_params=kv_transfer_params,
     )
 
 

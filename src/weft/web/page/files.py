@@ -1,6 +1,6 @@
-"""The page's files as endpoints: the same bytes for everybody, before the model is there and without a key.
+"""The pages' files as endpoints: the same bytes for everybody, before the model is there and without a key.
 
-Whatever the page shows it asks of the APIs, with the key that its reader typed into it.
+Whatever a page shows it gets from the APIs, with the key that its reader typed into it.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ _TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+_PATHS: Final = {"index.html": "/", "docs.html": "/docs"}
 # Scripts and styles from this server's files alone, nothing that text could become, no other server.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,11 +53,18 @@ def _endpoint(file: Path) -> Endpoint:
 
     return Endpoint(
         method="GET",
-        path="/" if file.name == "index.html" else f"/page/{file.name}",
+        path=_PATHS.get(file.name, f"/page/{file.name}"),
         handler=send,
-        summary="The page." if file.name == "index.html" else "A file of the page.",
+        summary="A page, or a file of one.",
         access=Access.PAGE,
     )
 
 
-PAGE: Final = tuple(_endpoint(file) for file in sorted(STATIC.iterdir()) if file.suffix in _TYPES)
+PAGES: Final = tuple(_endpoint(file) for file in sorted(STATIC.iterdir()) if file.suffix in _TYPES)
+"""The page at /, and /docs."""
+
+DOCS: Final = tuple(
+    _endpoint(STATIC / name)
+    for name in ("docs.html", "docs.js", "api.js", "dom.js", "start.js", "style.css", "icon.svg")
+)
+"""Those that /docs needs."""

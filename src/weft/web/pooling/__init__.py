@@ -30,6 +30,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=_for_model(create_embeddings),
         summary="One vector for each text",
         body=EmbeddingBody,
+        example={"input": "The capital of France"},
         answer=EmbeddingAnswer,
     ),
     Endpoint(
@@ -38,6 +39,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=_for_model(create_pooling),
         summary="What the model makes of each text, by task",
         body=PoolingBody,
+        example={"input": "The capital of France"},
         answer=PoolingAnswer,
     ),
     Endpoint(
@@ -46,6 +48,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=_for_model(create_classification),
         summary="The class of each text, and the scores of all classes",
         body=ClassifyBody,
+        example={"input": "The capital of France"},
         answer=ClassifyAnswer,
     ),
     *(
@@ -55,6 +58,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             handler=_for_model(create_score),
             summary="How well two texts go together",
             body=ScoreBody,
+            example={"queries": "capital of France", "documents": ["Paris", "Rome"]},
             answer=ScoreAnswer,
         )
         for path in ("/score", "/v1/score")
@@ -66,6 +70,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             handler=_for_model(create_ranking),
             summary="Documents in the order in which they answer a query",
             body=RerankBody,
+            example={"query": "capital of France", "documents": ["Paris", "Rome"]},
             answer=RerankAnswer,
         )
         for path in ("/rerank", "/v1/rerank", "/v2/rerank")

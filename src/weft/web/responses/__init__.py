@@ -24,6 +24,7 @@ def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
             handler=for_model(creation.create),
             summary="A response to an input: in one piece, streamed, or made in the background",
             body=ResponsesBody,
+            example={"input": "Hello!", "max_output_tokens": 32},
             deviations=beyond_openai,
             answer=ResponseObject,
             event=StreamEvent,

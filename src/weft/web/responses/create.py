@@ -1,20 +1,27 @@
 """POST /v1/responses: check everything that can be refused, then answer, stream, or leave it to a task."""
 
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
+from functools import partial
 
 from weft.core.errors import BadRequest
+from weft.schema.response_object import McpListToolsItem
 from weft.schema.responses import ResponsesBody
 from weft.web.chat.prompt import check_messages
 from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer, Events
+from weft.web.http.problem import HttpError
 from weft.web.inference.call import ModelCall
 from weft.web.inference.logprobs import LogprobWriter
+from weft.web.mcp.values import ToolServerError
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Message, RequestInput, new_id, read_input
-from weft.web.responses.request import to_response, to_turn, wants_logprobs
-from weft.web.responses.runs import PreparedRequest, Run, Runs, encoded
+from weft.web.responses.request import to_response, to_turn, unforced, wants_logprobs
+from weft.web.responses.runs import Run, Runs, encoded
+from weft.web.responses.server_tools import open_toolbox, to_items, to_toolbox
+from weft.web.responses.tool_loop import PreparedRequest
 from weft.web.responses.unsupported import check_body
 from weft.web.served import Served
 
@@ -31,7 +38,25 @@ class Creation:
     async def create(self, call: ModelCall) -> Answer:
         """The handler."""
         body: ResponsesBody = call.body
-        request = await self.prepare(call, body)
+        request = await self._check(call, body)
+        prepare = partial(_with_turns, call, body)
+        if body.background and request.toolbox is not None:
+            # Its client waits for no server: what they say is a matter of the response.
+            await request.toolbox.find()
+            return self._in_background(Run(call.served, request, self._log(body), prepare), body)
+        try:
+            request = await prepare(request)
+        except ToolServerError as error:  # as OpenAI has it
+            raise HttpError(424, str(error), parameter="tools") from error
+        try:
+            return await self._answer(call, body, request)
+        except BaseException:
+            request.close()
+            raise
+
+    async def _answer(
+        self, call: ModelCall, body: ResponsesBody, request: PreparedRequest
+    ) -> Answer:
         if body.background:
             return self._in_background(Run(call.served, request, self._log(body)), body)
         run = Run(call.served, request)
@@ -47,28 +72,24 @@ class Creation:
 
     async def prepare(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
         """The request, checked: what is wrong with it raises here, before anything has begun."""
+        return await _with_turns(call, body, await self._check(call, body))
+
+    async def _check(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
+        """All but what takes a model, or an answer of a server of tools, to see."""
         check_body(body)
         if body.background:
             self._runs.check_room()
-        served = call.served
-        before = self._before(body)
+        before, known_labels = self._before(body)
         conversation = await read_input(
             body.input, before=before, find_item=self._runs.store.item_finder()
         )
-        if not (before or conversation.messages):
+        if not (before or conversation.messages or conversation.approved):
             raise BadRequest("input", "input is empty; there has to be something to respond to")
-        turn = to_turn(
-            call,
-            body,
-            [*before, *conversation.messages],
-        )
-        with _own_words(body):
-            prepared = await prepare_turn(served, turn)
-        if served.client.errored:
-            raise served.client.dead_error
+        turn = to_turn(call, body, [*before, *conversation.messages])
         return PreparedRequest(
             turn=turn,
-            prepared=prepared,
+            later_turn=turn,
+            prepared=None,
             response=to_response(
                 body,
                 turn.params,
@@ -79,22 +100,24 @@ class Creation:
             conversation=conversation,
             before=before,
             own_item_ids=_own_ids(body, conversation),
-            logprobs=_logprob_writer(served, body) if wants_logprobs(body) else None,
+            logprobs=_logprob_writer(call.served, body) if wants_logprobs(body) else None,
+            toolbox=to_toolbox(body, call.served.tool_servers, conversation),
+            known_labels=known_labels | conversation.listed_labels,
         )
 
-    def _before(self, body: ResponsesBody) -> list[Message]:
-        """What was said before this request's input."""
+    def _before(self, body: ResponsesBody) -> tuple[list[Message], frozenset[str]]:
+        """What was said before this request's input, and the servers whose tools were listed there."""
         if body.previous_input_messages:
             try:
                 check_messages(body.previous_input_messages)
             except BadRequest as error:
                 raise BadRequest("previous_input_messages", f"previous_input_{error}") from error
-            return body.previous_input_messages
+            return body.previous_input_messages, frozenset()
         if body.previous_response_id is None:
-            return []
+            return [], frozenset()
         stored = self._runs.store.get(body.previous_response_id)
         if stored is not None:
-            return stored.conversation()
+            return stored.conversation(), stored.known_labels
         is_open = self._runs.get(body.previous_response_id) is not None
         raise BadRequest(
             "previous_response_id",
@@ -117,6 +140,38 @@ class Creation:
                 async for event in events:
                     yield encoded(event)
         run.log_error()
+
+
+async def _with_turns(
+    call: ModelCall, body: ResponsesBody, request: PreparedRequest
+) -> PreparedRequest:
+    """The request with the tools of its servers, and with what the engine is to do first."""
+    toolbox, turn, later = request.toolbox, request.turn, request.later_turn
+    listed: list[McpListToolsItem] = []
+    try:
+        if toolbox is not None:
+            await open_toolbox(toolbox, body, request.conversation)
+            messages = [*request.before, *request.conversation.messages]
+            turn = to_turn(call, body, messages, toolbox)
+            later = to_turn(call, unforced(body), messages, toolbox)
+            listed = to_items(toolbox, request.known_labels)
+        with _own_words(body):
+            prepared = (
+                None if request.conversation.approved else await prepare_turn(call.served, turn)
+            )
+        if call.served.client.errored:
+            raise call.served.client.dead_error
+    except BaseException:
+        request.close()
+        raise
+    return dataclasses.replace(
+        request,
+        turn=turn,
+        later_turn=later,
+        prepared=prepared,
+        listed=tuple(listed),
+        known_labels=request.known_labels | {item.server_label for item in listed},
+    )
 
 
 @contextmanager

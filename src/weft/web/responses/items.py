@@ -8,30 +8,56 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from weft.schema.response_object import McpApprovalRequestItem
 from weft.schema.responses import (
     FunctionCallInput,
     FunctionOutputInput,
     ItemReferenceInput,
+    McpApprovalResponseInput,
+    McpCallInput,
+    McpListToolsInput,
     MessageInput,
     ReasoningInput,
 )
-from weft.text.content import Part, PartTypes, Place, Refusal, Text, read_part, read_parts, to_wire
+from weft.text.content import (
+    Part,
+    PartTypes,
+    Place,
+    Refusal,
+    Text,
+    joined_text,
+    read_part,
+    read_parts,
+    to_wire,
+)
 
 Item = dict[str, Any]
 Message = dict[str, Any]
 
 _ROLES = ("user", "assistant", "system", "developer")
-_Owned: TypeAlias = MessageInput | ReasoningInput | FunctionCallInput | FunctionOutputInput
+_Owned: TypeAlias = (
+    MessageInput
+    | ReasoningInput
+    | FunctionCallInput
+    | FunctionOutputInput
+    | McpListToolsInput
+    | McpCallInput
+    | McpApprovalRequestItem
+    | McpApprovalResponseInput
+)
 _ITEMS: PartTypes[_Owned | ItemReferenceInput] = PartTypes(
     structs={
         "message": MessageInput,
         "reasoning": ReasoningInput,
         "function_call": FunctionCallInput,
         "function_call_output": FunctionOutputInput,
+        "mcp_list_tools": McpListToolsInput,
+        "mcp_call": McpCallInput,
+        "mcp_approval_request": McpApprovalRequestItem,
+        "mcp_approval_response": McpApprovalResponseInput,
         "item_reference": ItemReferenceInput,
     },
-    if_unknown="{part}: items of type {type!a} are not taken; there are message, reasoning, "
-    "function_call, function_call_output and item_reference",
+    if_unknown="{part}: items of type {type!a} are not taken; there are {types}",
     if_untyped="{part}.type must be a string",
     if_malformed="{placed_error}",
 )
@@ -48,6 +74,12 @@ def _only(name: str) -> PartTypes[Text]:
     return PartTypes(structs={name: Text}, if_unknown=message, if_malformed=message)
 
 
+# What is listed of an item, beside its id and type: all that it has and that means something.
+_UNLISTED = frozenset(("id", "encrypted_content", "namespace"))
+_LISTED = {
+    kind: tuple(name for name in struct.__struct_fields__ if name not in _UNLISTED)
+    for kind, struct in _ITEMS.structs.items()
+}
 _REASONING, _SUMMARY = _only("reasoning_text"), _only("summary_text")
 # A reference is short and its item may be long: no template takes more than this anyway.
 _MAX_REFERRED_BYTES = 16 * 1024 * 1024
@@ -61,11 +93,27 @@ def new_id(prefix: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovedCall:
+    """A call of a server's tool that waited for its approval, and has it."""
+
+    request_id: str
+    label: str
+    name: str
+    arguments: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class RequestInput:
-    """What a request says: its items as they are listed, and as messages for a chat template."""
+    """What a request says: its items as they are listed, and as messages for a chat template.
+
+    `approved` are calls to make before the model goes on; of `listed_labels` the tools are known to it.
+    """
 
     items: list[Item]
     messages: list[Message]
+    approved: tuple[ApprovedCall, ...] = ()
+    listed_labels: frozenset[str] = frozenset()
 
 
 async def read_input(
@@ -86,7 +134,9 @@ async def read_input(
         if position % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
         reader.add(item, place[position])
-    return RequestInput(reader.items, reader.messages)
+    return RequestInput(
+        reader.items, reader.messages, tuple(reader.approved), frozenset(reader.listed_labels)
+    )
 
 
 def to_messages(output: Iterable[Item]) -> list[Message]:
@@ -106,6 +156,10 @@ class _ItemReader:
     ) -> None:
         self.items: list[Item] = []
         self.messages: list[Message] = []
+        self.approved: list[ApprovedCall] = []
+        self.listed_labels: set[str] = set()
+        self._request_by_id: dict[str, McpApprovalRequestItem] = {}
+        self._answered_ids: set[str] = set()
         self._find_item = find_item
         self._num_referred_bytes = 0
         self._name_by_call_id: dict[str, str] = {
@@ -128,6 +182,28 @@ class _ItemReader:
                 self._add_output(output, place)
             case ItemReferenceInput() as reference:
                 self._add_reference(reference, place)
+            case owned:
+                self._add_of_server(owned, place)
+
+    def _add_of_server(
+        self,
+        item: McpListToolsInput | McpCallInput | McpApprovalRequestItem | McpApprovalResponseInput,
+        place: Place,
+    ) -> None:
+        match item:
+            case McpListToolsInput() as listing:
+                self.listed_labels.add(listing.server_label)
+                self._list("mcp_list_tools", "mcpl", listing)
+            case McpCallInput() as made:
+                self._list("mcp_call", "mcp", made)
+                text = made.output if made.error is None else _error_text(made.error)
+                self._add_made(made.id or new_id("call"), made, text or "")
+            case McpApprovalRequestItem() as request:
+                self._request_by_id[request.id] = request
+                self._list("mcp_approval_request", "mcpr", request)
+            case McpApprovalResponseInput() as response:
+                self._list("mcp_approval_response", "mcpa", response)
+                self._add_approval(response, place)
 
     def _add_message(self, item: MessageInput, place: Place) -> None:
         if item.role not in _ROLES:
@@ -135,7 +211,7 @@ class _ItemReader:
         parts = _parts(item.content, place.field("content"))
         is_answer = item.role == "assistant"
         listed = [_listed(part, "output_text" if is_answer else "input_text") for part in parts]
-        self._list("message", "msg", item, role=item.role, content=listed)
+        self._list("message", "msg", item, content=listed)
         content = _content(item.content, parts)
         last = self._open_message()
         if is_answer and last is not None and not {"content", "tool_calls"} & last.keys():
@@ -150,7 +226,7 @@ class _ItemReader:
             )
         content = _texts(item.content or (), _REASONING, place.field("content"))
         summary = _texts(item.summary, _SUMMARY, place.field("summary"))
-        self._list("reasoning", "rs", item, summary=item.summary, content=item.content or [])
+        self._list("reasoning", "rs", item, content=item.content or [])
         reasoning = "\n".join(content or summary)
         last = self._open_message()
         if not reasoning:
@@ -165,13 +241,8 @@ class _ItemReader:
             raise place.error(".namespace must be absent: functions have none here")
         self._name_by_call_id[item.call_id] = item.name
         function = {"name": item.name, "arguments": item.arguments}
-        self._list("function_call", "fc", item, call_id=item.call_id, **function)
-        last = self._open_message()
-        if last is None:
-            last = {"role": "assistant"}
-            self.messages.append(last)
-        call = {"id": item.call_id, "type": "function", "function": function}
-        last.setdefault("tool_calls", []).append(call)
+        self._list("function_call", "fc", item)
+        self._say_call(item.call_id, function)
 
     def _add_output(self, item: FunctionOutputInput, place: Place) -> None:
         name = self._name_by_call_id.get(item.call_id)
@@ -181,7 +252,7 @@ class _ItemReader:
         output = item.output
         if not isinstance(output, str):
             output = [_listed(part, "input_text") for part in parts]
-        self._list("function_call_output", "fco", item, call_id=item.call_id, output=output)
+        self._list("function_call_output", "fco", item, output=output)
         # Some templates show a tool's output with its name.
         self.messages.append(
             {
@@ -203,16 +274,55 @@ class _ItemReader:
             )
         self.add(found, place)
 
-    def _list(self, kind: str, prefix: str, item: _Owned, **fields: Any) -> None:
-        """Add the item as it is listed."""
-        self.items.append(
-            {
-                "id": item.id or new_id(prefix),
-                "type": kind,
-                **fields,
-                "status": item.status or "completed",
-            }
+    def _add_made(
+        self, call_id: str, call: McpCallInput | McpApprovalRequestItem, text: str
+    ) -> None:
+        """A call of a server's tool and what it came to, as a model reads them."""
+        self._say_call(call_id, {"name": call.name, "arguments": call.arguments})
+        self.messages.append(
+            {"role": "tool", "tool_call_id": call_id, "name": call.name, "content": text}
         )
+
+    def _add_approval(self, item: McpApprovalResponseInput, place: Place) -> None:
+        """A call to be made; or one that was not allowed, which the model is to know."""
+        request_id = item.approval_request_id
+        request = self._request_by_id.get(request_id)
+        if request is None:
+            found = self._find_item(request_id)
+            if found is None or found["type"] != "mcp_approval_request":
+                raise place.error(
+                    f": there is no mcp_approval_request {request_id[:64]!a}, neither in the input nor "
+                    "in a stored response"
+                )
+            request = msgspec.convert(found, McpApprovalRequestItem)
+        if request_id in self._answered_ids:
+            raise place.error(f": {request_id[:64]!a} has been answered already")
+        self._answered_ids.add(request_id)
+        if item.approve:
+            call = ApprovedCall(
+                request_id, request.server_label, request.name, request.arguments, place
+            )
+            self.approved.append(call)
+        else:
+            reason = f": {item.reason}" if item.reason else "."
+            self._add_made(request_id, request, f"The user did not allow this call{reason}")
+
+    def _say_call(self, call_id: str, function: Mapping[str, str]) -> None:
+        """A call, in the message of the model that goes on."""
+        last = self._open_message()
+        if last is None:
+            last = {"role": "assistant"}
+            self.messages.append(last)
+        call = {"id": call_id, "type": "function", "function": function}
+        last.setdefault("tool_calls", []).append(call)
+
+    def _list(self, kind: str, prefix: str, item: _Owned, **changed: Any) -> None:
+        """Add the item as it is listed: with an id, and where it may have one a status."""
+        fields = {name: getattr(item, name) for name in _LISTED[kind]}
+        listed = {"id": item.id or new_id(prefix), "type": kind, **fields, **changed}
+        if "status" in listed:
+            listed["status"] = listed["status"] or "completed"
+        self.items.append(listed)
 
     def _open_message(self) -> Message | None:
         """The message of the model that goes on, if one does."""
@@ -231,6 +341,13 @@ def _content(given: str | Sequence[Item], parts: Iterable[Part]) -> str | list[I
 
 def _texts(parts: Sequence[Item], types: PartTypes[Text], place: Place) -> list[str]:
     return [part.text for _, part in read_parts(parts, types, place)]
+
+
+def _error_text(error: Item | str) -> str:
+    """What a failed call came to, as a model read it."""
+    if isinstance(error, str):
+        return f"Error: {error}"
+    return f"Error: {error['message'] if 'message' in error else joined_text(error.get('content'))}"
 
 
 def _listed(part: Part, kind: str) -> Item:

@@ -1,8 +1,10 @@
 """Items of a response while they come: each begins, grows and ends in its own events."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+
+import msgspec
 
 from weft.schema.response_events import (
     ArgumentsDelta,
@@ -11,6 +13,11 @@ from weft.schema.response_events import (
     EventTokenLogprob,
     ItemAdded,
     ItemDone,
+    McpArgumentsDelta,
+    McpArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
     PartAdded,
     PartDone,
     ReasoningDelta,
@@ -21,6 +28,8 @@ from weft.schema.response_events import (
 )
 from weft.schema.response_object import (
     FunctionCallItem,
+    McpApprovalRequestItem,
+    McpCallItem,
     OutputItem,
     OutputMessage,
     OutputPart,
@@ -29,35 +38,55 @@ from weft.schema.response_object import (
     ReasoningText,
 )
 from weft.schema.usage import TokenLogprob
+from weft.web.mcp.values import CallResult
 from weft.web.responses.items import new_id
 
 Numbers = Iterator[int]
+_FIRST_PART = {"content_index": 0}
 
 
 class OpenItem(ABC):
-    """An item that is not done, and the texts it has so far. `numbers` are those of the response's next events."""
+    """An item that is not done, and the texts it has so far. `numbers` are those of the response's next events.
+
+    More of its text is a `_delta`; all of it a `_done`, in the field `_whole`. `_part_place` is where its one
+    part is, if it has parts.
+    """
 
     _prefix: ClassVar[str]
+    _delta: ClassVar[Callable[..., StreamEvent]]
+    _done: ClassVar[Callable[..., StreamEvent]]
+    _whole: ClassVar[str] = "arguments"
+    _part_place: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, numbers: Numbers, output_index: int) -> None:
         self._numbers = numbers
-        self._index = output_index
+        self.index = output_index
         self._id = new_id(self._prefix)
-        self._in_part: dict[str, Any] = {"item_id": self._id, "content_index": 0}
+        self._place: dict[str, Any] = {"item_id": self._id, **self._part_place}
         self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """As far as it is written."""
+        return "".join(self._texts)
 
     def begin(self) -> Iterator[StreamEvent]:
         """It is there, with nothing in it."""
         item = self.item("in_progress")
         yield self._event(ItemAdded, item=item)
         if (part := self._part()) is not None:
-            yield self._event(PartAdded, **self._in_part, part=part)
+            yield self._event(PartAdded, **self._place, part=part)
+
+    def add(self, text: str) -> Iterator[StreamEvent]:
+        """More of the text."""
+        self._texts.append(text)
+        yield self._event(self._delta, **self._place, delta=text)
 
     def end(self, status: str) -> Iterator[StreamEvent]:
         """It is done, completed or incomplete."""
-        yield self._text_done("".join(self._texts))
+        yield self._written()
         if (part := self._part()) is not None:
-            yield self._event(PartDone, **self._in_part, part=part)
+            yield self._event(PartDone, **self._place, part=part)
         item = self.item(status)
         yield self._event(ItemDone, item=item)
 
@@ -67,91 +96,166 @@ class OpenItem(ABC):
 
     def _event(self, kind: Callable[..., StreamEvent], **fields: Any) -> StreamEvent:
         """The response's next event."""
-        return kind(sequence_number=next(self._numbers), output_index=self._index, **fields)
+        return kind(sequence_number=next(self._numbers), output_index=self.index, **fields)
 
     def _part(self) -> OutputPart | None:
         """The item's one part, for those that have parts."""
         return None
 
-    @abstractmethod
-    def _text_done(self, text: str) -> StreamEvent: ...
+    def _written(self) -> StreamEvent:
+        """All of the text is there."""
+        return self._event(self._done, **self._place, **{self._whole: self.text})
 
 
 class OpenMessage(OpenItem):
     """A message of one text."""
 
-    _prefix = "msg"
+    _prefix, _delta, _done, _whole = "msg", TextDelta, TextDone, "text"
+    _part_place = _FIRST_PART
 
     def __init__(self, numbers: Numbers, output_index: int) -> None:
         super().__init__(numbers, output_index)
         self._tokens: list[TokenLogprob] = []
 
-    def add(self, text: str, tokens: Sequence[TokenLogprob]) -> StreamEvent:
+    def add(self, text: str, tokens: Sequence[TokenLogprob] = ()) -> Iterator[StreamEvent]:
         """More of the text, and the tokens that made it where they are requested."""
         self._texts.append(text)
         self._tokens += tokens
-        return self._event(TextDelta, **self._in_part, delta=text, logprobs=_event_logprobs(tokens))
+        yield self._event(TextDelta, **self._place, delta=text, logprobs=_event_logprobs(tokens))
 
     def item(self, status: str) -> OutputItem:
         content = [] if status == "in_progress" else [self._part()]
         return OutputMessage(id=self._id, status=status, content=content)
 
     def _part(self) -> OutputText:
-        return OutputText(text="".join(self._texts), logprobs=list(self._tokens))
+        return OutputText(text=self.text, logprobs=list(self._tokens))
 
-    def _text_done(self, text: str) -> StreamEvent:
-        return self._event(
-            TextDone, **self._in_part, text=text, logprobs=_event_logprobs(self._tokens)
-        )
+    def _written(self) -> StreamEvent:
+        logprobs = _event_logprobs(self._tokens)
+        return self._event(TextDone, **self._place, text=self.text, logprobs=logprobs)
 
 
 class OpenReasoning(OpenItem):
     """Reasoning, in full."""
 
-    _prefix = "rs"
-
-    def add(self, text: str) -> StreamEvent:
-        """More of it."""
-        self._texts.append(text)
-        return self._event(ReasoningDelta, **self._in_part, delta=text)
+    _prefix, _delta, _done, _whole = "rs", ReasoningDelta, ReasoningDone, "text"
+    _part_place = _FIRST_PART
 
     def item(self, status: str) -> OutputItem:
         content = [] if status == "in_progress" else [self._part()]
         return ReasoningItem(id=self._id, status=status, content=content)
 
     def _part(self) -> ReasoningText:
-        return ReasoningText(text="".join(self._texts))
-
-    def _text_done(self, text: str) -> StreamEvent:
-        return self._event(ReasoningDone, **self._in_part, text=text)
+        return ReasoningText(text=self.text)
 
 
 class OpenCall(OpenItem):
     """A function call."""
 
-    _prefix = "fc"
+    _prefix, _delta, _done = "fc", ArgumentsDelta, ArgumentsDone
 
     def __init__(self, numbers: Numbers, output_index: int, *, name: str, call_id: str) -> None:
         super().__init__(numbers, output_index)
         self._name = name
         self._call_id = call_id
 
-    def add(self, text: str) -> StreamEvent:
-        """More of its arguments."""
-        self._texts.append(text)
-        return self._event(ArgumentsDelta, item_id=self._id, delta=text)
-
     def item(self, status: str) -> OutputItem:
         return FunctionCallItem(
             id=self._id,
             call_id=self._call_id,
             name=self._name,
-            arguments="".join(self._texts),
+            arguments=self.text,
             status=status,
         )
 
-    def _text_done(self, text: str) -> StreamEvent:
-        return self._event(ArgumentsDone, item_id=self._id, arguments=text)
+
+class OpenServerCall(OpenItem):
+    """A call of a server's tool: written like a function's, then made; `finish` is its end, not `end`.
+
+    One that was approved of is there with all its arguments.
+    """
+
+    _prefix, _delta, _done = "mcp", McpArgumentsDelta, McpArgumentsDone
+
+    def __init__(
+        self,
+        numbers: Numbers,
+        output_index: int,
+        *,
+        label: str,
+        name: str,
+        approval_request_id: str | None = None,
+    ) -> None:
+        super().__init__(numbers, output_index)
+        self.label = label
+        self.name = name
+        self._approval_request_id = approval_request_id
+
+    def begin(self) -> Iterator[StreamEvent]:
+        yield from super().begin()
+        yield self._event(McpCallInProgress, item_id=self._id)
+
+    def end(self, status: str) -> Iterator[StreamEvent]:
+        """It is written."""
+        yield self._written()
+        if status != "completed":
+            yield from self.finish(None)
+
+    def finish(self, result: CallResult | None) -> Iterator[StreamEvent]:
+        """It came to this; None: it was not made."""
+        if result is not None:
+            kind = McpCallCompleted if result.error is None else McpCallFailed
+            yield self._event(kind, item_id=self._id)
+        yield self._event(ItemDone, item=self.finished(result))
+
+    def finished(self, result: CallResult | None) -> McpCallItem:
+        """The item at its end."""
+        if result is None:
+            return self.item("incomplete")
+        if result.error is None:
+            return msgspec.structs.replace(self.item("completed"), output=result.text)
+        return msgspec.structs.replace(self.item("failed"), error=dict(result.error))
+
+    def item(self, status: str) -> McpCallItem:
+        return McpCallItem(
+            id=self._id,
+            server_label=self.label,
+            name=self.name,
+            arguments=self.text,
+            approval_request_id=self._approval_request_id,
+            status=status,
+        )
+
+
+class OpenApproval(OpenItem):
+    """A call that needs an approval. Nobody sees it before all of it is written."""
+
+    _prefix = "mcpr"
+
+    def __init__(self, numbers: Numbers, output_index: int, *, label: str, name: str) -> None:
+        super().__init__(numbers, output_index)
+        self._label = label
+        self._name = name
+
+    def begin(self) -> Iterator[StreamEvent]:
+        return iter(())
+
+    def add(self, text: str) -> Iterator[StreamEvent]:
+        self._texts.append(text)
+        return iter(())
+
+    def end(self, status: str) -> Iterator[StreamEvent]:
+        item = self.item(status)
+        yield self._event(ItemAdded, item=item)
+        yield self._event(ItemDone, item=item)
+
+    def item(self, status: str) -> McpApprovalRequestItem:
+        return McpApprovalRequestItem(
+            id=self._id,
+            server_label=self._label,
+            name=self._name,
+            arguments=self.text,
+        )
 
 
 def _event_logprobs(tokens: Sequence[TokenLogprob]) -> list[EventTokenLogprob]:

@@ -1,6 +1,6 @@
 """A body of /v1/responses to a `Turn`, and to the response as it is when it begins. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +8,13 @@ import msgspec
 from weft.core.errors import BadRequest
 from weft.core.structured import validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
-from weft.schema.response_object import FunctionTool, ReasoningShown, ResponseObject, TextShown
+from weft.schema.response_object import (
+    FunctionTool,
+    McpTool,
+    ReasoningShown,
+    ResponseObject,
+    TextShown,
+)
 from weft.schema.responses import (
     ReasoningFields,
     ResponsesBody,
@@ -24,6 +30,7 @@ from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Call
 from weft.web.inference.call import ModelCall
 from weft.web.inference.fields import num_logprobs, template_kwargs, to_params
+from weft.web.mcp.toolbox import Toolbox
 from weft.web.responses.items import Message
 from weft.web.responses.unsupported import LOGPROBS, check_tool
 
@@ -31,8 +38,16 @@ _MAX_TOP_LOGPROBS = 20
 _PLAIN = TextFormat(type="text")
 
 
-def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Turn:
-    """What `body` requests. `messages` are what was said before, its instructions apart."""
+def to_turn(
+    call: ModelCall,
+    body: ResponsesBody,
+    messages: Sequence[Message],
+    toolbox: Toolbox | None = None,
+) -> Turn:
+    """What `body` requests. `messages` are what was said before, its instructions apart.
+
+    Without its `toolbox` everything is checked but what is about the tools in that.
+    """
     choice = to_choice(body)
     instructions = (
         () if body.instructions is None else ({"role": "system", "content": body.instructions},)
@@ -41,7 +56,7 @@ def to_turn(call: ModelCall, body: ResponsesBody, messages: list[Message]) -> Tu
         options=call.request_options(body.priority),
         messages=(*instructions, *messages),
         params=_params(call, body, choice),
-        tools=to_tools(body),
+        tools=_allowed(body, _tools(body, toolbox)),
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         call_id_prefix="call_",
@@ -86,15 +101,7 @@ def to_response(
         temperature=params.temperature,
         text=TextShown(format=text.format or _PLAIN, verbosity=text.verbosity),
         tool_choice="auto" if body.tool_choice is None else body.tool_choice,
-        tools=[
-            FunctionTool(
-                name=tool.name or "",
-                description=tool.description,
-                parameters=tool.parameters,
-                strict=bool(tool.strict),
-            )
-            for tool in body.tools or ()
-        ],
+        tools=[_shown(tool) for tool in body.tools or ()],
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         user=body.user,
@@ -109,15 +116,14 @@ def wants_logprobs(body: ResponsesBody) -> bool:
 # -- tools --------------------------------------------------------------------------------------
 
 
-def to_tools(body: ResponsesBody) -> tuple[Tool, ...]:
-    """The functions that may be called: those on offer, or those of them that the choice allows."""
-    place = Place("tools", "tools")
-    tools = tuple(_tool(tool, place[position]) for position, tool in enumerate(body.tools or ()))
+def unforced(body: ResponsesBody) -> ResponsesBody:
+    """The body for what follows on a call: whatever had to be called has been."""
     choice = body.tool_choice
-    if not isinstance(choice, ResponsesToolChoice) or choice.type != "allowed_tools":
-        return tools
-    allowed = {_allowed_name(tool, tools) for tool in choice.tools or ()}
-    return tuple(tool for tool in tools if tool.name in allowed)
+    if isinstance(choice, ResponsesToolChoice) and choice.type == "allowed_tools":
+        return msgspec.structs.replace(
+            body, tool_choice=msgspec.structs.replace(choice, mode="auto")
+        )
+    return body if choice == "none" else msgspec.structs.replace(body, tool_choice="auto")
 
 
 def to_choice(body: ResponsesBody) -> ToolChoice:
@@ -128,8 +134,12 @@ def to_choice(body: ResponsesBody) -> ToolChoice:
             return "auto"
         case "none" | "required":
             return choice
-        case ResponsesToolChoice(type="function", name=str(name)):
+        case ResponsesToolChoice(type="function", name=str(name), server_label=None):
             return NamedTool(name)
+        case ResponsesToolChoice(type="mcp", name=str(name), server_label=str()):
+            return NamedTool(name)
+        case ResponsesToolChoice(type="mcp", server_label=str()):
+            return "required"
         case ResponsesToolChoice(type="allowed_tools", mode="auto" | "required" as mode):
             return mode
         case ResponsesToolChoice(type="allowed_tools"):
@@ -140,29 +150,94 @@ def to_choice(body: ResponsesBody) -> ToolChoice:
             shown = choice
     raise BadRequest(
         "tool_choice",
-        'tool_choice must be "none", "auto", "required", a function with its name, or allowed_tools '
-        f"with mode and tools; got {shown[:40]!a}",
+        'tool_choice must be "none", "auto", "required", a function with its name, mcp with a '
+        f"server_label, or allowed_tools with mode and tools; got {shown[:40]!a}",
     )
 
 
-def _tool(tool: ResponsesTool, place: Place) -> Tool:
-    check_tool(tool, place)
-    return Tool(
+def _tools(body: ResponsesBody, toolbox: Toolbox | None) -> list[tuple[str | None, Tool]]:
+    """All tools, each with the label of its server; None for the client's functions."""
+    place = Place("tools", "tools")
+    tools: list[tuple[str | None, Tool]] = []
+    for position, tool in enumerate(body.tools or ()):
+        check_tool(tool, place[position])
+        if tool.type == "function":
+            function = Tool(
+                name=tool.name or "", description=tool.description, parameters=tool.parameters
+            )
+            tools.append((None, function))
+        elif toolbox is not None and tool.server_label is not None:
+            tools += (
+                (
+                    tool.server_label,
+                    Tool(name=one.name, description=one.description, parameters=one.input_schema),
+                )
+                for one in toolbox.listed(tool.server_label)
+            )
+    return tools
+
+
+def _allowed(body: ResponsesBody, tools: Sequence[tuple[str | None, Tool]]) -> tuple[Tool, ...]:
+    """Those that the choice allows."""
+    choice = body.tool_choice
+    if not isinstance(choice, ResponsesToolChoice):
+        return tuple(tool for _, tool in tools)
+    labels = {tool.server_label for tool in body.tools or () if tool.type == "mcp"}
+    if choice.type == "mcp":
+        allowed = [_wanted({"type": "mcp", "server_label": choice.server_label}, tools, labels)]
+    elif choice.type == "allowed_tools":
+        allowed = [_wanted(tool, tools, labels) for tool in choice.tools or ()]
+    else:
+        allowed = [(None, None), *((label, None) for label in labels)]
+    return tuple(
+        tool for label, tool in tools if (label, None) in allowed or (label, tool.name) in allowed
+    )
+
+
+def _wanted(
+    wanted: Mapping[str, Any],
+    tools: Sequence[tuple[str | None, Tool]],
+    labels: Collection[str | None],
+) -> tuple[str | None, str | None]:
+    """A server's label and a tool's name; no name: all of its tools."""
+    name, label = wanted.get("name"), wanted.get("server_label")
+    match wanted.get("type"):
+        case "function" if isinstance(name, str):
+            if (None, name) not in [(owner, tool.name) for owner, tool in tools]:
+                raise BadRequest(
+                    "tool_choice",
+                    f"tool_choice.tools names {name[:64]!a}, which is none of the tools",
+                )
+            return None, name
+        case "mcp" if isinstance(label, str) and isinstance(name, str | None):
+            if label not in labels:
+                raise BadRequest(
+                    "tool_choice",
+                    f"tool_choice names the server {label[:64]!a}, which is none of the tools",
+                )
+            return label, name
+    raise BadRequest(
+        "tool_choice",
+        "tool_choice.tools must be functions with their names, or mcp with a server_label",
+    )
+
+
+def _shown(tool: ResponsesTool) -> FunctionTool | McpTool:
+    """A tool as the response repeats it."""
+    if tool.type == "mcp":
+        return McpTool(
+            server_label=tool.server_label or "",
+            server_url=tool.server_url and tool.server_url.partition("?")[0],
+            server_description=tool.server_description,
+            allowed_tools=tool.allowed_tools,
+            require_approval=tool.require_approval or "always",
+        )
+    return FunctionTool(
         name=tool.name or "",
         description=tool.description,
         parameters=tool.parameters,
+        strict=bool(tool.strict),
     )
-
-
-def _allowed_name(tool: Mapping[str, Any], tools: tuple[Tool, ...]) -> str:
-    name = tool.get("name")
-    if tool.get("type") != "function" or not isinstance(name, str):
-        raise BadRequest("tool_choice", "tool_choice.tools must be functions with their names")
-    if all(name != known.name for known in tools):
-        raise BadRequest(
-            "tool_choice", f"tool_choice.tools names {name[:64]!a}, which is none of the tools"
-        )
-    return name
 
 
 # -- sampling -----------------------------------------------------------------------------------

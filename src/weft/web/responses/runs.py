@@ -2,21 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
 
 from weft.core.errors import Overloaded, WeftError
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import ResponseObject
-from weft.web.chat.run import PreparedTurn, run_turn
-from weft.web.chat.turn import Turn
 from weft.web.http.sse import named_event
 from weft.web.http.state import ServerState
-from weft.web.inference.logprobs import LogprobWriter
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.items import Message, RequestInput
 from weft.web.responses.store import ResponseLimits, ResponseStore, to_stored
+from weft.web.responses.tool_loop import PreparedRequest, ToolLoop
 from weft.web.responses.writer import ResponseWriter
 from weft.web.served import Served
 
@@ -25,29 +21,21 @@ log = logging.getLogger("weft.web")
 _TERMINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRequest:
-    """A request that has been checked: nothing of it can be refused any more but by the engine.
+class Run:
+    """One response from its beginning to its end. `error` is what it failed with, once it has begun.
 
-    `before` is what was said in earlier responses; the turn's messages hold that and the conversation.
+    `prepare` is what is left to do of its request, where that may take long.
     """
 
-    turn: Turn
-    prepared: PreparedTurn
-    response: ResponseObject
-    conversation: RequestInput
-    before: list[Message]
-    own_item_ids: tuple[str, ...]
-    logprobs: LogprobWriter | None
-
-
-class Run:
-    """One response from its beginning to its end. `error` is what it failed with, once it has begun."""
-
     def __init__(
-        self, served: Served, request: PreparedRequest, events: EventLog | None = None
+        self,
+        served: Served,
+        request: PreparedRequest,
+        events: EventLog | None = None,
+        prepare: Callable[[PreparedRequest], Awaitable[PreparedRequest]] | None = None,
     ) -> None:
         self.request = request
+        self._prepare = prepare
         self.log = events
         self.error: Exception | None = None
         self.is_stored = request.response.store
@@ -84,17 +72,19 @@ class Run:
         An engine that does not take the request raises before the first event, if there was no `start`;
         any other error is an event, the last, and `error` from then on.
         """
-        served, request, writer = self._served, self.request, self._writer
+        writer = self._writer
         try:
-            async with aclosing(run_turn(served, request.turn, request.prepared)) as events:
+            if self._prepare is not None:
+                self.request = await self._prepare(self.request)
+            writer.offer(self.request.toolbox, self.request.listed)
+            async with aclosing(ToolLoop(self._served, self.request, writer).events()) as events:
                 async for event in events:
-                    for made in writer.add(event):
-                        yield made
+                    yield event
         except Exception as error:
             if not writer.has_started:
                 raise
             self.error = error
-            for made in writer.fail(error, request.turn.options.request_id):
+            for made in writer.fail(error, self.request.turn.options.request_id):
                 yield made
 
     def log_error(self) -> None:
@@ -188,6 +178,7 @@ class Runs:
 
     def _end(self, run: Run) -> None:
         self._runs.pop(run.id)
+        run.request.close()
         _append(run, run.cancelled())
         if run.log is not None:
             run.log.end()
@@ -197,6 +188,7 @@ class Runs:
                     run.response,
                     conversation=run.request.conversation,
                     before=run.request.before,
+                    known_labels=run.request.known_labels,
                     own_item_ids=run.request.own_item_ids,
                     log=run.log,
                 )

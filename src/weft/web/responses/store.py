@@ -37,7 +37,8 @@ class StoredResponse:
     """A response that has ended, as JSON: what is stored is what is counted.
 
     `messages` are the whole conversation up to here, instructions apart, for the response that goes on
-    with it; earlier ones may have been forgotten by then.
+    with it; earlier ones may have been forgotten by then. Of the servers of `known_labels` the tools have
+    been listed in it.
     """
 
     id: str
@@ -46,6 +47,7 @@ class StoredResponse:
     items: bytes
     messages: bytes
     own_item_ids: tuple[str, ...]
+    known_labels: frozenset[str] = frozenset()
     log: EventLog | None
     ended_at: float
 
@@ -76,6 +78,7 @@ def to_stored(
     *,
     conversation: RequestInput,
     before: list[Message],
+    known_labels: frozenset[str],
     own_item_ids: tuple[str, ...],
     log: EventLog | None,
 ) -> StoredResponse:
@@ -88,6 +91,7 @@ def to_stored(
         response=msgspec.json.encode(response),
         items=msgspec.json.encode(conversation.items),
         messages=msgspec.json.encode(messages),
+        known_labels=known_labels,
         own_item_ids=(*own_item_ids, *(item.id for item in response.output)),
         log=log,
         ended_at=time.monotonic(),

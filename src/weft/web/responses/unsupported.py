@@ -9,8 +9,7 @@ from weft.text.content import Place
 from weft.web.inference.fields import REFUSED as REFUSED_BY_CHAT
 from weft.web.inference.fields import refuse_unsupported
 
-# `max_tool_calls` counts calls of built-in tools, of which there are none: it is only repeated, as
-# are `metadata`, `user`, `safety_identifier` and `prompt_cache_key`.
+# `metadata`, `user`, `safety_identifier` and `prompt_cache_key` are only repeated.
 _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "access_programs": (({},), "there are none"),
     "context_management": (([],), "contexts are not compacted"),
@@ -38,9 +37,20 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TOOL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "allowed_callers": ((["direct"],), "calls are the model's own"),
     "async": ((False,), "a call's output is in the next request"),
+    "connector_id": (
+        (),
+        "there are no connectors; servers are named by server_url or server_label",
+    ),
     "defer_loading": ((False,), "all tools are in the prompt"),
     "output_schema": ((), "outputs are taken as they are"),
+    "tunnel_id": ((), "there are no tunnels; servers are named by server_url or server_label"),
 }
+# What is said of tools of servers alone, and of functions alone.
+_OF_SERVERS = frozenset(
+    "server_label server_url server_description allowed_tools require_approval authorization headers "
+    "connector_id tunnel_id".split()
+)
+_OF_FUNCTIONS = frozenset(("name", "description", "parameters", "strict"))
 # The others are of tools that are not offered, whose items never come: including more of these includes
 # nothing. Reasoning is written as it is, and needs no encrypted form to be given back.
 LOGPROBS = "message.output_text.logprobs"
@@ -66,6 +76,10 @@ def check_body(body: ResponsesBody) -> None:
     refuse_unsupported(body, REFUSED)
     _check_reasoning(body.reasoning or ReasoningFields())
     _check_metadata(body.metadata or {})
+    if body.max_tool_calls is not None and body.max_tool_calls < 1:
+        raise BadRequest(
+            "max_tool_calls", f"max_tool_calls must be at least 1, got {body.max_tool_calls}"
+        )
     check_include(body.include or ())
     if body.stream_options is not None:
         if not body.stream:
@@ -97,12 +111,16 @@ def check_include(names: list[str] | tuple[str, ...]) -> None:
 
 
 def check_tool(tool: ResponsesTool, place: Place) -> None:
-    """Refuse a tool that is no plain function."""
-    if tool.type != "function":
+    """Refuse a tool that is neither a plain function nor a server of tools."""
+    if tool.type not in ("function", "mcp"):
         raise place.error(
-            f": tools of type {tool.type[:40]!a} are not offered; functions are the only type"
+            f": tools of type {tool.type[:40]!a} are not offered; there are function and mcp"
         )
-    if tool.name is None:
+    foreign = _OF_SERVERS if tool.type == "function" else _OF_FUNCTIONS
+    for name in tool.__struct_fields__:
+        if name in foreign and getattr(tool, name) is not None:
+            raise place.error(f".{name} does not go with a tool of type {tool.type}")
+    if tool.type == "function" and tool.name is None:
         raise place.error(".name is missing")
     refuse_unsupported(tool, _TOOL, at=place.path, parameter=place.parameter)
 

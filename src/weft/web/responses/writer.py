@@ -2,13 +2,17 @@
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
 
 import msgspec
 
 from weft.core.errors import Code, WeftError
 from weft.schema.response_events import (
+    ItemAdded,
+    ItemDone,
+    McpListCompleted,
+    McpListInProgress,
     ResponseCompleted,
     ResponseCreated,
     ResponseFailed,
@@ -20,6 +24,7 @@ from weft.schema.response_events import (
 from weft.schema.response_object import (
     IncompleteDetails,
     InputTokensDetails,
+    McpListToolsItem,
     OutputItem,
     OutputTokensDetails,
     ResponseFailure,
@@ -30,17 +35,27 @@ from weft.schema.usage import TokenLogprob
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
 from weft.web.inference.logprobs import LogprobWriter
-from weft.web.responses.items import new_id
-from weft.web.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning
+from weft.web.mcp.toolbox import Toolbox
+from weft.web.mcp.values import CallResult
+from weft.web.responses.items import ApprovedCall, new_id
+from weft.web.responses.open_items import (
+    OpenApproval,
+    OpenCall,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
+    OpenServerCall,
+)
 
 _FAILURE_CODES = {Code.INVALID: "invalid_prompt", Code.OVERLOADED: "rate_limit_exceeded"}
 
 
 class ResponseWriter:
-    """One response's life: an `add` for each event of its turn; `fail` or `cancel`, where it ends otherwise.
+    """One response's life: an `add` for each event of its turns, then `finish`, or `fail`, or `cancel`.
 
-    One item is open at a time; a part of another kind closes it. `response` is the state so far, with
-    the items that are done.
+    One item is open at a time; a part of another kind closes it. Calls of servers' tools are done when
+    they have been made. `response` is the state so far, with the items that are done.
+    `waits_for_client`: some call is the client's to make, or to approve of.
     """
 
     def __init__(
@@ -53,17 +68,24 @@ class ResponseWriter:
         self._logprobs = logprobs
         self._has_cached_tokens = has_cached_tokens
         self._numbers = itertools.count()
-        self._output: list[OutputItem] = []
+        self._toolbox: Toolbox | None = None
+        self._listed: Sequence[McpListToolsItem] = ()
+        self._output: list[OutputItem | None] = []  # None: not done
         self._item: OpenItem | None = None
         self._tokens: list[TokenLogprob] = []  # that no text has come for yet
         self._num_skipped = 0  # of the next tokens, which are reasoning and no part of a message
         self._call_ids: set[str] = set()
+        self._calls: list[OpenServerCall] = []  # that are written and not made
+        self._is_silent = True  # nothing has come of this turn
         self._num_prompt_tokens = 0
-        self._num_tokens = 0
+        self._num_cached_tokens = 0
+        self.num_tokens = 0
         self._num_reasoning_tokens = 0
         self._reason: TurnReason = "stop"
         self.response = response
         self.has_started = False
+        self.is_begun = False
+        self.waits_for_client = False
 
     def start(self) -> Iterator[StreamEvent]:
         """It exists; in the background it may have to wait. Without this, the turn's beginning starts it."""
@@ -72,27 +94,78 @@ class ResponseWriter:
         if self.response.status == "queued":
             yield ResponseQueued(sequence_number=next(self._numbers), response=self.response)
 
+    def offer(self, toolbox: Toolbox | None, listed: Sequence[McpListToolsItem]) -> None:
+        """The tools of servers, of which those `listed` are shown as it begins."""
+        self._toolbox, self._listed = toolbox, listed
+
     def add(self, event: TurnEvent) -> Iterator[StreamEvent]:
         """The events that one of its turn makes."""
         match event:
             case Began():
-                if not self.has_started:
-                    yield from self.start()
-                self._num_prompt_tokens = len(event.prompt_token_ids)
-                self._move_to("in_progress")
-                yield ResponseInProgress(
-                    sequence_number=next(self._numbers), response=self.response
-                )
+                yield from self.begin()
+                self._is_silent = True
+                self._num_prompt_tokens += len(event.prompt_token_ids)
             case TurnDelta():
                 yield from self._delta(event)
             case Ended():
-                yield from self._end(event)
+                self._num_cached_tokens += event.num_cached_tokens
+                yield from self._end_turn()
             case _:
                 assert_never(event)
 
+    def begin(self) -> Iterator[StreamEvent]:
+        """Work on it begins, unless it has: the tools of servers come first."""
+        if self.is_begun:
+            return
+        self.is_begun = True
+        if not self.has_started:
+            yield from self.start()
+        self._move_to("in_progress")
+        yield ResponseInProgress(sequence_number=next(self._numbers), response=self.response)
+        for item in self._listed:
+            yield from self._list(item)
+
+    def calls_to_make(self) -> list[OpenServerCall]:
+        """The calls of the turn that has ended, which are to be made; none if it was cut short."""
+        if self._reason in ("length", "abort"):
+            return []
+        return list(self._calls)
+
+    def begin_approved(self, call: ApprovedCall) -> Iterator[StreamEvent]:
+        """A call of an earlier response, approved of since. It is to be made like the others."""
+        opened = OpenServerCall(
+            self._numbers,
+            len(self._output),
+            label=call.label,
+            name=call.name,
+            approval_request_id=call.request_id,
+        )
+        yield from self._open(opened)
+        yield from opened.add(call.arguments)
+        yield from self._close("completed")
+
+    def finish_call(self, call: OpenServerCall, result: CallResult | None) -> Iterator[StreamEvent]:
+        """A call came to this."""
+        self._calls.remove(call)
+        yield from call.finish(result)
+        self._put(call.index, call.finished(result))
+
+    def finish(self, *, is_cut: bool = False) -> Iterator[StreamEvent]:
+        """All turns have ended. `is_cut`: there was no room for another."""
+        yield from self._close_all()
+        if self._reason == "abort":
+            yield from self.cancel()
+        elif is_cut or self._reason == "length":
+            details = IncompleteDetails(reason="max_output_tokens")
+            self._move_to("incomplete", incomplete_details=details, usage=self._usage())
+            yield ResponseIncomplete(sequence_number=next(self._numbers), response=self.response)
+        else:
+            self._move_to("completed", completed_at=int(time.time()), usage=self._usage())
+            yield ResponseCompleted(sequence_number=next(self._numbers), response=self.response)
+
     def fail(self, error: Exception, request_id: str) -> Iterator[StreamEvent]:
         """It ends with an error, of which it says no more than any answer would."""
-        yield from self._close("incomplete")
+        yield from self._close_all()
         code, message = "server_error", f"internal error, id={request_id}"
         if isinstance(error, WeftError):
             code, message = _FAILURE_CODES.get(error.code, code), str(error) or code
@@ -101,14 +174,14 @@ class ResponseWriter:
 
     def cancel(self) -> Iterator[StreamEvent]:
         """It is cancelled. The stream has no event of its own for this."""
-        yield from self._close("incomplete")
+        yield from self._close_all()
         self._move_to("cancelled")
         yield ResponseIncomplete(sequence_number=next(self._numbers), response=self.response)
 
     # -- deltas ---------------------------------------------------------------------------------
 
     def _delta(self, event: TurnDelta) -> Iterator[StreamEvent]:
-        self._num_tokens += len(event.token_ids)
+        self.num_tokens += len(event.token_ids)
         self._num_reasoning_tokens += event.num_reasoning_tokens
         if self._logprobs is not None and event.logprobs is not None:
             self._tokens += self._logprobs.tokens(event.logprobs)
@@ -129,20 +202,18 @@ class ResponseWriter:
                     yield from self._close("completed")
                     yield from self._open(OpenReasoning(self._numbers, len(self._output)))
                 assert isinstance(self._item, OpenReasoning)
-                yield self._item.add(text)
+                yield from self._item.add(text)
             case Content(text):
                 yield from self._say(text)
             case ToolCall(name=name, id=call_id):
                 self._tokens.clear()
                 yield from self._close("completed")
-                index = len(self._output)
-                unique = self._unused(call_id)
-                yield from self._open(OpenCall(self._numbers, index, name=name, call_id=unique))
+                yield from self._open(self._open_call(name, call_id))
             case Arguments(text=text):
                 self._tokens.clear()
                 # Calls come one after the other: these are of the latest.
-                assert isinstance(self._item, OpenCall)
-                yield self._item.add(text)
+                assert isinstance(self._item, OpenCall | OpenServerCall | OpenApproval)
+                yield from self._item.add(text)
             case _:
                 assert_never(part)
 
@@ -153,19 +224,56 @@ class ResponseWriter:
             yield from self._open(OpenMessage(self._numbers, len(self._output)))
         assert isinstance(self._item, OpenMessage)
         tokens, self._tokens = self._tokens, []
-        yield self._item.add(text, tokens)
+        yield from self._item.add(text, tokens)
+
+    def _open_call(self, name: str, call_id: str | None) -> OpenItem:
+        """A call of the client's function, or of a server's tool, with its approval or without."""
+        tool = None if self._toolbox is None else self._toolbox.tools.get(name)
+        index = len(self._output)
+        if tool is not None and not tool.needs_approval:
+            return OpenServerCall(self._numbers, index, label=tool.label, name=name)
+        self.waits_for_client = True
+        if tool is not None:
+            return OpenApproval(self._numbers, index, label=tool.label, name=name)
+        return OpenCall(self._numbers, index, name=name, call_id=self._unused(call_id))
+
+    def _list(self, item: McpListToolsItem) -> Iterator[StreamEvent]:
+        """A server's tools, which were listed before the response began."""
+        numbers, index = self._numbers, len(self._output)
+        empty = msgspec.structs.replace(item, tools=[])
+        yield ItemAdded(sequence_number=next(numbers), output_index=index, item=empty)
+        for kind in (McpListInProgress, McpListCompleted):
+            yield kind(sequence_number=next(numbers), output_index=index, item_id=item.id)
+        yield ItemDone(sequence_number=next(numbers), output_index=index, item=item)
+        self._output.append(None)
+        self._put(index, item)
 
     def _open(self, item: OpenItem) -> Iterator[StreamEvent]:
         self._item = item
+        self._is_silent = False
+        self._output.append(None)
         yield from item.begin()
 
     def _close(self, status: str) -> Iterator[StreamEvent]:
-        if self._item is None:
+        item, self._item = self._item, None
+        if item is None or (isinstance(item, OpenApproval) and status != "completed"):
             return
-        yield from self._item.end(status)
-        self._output.append(self._item.item(status))
-        self._item = None
-        self.response = msgspec.structs.replace(self.response, output=list(self._output))
+        yield from item.end(status)
+        if isinstance(item, OpenServerCall) and status == "completed":
+            self._calls.append(item)
+        else:
+            self._put(item.index, item.item(status))
+
+    def _close_all(self) -> Iterator[StreamEvent]:
+        """Nothing more comes of what is open."""
+        yield from self._close("incomplete")
+        for call in list(self._calls):
+            yield from self.finish_call(call, None)
+
+    def _put(self, index: int, item: OutputItem) -> None:
+        self._output[index] = item
+        output = [one for one in self._output if one is not None]
+        self.response = msgspec.structs.replace(self.response, output=output)
 
     def _unused(self, call_id: str | None) -> str:
         """The call's id, unless another has it: outputs are given back by these."""
@@ -176,35 +284,27 @@ class ResponseWriter:
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _end(self, event: Ended) -> Iterator[StreamEvent]:
+    def _end_turn(self) -> Iterator[StreamEvent]:
         if self._reason == "abort":
-            yield from self.cancel()
             return
         if self._tokens and isinstance(self._item, OpenMessage):
             yield from self._say("")  # tokens that ended it without a text of their own
-        is_cut = self._reason == "length"
-        if not self._output and self._item is None:
-            yield from self._open(OpenMessage(self._numbers, 0))
-        yield from self._close("incomplete" if is_cut else "completed")
-        usage = self._usage(event.num_cached_tokens)
-        if is_cut:
-            details = IncompleteDetails(reason="max_output_tokens")
-            self._move_to("incomplete", incomplete_details=details, usage=usage)
-            yield ResponseIncomplete(sequence_number=next(self._numbers), response=self.response)
-        else:
-            self._move_to("completed", completed_at=int(time.time()), usage=usage)
-            yield ResponseCompleted(sequence_number=next(self._numbers), response=self.response)
+        if self._is_silent:
+            yield from self._open(OpenMessage(self._numbers, len(self._output)))
+        yield from self._close("incomplete" if self._reason == "length" else "completed")
+        self._tokens.clear()
+        self._num_skipped = 0
 
     def _move_to(self, status: str, **changes: Any) -> None:
         self.response = msgspec.structs.replace(self.response, status=status, **changes)
 
-    def _usage(self, num_cached_tokens: int) -> ResponseUsage:
+    def _usage(self) -> ResponseUsage:
         return ResponseUsage(
             input_tokens=self._num_prompt_tokens,
             input_tokens_details=InputTokensDetails(
-                cached_tokens=num_cached_tokens if self._has_cached_tokens else 0
+                cached_tokens=self._num_cached_tokens if self._has_cached_tokens else 0
             ),
-            output_tokens=self._num_tokens,
+            output_tokens=self.num_tokens,
             output_tokens_details=OutputTokensDetails(reasoning_tokens=self._num_reasoning_tokens),
-            total_tokens=self._num_prompt_tokens + self._num_tokens,
+            total_tokens=self._num_prompt_tokens + self.num_tokens,
         )

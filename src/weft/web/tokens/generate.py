@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.kv_transfer import to_extra_args
 from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import TokensBody
 from weft.text.outputs import num_rows_of, write_rows
@@ -25,7 +26,6 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "content_parts": (([],), "this server takes text only"),
     "ec_transfer_params": (({},), "no encoder runs apart from this engine"),
     "features": ((), "this server takes text only"),
-    "kv_transfer_params": (({},), "this engine takes no part in KV transfer"),
     "reasoning_parser_kwargs": (
         ({}, {"chat_template_kwargs": {}}),
         "reasoning_ended says whether the reasoning has ended",
@@ -88,14 +88,25 @@ def check_body(call: Call, body: TokensBody) -> None:
 
 async def _outputs(call: ModelCall, body: TokensBody) -> AsyncGenerator[RequestOutput, None]:
     kind = OutputKind.DELTA if body.stream else OutputKind.FINAL_ONLY
-    client = call.served.client
+    decided = {"output_kind": kind, "extra_args": _extra_args(body)}
+    client, options = call.served.client, _request_options(call, body)
     with client.preparing(body.sampling_params.n):
         request = await client.prepare(
             with_salt(body.token_ids, body.cache_salt),
-            SamplingParams(**{**msgspec.structs.asdict(body.sampling_params), "output_kind": kind}),
-            _request_options(call, body),
+            SamplingParams(**{**msgspec.structs.asdict(body.sampling_params), **decided}),
+            options,
         )
+        request = await call.served.prefilled(request, options)
     return client.run(request)
+
+
+def _extra_args(body: TokensBody) -> dict[str, Any] | None:
+    """Of a transfer the body may speak itself, or the parameters, as they do from Python."""
+    given = to_extra_args(body.kv_transfer_params)
+    if given and body.sampling_params.extra_args:
+        message = "kv_transfer_params and sampling_params.extra_args do not go together"
+        raise BadRequest("kv_transfer_params", message)
+    return given or body.sampling_params.extra_args
 
 
 def _request_options(call: ModelCall, body: TokensBody) -> RequestOptions:

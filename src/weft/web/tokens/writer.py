@@ -50,6 +50,7 @@ class TokensShape:
             usage=self.usage(output, sum(len(answer.token_ids) for answer in output.outputs)),
             prompt_logprobs=to_prompt_logprobs(output.prompt_logprobs),
             prompt_token_ids=output.prompt_token_ids if self.has_prompt else None,
+            kv_transfer_params=output.kv_transfer_params,
         )
         return answer
 

@@ -42,6 +42,8 @@ class ConcurrencyDetector:
         # All have the same capacity, so the mean of ratios is the ratio of sums.
         return sum(map(self._ratio, endpoints)) / len(endpoints)
 
+    expected_saturation = saturation  # what is under way is counted here, and so never late
+
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those that have room; all if none has."""
         limit = 1.0 + self._parameters.headroom

@@ -43,11 +43,21 @@ class UtilizationDetector:
         self._max_age_s = max(own, surroundings.max_load_age_s)
 
     def saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
-        """1.0 and above: no room."""
+        return self._mean(endpoints, now, counts_unseen=False)
+
+    def expected_saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
+        return self._mean(endpoints, now, counts_unseen=True)
+
+    def _mean(self, endpoints: Sequence[Endpoint], now: float, *, counts_unseen: bool) -> float:
         if not endpoints:
             return 1.0
-        known = [self._ratio(each) for each in endpoints if not each.is_stale(now, self._max_age_s)]
-        return sum(known) / len(known) if known else 0.0
+        total, num_known = 0.0, 0
+        for each in endpoints:
+            if not each.is_stale(now, self._max_age_s):
+                num_waiting = each.expected_waiting if counts_unseen else each.load.num_waiting
+                total += self._ratio(each, num_waiting)
+                num_known += 1
+        return total / num_known if num_known else 0.0
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those that are known to have room; all if none is."""
@@ -55,13 +65,14 @@ class UtilizationDetector:
         passing = [
             each
             for each in candidates
-            if not each.is_stale(cycle.now, self._max_age_s) and self._ratio(each) <= limit
+            if not each.is_stale(cycle.now, self._max_age_s)
+            and self._ratio(each, each.load.num_waiting) <= limit
         ]
         return passing or candidates
 
-    def _ratio(self, endpoint: Endpoint) -> float:
+    def _ratio(self, endpoint: Endpoint, num_waiting: int) -> float:
         return max(
-            endpoint.load.num_waiting / self._parameters.queue_depth_threshold,
+            num_waiting / self._parameters.queue_depth_threshold,
             endpoint.load.kv_usage / self._parameters.kv_cache_util_threshold,
         )
 

@@ -1,49 +1,39 @@
 """`decode-filter`, `prefill-filter`, `encode-filter`: who takes which part of the work."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import Surroundings, plugin_type
 from weft.epp.pool.endpoint import Endpoint
-
-ROLE_LABEL = "llm-d.ai/role"
-DECODE_ROLES = frozenset({"decode", "prefill-decode", "both", "encode-prefill-decode"})
-PREFILL_ROLES = frozenset(
-    {"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"}
-)
-ENCODE_ROLES = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
+from weft.epp.pool.roles import decodes, encodes, prefills
 
 
 class RoleFilter:
-    """Keeps the endpoints of some roles; without a role an endpoint decodes."""
+    """Keeps the endpoints that take one part of the work."""
 
-    def __init__(self, roles: frozenset[str], *, keeps_unlabelled: bool) -> None:
-        self._roles = roles
-        self._keeps_unlabelled = keeps_unlabelled
+    def __init__(self, takes: Callable[[Endpoint], bool]) -> None:
+        self._takes = takes
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those that take this part of the work."""
-        return [each for each in candidates if self._accepts(each.labels.get(ROLE_LABEL))]
-
-    def _accepts(self, role: str | None) -> bool:
-        return self._keeps_unlabelled if role is None else role in self._roles
+        return [each for each in candidates if self._takes(each)]
 
 
 def decode_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
     """Endpoints that decode."""
-    return RoleFilter(DECODE_ROLES, keeps_unlabelled=True)
+    return RoleFilter(decodes)
 
 
 def prefill_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
     """Endpoints that prefill."""
-    return RoleFilter(PREFILL_ROLES, keeps_unlabelled=False)
+    return RoleFilter(prefills)
 
 
 def encode_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
     """Endpoints that encode media."""
-    return RoleFilter(ENCODE_ROLES, keeps_unlabelled=False)
+    return RoleFilter(encodes)
 
 
 ROWS: Final = (

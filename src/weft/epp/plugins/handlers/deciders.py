@@ -59,7 +59,7 @@ class MediaDecider:
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """Whether the request has any."""
-        return cycle.request.num_media > 0
+        return bool(cycle.request.media)
 
 
 ROWS: Final = (

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-TOKENIZER_FILE = "tokenizer.json"
 _NO_SOCKET = (
     "nothing is read from a socket; give vllm.url, a server that renders prompts, or name a directory "
-    f"with a {TOKENIZER_FILE} in modelName"
+    "with a tokenizer in modelName"
 )
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -132,8 +131,8 @@ class TokenProducer:
         self._tokenizer = _open_tokenizer(parameters.model_name)
         if parameters.model_name and self._tokenizer is None:
             _log.warning(
-                "%s: modelName %r is no directory with a %s: tokens are estimated",
-                around.name, parameters.model_name, TOKENIZER_FILE,
+                "%s: modelName %r is no directory with a tokenizer: tokens are estimated",
+                around.name, parameters.model_name,
             )  # fmt: skip
 
     async def prepare(self, cycle: Cycle) -> None:
@@ -182,7 +181,7 @@ class TokenProducer:
         prompts = cycle.request.prompts
         is_real = bool(prompts) and all(each.text is None for each in prompts)
         _fill(cycle, [pack(each) for each in prompts], has_real_tokens=is_real)
-        cycle.num_prompt_tokens += self._media_tokens * cycle.request.num_media
+        cycle.num_prompt_tokens += self._media_tokens * len(cycle.request.media)
 
 
 def pack(prompt: Prompt) -> bytes:
@@ -239,23 +238,14 @@ def _open_renderer(parameters: TokenParameters) -> "RenderClient | None":
 
 
 def _open_tokenizer(name: str) -> "Tokenizer | None":
-    directory = Path(name)
-    if not name or not (directory / TOKENIZER_FILE).is_file():
+    if not name:
         return None
     try:
         # Only here: a picker that estimates needs no tokenizer library.
-        from weft.text.tokenizer import CONFIG_FILE, open_tokenizer  # noqa: PLC0415
+        from weft.text.tokenizer import tokenizer_in  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(f"{TOKENS}.parameters.modelName: needs a package: {error}") from error
-    try:
-        files = {
-            file: (directory / file).read_bytes()
-            for file in (TOKENIZER_FILE, CONFIG_FILE)
-            if (directory / file).is_file()
-        }
-        return open_tokenizer(files, name)
-    except OSError as error:
-        raise ConfigError(f"{TOKENS}.parameters.modelName: {error}") from error
+    return tokenizer_in(Path(name))
 
 
 ROWS: Final = (

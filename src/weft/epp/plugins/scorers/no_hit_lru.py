@@ -8,7 +8,7 @@ import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin_type, prefix_reference
 from weft.epp.plugins.scorers.prefix_cache import PREFIX_SCORER, PrefixScorer
 from weft.epp.pool.endpoint import Endpoint
 
@@ -18,7 +18,12 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
 
     prefix_plugin_type: str = PREFIX_SCORER
     prefix_plugin_name: str | None = None
+    prefix_match_info_producer_name: str | None = None  # in place of a scorer
     lru_size: Annotated[int, msgspec.Meta(ge=1)] = 1024
+
+    def __post_init__(self) -> None:
+        if self.prefix_match_info_producer_name is not None and self.prefix_plugin_name is not None:
+            raise ValueError("prefixMatchInfoProducerName or prefixPluginName: give one of them")
 
     @property
     def scorer(self) -> str:
@@ -26,7 +31,10 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
         return self.prefix_plugin_name or self.prefix_plugin_type
 
     def references(self) -> Iterable[Reference]:
-        """The prefix scorer."""
+        """The producer, or the prefix scorer that names it."""
+        if self.prefix_match_info_producer_name is not None:
+            yield prefix_reference(self.prefix_match_info_producer_name)
+            return
         key = "prefixPluginName" if self.prefix_plugin_name else "prefixPluginType"
         yield Reference(key, self.scorer, Kind.SCORER, PREFIX_SCORER)
 
@@ -35,8 +43,11 @@ class NoHitLruScorer:
     """Spreads requests that hit no cache: whoever served one longest ago comes first."""
 
     def __init__(self, parameters: NoHitLruParameters, around: Surroundings) -> None:
-        scorer: PrefixScorer = around.plugin(parameters.scorer)
-        self._producer = scorer.producer
+        if parameters.prefix_match_info_producer_name is not None:
+            self._producer = parameters.prefix_match_info_producer_name
+        else:
+            scorer: PrefixScorer = around.plugin(parameters.scorer)
+            self._producer = scorer.producer
         self._size = parameters.lru_size
         self._used: OrderedDict[Endpoint, None] = OrderedDict()  # longest ago first
         around.pool.on_left(lambda endpoint: self._used.pop(endpoint, None))

@@ -62,7 +62,7 @@ class AnthropicParser(JsonParser):
             model=body.model or "",
             needs_model=True,
             prompts=() if is_counted else (content.prompt(),),
-            num_media=0 if is_counted else content.num_media,
+            media=() if is_counted else tuple(content.media),
             is_streaming=bool(body.stream),
             max_tokens=body.max_tokens,
         )

@@ -214,13 +214,13 @@ def _cut_texts(view: memoryview) -> int | None:
 
 
 class Content:
-    """Gathers what a conversation holds, in order: its text, as far as it is compared, and how many media."""
+    """Gathers what a conversation holds, in order: its text, as far as it is compared, and its media."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._room = 4 * MAX_COMPARED_TOKENS
         self._num_left_out = 0  # tokens
-        self.num_media = 0
+        self.media: list[str] = []  # hashes
 
     def add(self, content: msgspec.Raw) -> None:
         """A message's content; what is not text stands as a hash of its bytes."""
@@ -249,7 +249,8 @@ class Content:
             self._add_json(raw)
             return
         part = _part.decode(raw)
-        self.num_media += part.type in _MEDIA
+        if part.type in _MEDIA:
+            self.media.append(digest(raw))
         if is_given(part.text):
             self._add_json(part.text)
         else:
@@ -265,16 +266,21 @@ _MEDIA: Final = frozenset({
 })  # fmt: skip
 
 
+def digest(value: bytes | memoryview | msgspec.Raw) -> str:
+    """What stands for a long value."""
+    return hashlib.blake2b(value, digest_size=16).hexdigest()
+
+
 def short_text(text: str) -> str:
     """A stand-in for a text that is only compared: itself, or a hash of it where it is long."""
     if len(text) <= 1024:
         return text
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return digest(text.encode("utf-8", "surrogatepass"))
 
 
 def raw_text(raw: msgspec.Raw) -> str:
     """A stand-in for a value that is only compared: its text, or a hash of it where it is long."""
     view = memoryview(raw) if is_given(raw) else memoryview(b"")
     if len(view) > 1024:  # an image in base64 would otherwise be most of the prompt
-        return hashlib.blake2b(view, digest_size=16).hexdigest()
+        return digest(view)
     return bytes(view).decode("utf-8", "replace")

@@ -91,12 +91,12 @@ class OpenAiParser(JsonParser):
         path = call.path.removesuffix("/render")
         request = to_request(call, self.type, body, *_prompts(path, body))
         if path != call.path:  # what is rendered is not computed, and no cache will hold it
-            request = replace(request, prompts=(), num_media=0)
+            request = replace(request, prompts=(), media=())
         return request
 
 
 def to_request(
-    call: Call, parser: str, body: Body, prompts: tuple[Prompt, ...], num_media: int
+    call: Call, parser: str, body: Body, prompts: tuple[Prompt, ...], media: tuple[str, ...]
 ) -> InferenceRequest:
     """The request of a body that was understood."""
     return replace(
@@ -104,7 +104,7 @@ def to_request(
         model=body.model or "",
         needs_model=True,
         prompts=prompts,
-        num_media=num_media,
+        media=media,
         cache_salt=body.cache_salt or "",
         is_streaming=bool(body.stream),
         max_tokens=body.max_new_tokens,
@@ -117,8 +117,8 @@ def parse_chat(call: Call, parser: str) -> InferenceRequest:
     return to_request(call, parser, body, *_chat(body))
 
 
-# Prompts, and how many media stand among them.
-_Prompts = tuple[tuple[Prompt, ...], int]
+# Prompts, and the media among them.
+_Prompts = tuple[tuple[Prompt, ...], tuple[str, ...]]
 
 
 def _chat(body: Body) -> _Prompts:
@@ -136,13 +136,13 @@ def _prompts(path: str, body: Body) -> _Prompts:
         case "completions" | "generations":
             if not is_given(body.prompt):
                 raise malformed("prompt not found in request body")
-            return to_prompts(body.prompt, "prompt"), 0
+            return to_prompts(body.prompt, "prompt"), ()
         case "embeddings" if is_given(body.messages):
             return _chat(body)
         case "embeddings":
             if not is_given(body.input):
                 raise malformed("input not found in request body")
-            return to_prompts(body.input, "input"), 0
+            return to_prompts(body.input, "input"), ()
         case "responses":
             return _responses_prompt(body)
         case _:
@@ -168,4 +168,4 @@ def _joined(body: Body, messages: list[Message]) -> _Prompts:
             message.add_to(content)
     except UNREADABLE as err:
         raise malformed(f"content must be a text or a list of parts: {err}") from err
-    return (content.prompt(),), content.num_media
+    return (content.prompt(),), tuple(content.media)

@@ -91,7 +91,7 @@ class VllmHttpParser(JsonParser):
             prompts=prompts,
             # Placeholders look alike whatever stands there, so what does is part of the identity.
             cache_salt="".join([body.cache_salt or "", *media]),
-            num_media=len(media),
+            media=tuple(media),
             is_streaming=bool(body.stream),
             max_tokens=sampling.max_tokens if sampling else None,
         )
@@ -127,7 +127,7 @@ class SglangHttpParser(JsonParser):
             call.to_request(self.type),
             prompts=prompts,
             cache_salt="".join([salt, *media]),
-            num_media=len(media),
+            media=tuple(media),
             is_streaming=bool(body.stream),
             max_tokens=sampling.max_new_tokens if sampling else None,
         )

@@ -54,7 +54,7 @@ class VllmGrpcParser:
             prompts=(Prompt(parsed.text, parsed.token_ids, num_left_out=parsed.num_left_out),),
             # Placeholders look alike whatever stands there, so what does is part of the identity.
             cache_salt="".join(parsed.media),
-            num_media=len(parsed.media),
+            media=parsed.media,
             is_streaming=parsed.is_streaming,
             max_tokens=parsed.max_tokens,
         )

@@ -4,18 +4,19 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
+from weft.core.patterns import NEVER
 from weft.text.parsers.streams import Malformed, Reading, TextBuffer
 
 _MAX_DEPTH = 64
 
 # No alternative here can begin where another ends, so nothing is tried twice.
 _TOKEN = re.compile(
-    r"""\s*+(?:
-    (?P<text>[rR]?(?:'''(?:[^\\']|\\.|'(?!''))*+'''|\"""(?:[^\\"]|\\.|"(?!""))*+\"""
+    rf"""\s*+(?:
+    (?P<text>[rR]?(?:'''(?:[^\\']|\\.|'(?!''){NEVER})*+'''|\"""(?:[^\\"]|\\.|"(?!""){NEVER})*+\"""
             |'[^'\\]*+(?:\\.[^'\\]*+)*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+"))
     |(?P<number>-?\d[\d_]*+(?:\.\d*+)?(?:[eE][+-]?\d++)?|-?\.\d++(?:[eE][+-]?\d++)?)
     |(?P<word>[A-Za-z]++)
-    |(?P<mark>[\[\](){},:])
+    |(?P<mark>[\[\](){{}},:])
     )\s*+""",
     re.VERBOSE | re.DOTALL,
 )

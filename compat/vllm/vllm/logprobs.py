@@ -1,0 +1,5 @@
+"""vLLM's `Logprob`."""
+
+from weft.core.types import Logprob
+
+__all__ = ["Logprob"]

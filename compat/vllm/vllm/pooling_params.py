@@ -1,0 +1,5 @@
+"""vLLM's `PoolingParams`."""
+
+from weft.core.types import PoolingParams
+
+__all__ = ["PoolingParams"]

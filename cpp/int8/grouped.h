@@ -1,0 +1,66 @@
+// Weights of four or eight bits in groups of a row's depth, as they lie in memory, and what the kernels are given.
+//
+// A weight is its number, without sign, less that of its group which means 0, times the group's scale; or its
+// number times the scale, plus the group's minimum. Activations are rounded to int8 in the same groups. Sums within
+// a group are whole numbers, exact in any order; then, group after group, each becomes a float that is multiplied
+// by the scale of the row and by that of the weights, and is added. Every instruction set gives the same bits, and
+// so does `weft.compute.grouped`, the twin in numpy.
+//
+// A panel has 32 output rows and, group after group: scales [32]; zeros [32] or minimums [32]; numbers. Those of four
+// bits lie by eight of depth, in two cells of 64 bytes: byte 4 * i + k of a cell is column i, depth k in its low half
+// and depth 4 + k in its high one. Those of eight bits are cells of four of depth, as those of int8. The last group of
+// a row may be shorter.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace weft {
+
+// What numbers are taken from: half of what their bits can say, a number of the group's own, or, in place of that,
+// the group has a minimum.
+enum class Offset { kSymmetric, kZeros, kMinimums };
+enum class ScaleType { kFloat32, kBfloat16, kFloat16 };
+
+struct GroupFormat {
+    int bits = 4;    // or 8
+    int group = 32;  // of depth: 16, 32, 64, 128, or, of four bits, 0 for all of a row
+    Offset offset = Offset::kSymmetric;
+    ScaleType scales = ScaleType::kFloat16;  // and of minimums
+
+    bool operator==(const GroupFormat&) const = default;
+};
+
+// Static: each kernel file is to keep the copy that is made for its own instructions.
+static inline std::ptrdiff_t bytes_of(ScaleType type) { return type == ScaleType::kFloat32 ? 4 : 2; }
+static inline std::ptrdiff_t scale_bytes(const GroupFormat& format) { return kPanelColumns * bytes_of(format.scales); }
+// In front of a group's numbers; zeros are 16 bits wide.
+static inline std::ptrdiff_t header_bytes(const GroupFormat& format) {
+    const std::ptrdiff_t others[] = {0, kPanelColumns * 2, scale_bytes(format)};
+    return scale_bytes(format) + others[static_cast<int>(format.offset)];
+}
+static inline std::ptrdiff_t number_bytes(const GroupFormat& format, int depth) {
+    return static_cast<std::ptrdiff_t>(depth) * kPanelColumns * format.bits / 8;
+}
+static inline int group_depth(const GroupFormat& format, int depth) { return format.group == 0 ? depth : format.group; }
+static inline int num_groups(const GroupFormat& format, int depth) {
+    const int each = group_depth(format, depth);
+    return (depth + each - 1) / each;
+}
+static inline std::ptrdiff_t group_bytes(const GroupFormat& format, int depth) {
+    return header_bytes(format) + number_bytes(format, group_depth(format, depth));
+}
+static inline std::ptrdiff_t panel_bytes(const GroupFormat& format, int depth) {
+    return num_groups(format, depth) * header_bytes(format) + number_bytes(format, depth);
+}
+
+// `x` is int8 [rows][x_stride]; scales and sums of activations are [rows][groups].
+struct GroupedTask : GemmTask {
+    GroupFormat format;
+    const float* row_scales;
+    const std::int32_t* row_sums;
+};
+
+}  // namespace weft

@@ -1,0 +1,236 @@
+// Rows of int8 times panels of weights in groups. Included by product.h, after the lanes, `Int8` and `Int4` of an
+// instruction set.
+#pragma once
+
+#include "int8/grouped.h"
+#include "kernels/gemm.h"
+
+namespace weft {
+namespace {
+
+constexpr int kEight = 8;  // elements of depth that are read at once
+
+// How many to take from each number after the products: what their cells have not taken yet.
+struct Nibbles {
+    using Element = Int4;
+    static constexpr int kZero = 8;
+    static constexpr std::int32_t kTaken = 0;
+    static constexpr int kBytes = 2 * kCellBytes;  // of eight of depth and a panel
+
+    static void load_cells(const std::uint8_t* p, int half, Int4::Cell (&cells)[2]) {
+        Int4::load_cells(p + half * kCellBytes, cells);
+    }
+};
+
+struct Bytes {
+    using Element = Int8;
+    static constexpr int kZero = 128;
+    static constexpr std::int32_t kTaken = 128 - Int8::kShift;
+    static constexpr int kBytes = 4 * kCellBytes;
+
+    static void load_cells(const std::uint8_t* p, int half, Int8::Cell (&cells)[2]) {
+        cells[0] = Int8::load_cell(p + half * kCellBytes);
+        cells[1] = Int8::load_cell(p + (half + 2) * kCellBytes);
+    }
+};
+
+// A task's layout, worked out once.
+struct Layout {
+    explicit Layout(const GroupedTask& of)
+        : task(of),
+          groups(num_groups(of.format, of.depth)),
+          each(group_depth(of.format, of.depth)),
+          scales(scale_bytes(of.format)),
+          header(header_bytes(of.format)),
+          group(group_bytes(of.format, of.depth)),
+          panel(panel_bytes(of.format, of.depth)) {}
+
+    const std::uint8_t* panel_at(int index) const {
+        return static_cast<const std::uint8_t*>(task.panels) + index * panel;
+    }
+    int depth_of(int index) const { return index + 1 < groups ? each : task.depth - index * each; }
+
+    const GroupedTask& task;
+    int groups;
+    int each;  // of depth
+    std::ptrdiff_t scales;  // the others are bytes
+    std::ptrdiff_t header;
+    std::ptrdiff_t group;
+    std::ptrdiff_t panel;
+};
+
+inline Lanes load_scales(ScaleType type, const std::uint8_t* p, int half) {
+    if (type == ScaleType::kFloat32) return load(reinterpret_cast<const float*>(p) + half * kLanes);
+    const auto* bits = reinterpret_cast<const std::uint16_t*>(p) + half * kLanes;
+    return type == ScaleType::kBfloat16 ? widen_bfloat16(bits) : widen_float16(bits);
+}
+
+// What the sums of one row and half a panel begin with, so that they end as those of numbers less their zeros.
+template <class W, Offset kOffset>
+inline Ints first_sums(const Layout& layout, const std::uint8_t* header, int half, std::int32_t row_sum) {
+    if constexpr (kOffset == Offset::kSymmetric) return splat_ints((W::kTaken - W::kZero) * row_sum);
+    const Ints taken = splat_ints(W::kTaken * row_sum);
+    if constexpr (kOffset == Offset::kMinimums) return taken;
+    return take_products(taken, reinterpret_cast<const std::int16_t*>(header + layout.scales) + half * kLanes, row_sum);
+}
+
+// Scales of half a panel, and its minimums where there are any.
+struct HalfScales {
+    Lanes scale;
+    Lanes minimum;
+};
+
+template <Offset kOffset>
+inline HalfScales half_scales(const Layout& layout, const std::uint8_t* header, int half) {
+    const ScaleType type = layout.task.format.scales;
+    const Lanes scale = load_scales(type, header, half);
+    if constexpr (kOffset == Offset::kMinimums) return {scale, load_scales(type, header + layout.scales, half)};
+    return {scale, scale};
+}
+
+// Adds a group's sums to those of the groups before it.
+template <Offset kOffset>
+inline Lanes add_sums(Lanes total, Ints sums, const HalfScales& scales, float row_scale, std::int32_t row_sum) {
+    total = add(total, mul(mul(to_floats(sums, 0), splat(row_scale)), scales.scale));
+    if constexpr (kOffset != Offset::kMinimums) return total;
+    return add(total, mul(splat(static_cast<float>(row_sum) * row_scale), scales.minimum));
+}
+
+// A few rows times one group and `kHalves` halves of a panel, added to `y`.
+template <class W, Offset kOffset, int kRows, int kHalves>
+inline void add_group(const Layout& layout, const std::uint8_t* header, int index, int first_half, int first_row,
+                      float* y, std::ptrdiff_t y_stride, std::ptrdiff_t ahead) {
+    const GroupedTask& task = layout.task;
+    const int groups = layout.groups;
+    const std::ptrdiff_t stride = task.x_stride;
+    const auto at = static_cast<std::ptrdiff_t>(first_row) * groups + index;
+    const float* scales = task.row_scales + at;
+    const std::int32_t* sums = task.row_sums + at;
+    const auto* x = static_cast<const std::int8_t*>(task.x) + first_row * stride + index * layout.each;
+    const std::uint8_t* numbers = header + layout.header;
+    const int steps = layout.depth_of(index) / kEight;
+    Ints sum[kRows][kHalves];
+    for (int m = 0; m < kRows; m++)
+        for (int j = 0; j < kHalves; j++)
+            sum[m][j] = first_sums<W, kOffset>(layout, header, first_half + j, sums[m * groups]);
+    for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight) {
+        typename W::Element::Cell cells[kHalves][2];
+#pragma GCC unroll 2
+        for (int j = 0; j < kHalves; j++) W::load_cells(numbers, first_half + j, cells[j]);
+        for (int line = 0; line < W::kBytes; line += kCellBytes) ask(numbers + line, ahead);
+#pragma GCC unroll 2
+        for (int k = 0; k < 2; k++)
+#pragma GCC unroll 16
+            for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 2
+                for (int j = 0; j < kHalves; j++)
+                    sum[m][j] = W::Element::dot(sum[m][j], cells[j][k], x + m * stride + 4 * k);
+    }
+#pragma GCC unroll 2
+    for (int j = 0; j < kHalves; j++) {
+        const HalfScales of_half = half_scales<kOffset>(layout, header, first_half + j);
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; m++) {
+            float* to = y + m * y_stride + (first_half + j) * kLanes;
+            store(to, add_sums<kOffset>(load(to), sum[m][j], of_half, scales[m * groups], sums[m * groups]));
+        }
+    }
+}
+
+template <class W, Offset kOffset>
+inline void grouped_block(const Layout& layout, int panel, int first_row, int rows) {
+    const GroupedTask& task = layout.task;
+    const std::uint8_t* from = layout.panel_at(panel);
+    gemm_block<Float32, kBlockRows>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {
+        for (int half = 0; half < 2; half += kWide)
+            for_tiles<typename W::Element>(rows, [&](int first, auto height, int tile) {
+                constexpr int kRows = decltype(height)::value;
+                float* tile_y = y + first * y_stride;
+                const std::ptrdiff_t ahead = tile == 0 && half == 0 && first_row == task.first_row ? kAheadAlone : 0;
+                for (int m = 0; m < kRows; m++)
+                    for (int j = 0; j < kWide; j++) store(tile_y + m * y_stride + (half + j) * kLanes, splat(0.0F));
+                for (int g = 0; g < layout.groups; g++)
+                    add_group<W, kOffset, kRows, kWide>(layout, from + g * layout.group, g, half, first_row + first,
+                                                        tile_y, y_stride, ahead);
+            });
+    });
+}
+
+// One row: several panels side by side, as `add_steps` has them.
+template <class W, Offset kOffset, int kPanels>
+inline void grouped_row(const Layout& layout, int panel) {
+    const GroupedTask& task = layout.task;
+    const std::ptrdiff_t size = layout.panel;
+    const auto* x = static_cast<const std::int8_t*>(task.x);
+    const std::uint8_t* header = layout.panel_at(panel);
+    Lanes total[kPanels][2];
+    for (auto& pair : total) pair[0] = pair[1] = splat(0.0F);
+    for (int g = 0; g < layout.groups; g++, header += layout.group) {
+        // What follows a panel in memory is another of these: ask for what comes after them.
+        const bool is_near_end = (g + 1) * layout.group + kAhead > size;
+        const std::ptrdiff_t ahead = is_near_end ? kAhead + (kPanels - 1) * size : kAhead;
+        const std::int32_t row_sum = task.row_sums[g];
+        const std::uint8_t* numbers = header + layout.header;
+        const int steps = layout.depth_of(g) / kEight;
+        Ints sum[kPanels][2];
+#pragma GCC unroll 8
+        for (int i = 0; i < kPanels; i++) {
+            sum[i][0] = first_sums<W, kOffset>(layout, header + i * size, 0, row_sum);
+            sum[i][1] = first_sums<W, kOffset>(layout, header + i * size, 1, row_sum);
+            for (std::ptrdiff_t line = 0; line < layout.header; line += kCellBytes) ask(header + i * size + line, ahead);
+        }
+        for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight) {
+#pragma GCC unroll 8
+            for (int i = 0; i < kPanels; i++) {
+                const std::uint8_t* p = numbers + i * size;
+                for (int line = 0; line < W::kBytes; line += kCellBytes) ask(p + line, ahead);
+#pragma GCC unroll 2
+                for (int j = 0; j < 2; j++) {
+                    typename W::Element::Cell cells[2];
+                    W::load_cells(p, j, cells);
+                    sum[i][j] = W::Element::dot(W::Element::dot(sum[i][j], cells[0], x), cells[1], x + 4);
+                }
+            }
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < kPanels; i++)
+            for (int j = 0; j < 2; j++)
+                total[i][j] = add_sums<kOffset>(total[i][j], sum[i][j],
+                                                half_scales<kOffset>(layout, header + i * size, j), task.row_scales[g],
+                                                row_sum);
+    }
+    finish_row<Float32, kPanels>(task, panel, total);
+}
+
+template <class W, Offset kOffset>
+inline void multiply_grouped(const GroupedTask& task) {
+    const Layout layout(task);
+    if (task.last_row == 1)
+        return for_columns<kRowPanels>(task.last_panel - task.first_panel, [&](int at, auto panels) {
+            grouped_row<W, kOffset, decltype(panels)::value>(layout, task.first_panel + at);
+        });
+    for_blocks<kBlockRows>(task.first_panel, task.last_panel, task.first_row, task.last_row,
+                           [&](int panel, int first_row, int rows) {
+                               grouped_block<W, kOffset>(layout, panel, first_row, rows);
+                           });
+}
+
+template <class W>
+inline void multiply_grouped(const GroupedTask& task) {
+    switch (task.format.offset) {
+        case Offset::kSymmetric:
+            return multiply_grouped<W, Offset::kSymmetric>(task);
+        case Offset::kZeros:
+            return multiply_grouped<W, Offset::kZeros>(task);
+        case Offset::kMinimums:
+            return multiply_grouped<W, Offset::kMinimums>(task);
+    }
+}
+
+void grouped_gemm(const GroupedTask& task) {
+    if (task.format.bits == 4) multiply_grouped<Nibbles>(task);
+    else multiply_grouped<Bytes>(task);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,44 @@
+{{- define "weft.name" -}}
+{{- $name := ternary .Release.Name (printf "%s-weft" .Release.Name) (contains "weft" .Release.Name) -}}
+{{- trunc 40 $name | trimSuffix "-" -}}
+{{- end -}}
+
+{{- /* Of the release and one part of it: worker, picker, gateway. */ -}}
+{{- define "weft.selector" -}}
+app.kubernetes.io/name: weft
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .part }}
+{{- end -}}
+
+{{- define "weft.labels" -}}
+{{ include "weft.selector" . }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
+{{- end -}}
+
+{{- define "weft.podSecurity" -}}
+automountServiceAccountToken: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "weft.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "weft.image" -}}
+image: {{ printf "%s:%s" .Values.image.repository .Values.image.tag | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end -}}
+
+{{- define "weft.key" -}}
+- name: {{ .name }}
+  valueFrom: {secretKeyRef: {name: {{ .root.Values.auth.existingSecret | quote }}, key: {{ .key | quote }}}}
+{{- end -}}

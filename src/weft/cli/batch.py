@@ -1,0 +1,279 @@
+"""`weft batch`: the requests of a file, answered by an engine that is started for them or by a server."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import httpx2
+import msgspec
+
+from weft.cli.batch_file import (
+    AnswerFile,
+    BatchRequest,
+    BatchResponse,
+    check_requests,
+    read_requests,
+)
+from weft.cli.commands import EXIT_FAILED
+from weft.cli.connect import handle_interrupts
+from weft.cli.finding import find
+from weft.cli.loading import load
+from weft.cli.options import BatchOptions, LoadOptions, ServeOptions
+from weft.cli.serving import DEFAULT_MODEL
+from weft.cli.settings import wrong_key
+from weft.core.client import EngineClient
+from weft.core.declare import refuse_unused
+from weft.core.errors import ConfigError
+from weft.core.log import configure_logging
+from weft.core.metrics import Metrics
+from weft.core.tasks import gather_all
+from weft.core.terminal import say
+from weft.web.http.app import HttpApp, Router
+from weft.web.http.endpoint import Access
+from weft.web.http.options import HttpOptions
+from weft.web.http.state import ServerState
+
+_PROGRESS_S = 5.0
+_CONNECT_TIMEOUT_S = 10.0
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
+_LONGEST_WAIT_S = 600.0  # whatever a server says
+# What the same request may be answered with later; all else is an answer.
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+_usages = msgspec.json.Decoder(_Answer)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has become of the requests so far."""
+
+    total: int
+    answered: int = 0
+    refused: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+    def count(self, status: int, body: bytes) -> None:
+        """One more answer."""
+        self.answered += 1
+        self.refused += status >= httpx2.codes.BAD_REQUEST
+        try:
+            usage = _usages.decode(body).usage
+        except msgspec.MsgspecError:
+            return  # of a kind that counts no tokens
+        if usage is not None:
+            self.tokens_in += usage.prompt_tokens
+            self.tokens_out += usage.completion_tokens or 0
+
+    def __str__(self) -> str:
+        refused = f", {self.refused} of them refused" if self.refused else ""
+        return (
+            f"{self.answered} of {self.total} answered{refused}; "
+            f"{self.tokens_in} tokens in, {self.tokens_out} out"
+        )
+
+
+def batch(model: str | None, options: BatchOptions) -> int:
+    """Answer what has no answer yet."""
+    configure_logging("warning")
+    _check(model, options)
+    known = check_requests(options.input_file)
+    answers = AnswerFile(options.output_file, known)
+    tally = Tally(total=len(known), answered=len(answers.answered))
+    handle_interrupts()
+    try:
+        asyncio.run(_answer_all(model, options, answers, tally))
+    finally:
+        answers.close()
+        say(str(tally), file=sys.stderr)
+    if tally.answered < tally.total:
+        left = tally.total - tally.answered
+        say(f"{left} without an answer: the same command goes on with them", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+def _check(model: str | None, options: BatchOptions) -> None:
+    if options.max_concurrency < 1:
+        raise ConfigError(f"--max-concurrency must be at least 1, not {options.max_concurrency}")
+    if options.max_tries < 1:
+        raise ConfigError(f"--max-tries must be at least 1, not {options.max_tries}")
+    if options.url is None:
+        if options.api_key is not None:
+            raise ConfigError("--api-key needs --url")
+        return
+    if not options.url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url must be http://HOST:PORT, not {options.url}")
+    if model is not None:
+        raise ConfigError("a model and --url exclude each other: the server has its own")
+    refuse_unused(
+        options, LoadOptions(), [field.name for field in fields(LoadOptions)], "with --url"
+    )
+
+
+async def _answer_all(
+    model: str | None, options: BatchOptions, answers: AnswerFile, tally: Tally
+) -> None:
+    left = (
+        request
+        for request in read_requests(options.input_file)
+        if request.custom_id not in answers.answered
+    )
+    if tally.answered == tally.total:
+        return
+    opened = _engine(model, options) if options.url is None else _server(options)
+    async with opened as target:
+        work = _Work(target, left, answers, tally, options.max_tries)
+        reporting = asyncio.create_task(_report(tally))
+        try:
+            await gather_all([work.run() for _ in range(options.max_concurrency)])
+        finally:
+            reporting.cancel()
+
+
+async def _report(tally: Tally) -> None:
+    while True:
+        await asyncio.sleep(_PROGRESS_S)
+        say(str(tally), file=sys.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What answers. `check` raises what makes it useless to go on."""
+
+    http: httpx2.AsyncClient
+    check: Callable[[int], None]
+
+
+class _Work:
+    """The requests that are left, for as many as are sent at once."""
+
+    def __init__(
+        self,
+        target: _Target,
+        left: Iterator[BatchRequest],
+        answers: AnswerFile,
+        tally: Tally,
+        max_tries: int,
+    ) -> None:
+        self._target = target
+        self._left = left
+        self._answers = answers
+        self._tally = tally
+        self._max_tries = max_tries
+
+    async def run(self) -> None:
+        """Send them until none is left."""
+        for request in self._left:
+            response = await self._answer(request)
+            if response is not None:
+                self._answers.write(request.custom_id, response)
+                self._tally.count(response.status_code, bytes(response.body))
+
+    async def _answer(self, request: BatchRequest) -> BatchResponse | None:
+        pause_s = _FIRST_PAUSE_S
+        for left in reversed(range(self._max_tries)):
+            answer = await self._send(request)
+            self._target.check(0 if answer is None else answer.status_code)
+            if answer is not None and answer.status_code not in _TRANSIENT:
+                return _to_response(answer)
+            if left:
+                await asyncio.sleep(max(pause_s, wanted_pause_s(answer)))
+                pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+        return None
+
+    async def _send(self, request: BatchRequest) -> httpx2.Response | None:
+        try:
+            return await self._target.http.post(
+                request.url,
+                content=bytes(request.body),
+                headers={"content-type": "application/json"},
+            )
+        except httpx2.TransportError:
+            return None
+
+
+def wanted_pause_s(answer: httpx2.Response | None) -> float:
+    """How long a busy server wants us to wait, within reason."""
+    seconds = "" if answer is None else answer.headers.get("retry-after", "")
+    return min(float(seconds), _LONGEST_WAIT_S) if seconds.isdecimal() else 0.0
+
+
+def _to_response(answer: httpx2.Response) -> BatchResponse:
+    body = answer.content
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError):
+        # A gateway's page; in the file it is a JSON text.
+        body = msgspec.json.encode(answer.text)
+    return BatchResponse(
+        status_code=answer.status_code,
+        request_id=answer.headers.get("x-request-id", ""),
+        body=msgspec.Raw(body),
+    )
+
+
+@asynccontextmanager
+async def _server(options: BatchOptions) -> AsyncIterator[_Target]:
+    assert options.url is not None
+    key = options.api_key
+    async with httpx2.AsyncClient(
+        base_url=options.url.rstrip("/"),
+        headers={} if key is None else {"authorization": f"Bearer {key}"},
+        timeout=httpx2.Timeout(None, connect=_CONNECT_TIMEOUT_S),
+        limits=httpx2.Limits(max_connections=options.max_concurrency),
+    ) as http:
+        yield _Target(http, partial(_check_key, key))
+
+
+def _check_key(key: str | None, status: int) -> None:
+    """A key that is refused is so for all requests, and no answer to any."""
+    if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
+        raise wrong_key(key)
+
+
+@asynccontextmanager
+async def _engine(model: str | None, options: BatchOptions) -> AsyncIterator[_Target]:
+    """The APIs of an engine of our own, without a port: requests are checked as a server would."""
+    common: dict[str, Any] = {
+        field.name: getattr(options, field.name) for field in fields(LoadOptions)
+    }
+    serve = ServeOptions(**common, grpc=False)
+    started = time.monotonic()
+    found = await asyncio.to_thread(find, model or DEFAULT_MODEL, serve)
+    loaded = await asyncio.to_thread(load, found, serve)
+    metrics = Metrics()
+    client = await loaded.start_engine(metrics)
+    try:
+        state = ServerState(metrics.registry, started)
+        served, endpoints = loaded.serve_over_http(client, state)
+        app = HttpApp(state, HttpOptions(), Router(()))
+        app.open(Router(endpoint for endpoint in endpoints if endpoint.access is Access.API))
+        state.open(served)
+        async with httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1", timeout=None
+        ) as http:
+            yield _Target(http, partial(_check_engine, client))
+    finally:
+        client.shutdown()
+        await client.wait_closed()
+
+
+def _check_engine(client: EngineClient, _status: int) -> None:
+    if client.errored:
+        raise client.dead_error

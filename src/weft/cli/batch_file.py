@@ -1,0 +1,158 @@
+"""Files of OpenAI's Batch format: a request a line in, an answer a line out.
+
+Format: https://platform.openai.com/docs/guides/batch, "Preparing your batch file" and "Retrieving the results".
+"""
+
+import uuid
+from collections.abc import Iterator
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from weft.core.errors import ConfigError
+
+# A body's own limit (docs/decisions/0013) and what stands around it.
+_MAX_LINE_BYTES = 13 * 2**20
+_MAX_ID_CHARS = 512
+
+
+class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of the input. `body` is the JSON of what is sent to `url`, such as `/v1/chat/completions`."""
+
+    custom_id: str
+    url: str
+    body: msgspec.Raw
+    method: str = "POST"
+
+
+class BatchResponse(msgspec.Struct, frozen=True):
+    """What a server answered; `body` is its JSON."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the output. `error` is for batches that expire, and so never set here."""
+
+    id: str
+    custom_id: str
+    response: BatchResponse
+    error: None = None
+
+
+class _Body(msgspec.Struct):
+    stream: bool | None = None
+
+
+_requests = msgspec.json.Decoder(BatchRequest)
+_answers = msgspec.json.Decoder(BatchAnswer)
+_bodies = msgspec.json.Decoder(_Body)
+_json = msgspec.json.Encoder()
+
+
+def read_requests(path: Path) -> Iterator[BatchRequest]:
+    """The requests of a file, in order; `ConfigError` names the line of one that is not valid."""
+    with _opened(path, "rb") as file:
+        for number, line in _lines(file, path):
+            try:
+                request = _requests.decode(line)
+                _check(request)
+            except (msgspec.MsgspecError, ConfigError, ValueError) as error:
+                raise ConfigError(f"{path}, line {number}: {error}") from None
+            yield request
+
+
+def check_requests(path: Path) -> set[str]:
+    """The `custom_id` of every request; `ConfigError` if one is not valid, or there twice."""
+    found: set[str] = set()
+    for request in read_requests(path):
+        if request.custom_id in found:
+            raise ConfigError(f"{path}: custom_id {request.custom_id!r} is there twice")
+        found.add(request.custom_id)
+    return found
+
+
+def _check(request: BatchRequest) -> None:
+    if not 0 < len(request.custom_id) <= _MAX_ID_CHARS:
+        raise ConfigError(f"custom_id must have 1 to {_MAX_ID_CHARS} characters")
+    if request.method != "POST":
+        raise ConfigError(f'method must be "POST", not {request.method!r}')
+    if not request.url.startswith("/"):
+        raise ConfigError(
+            f"url must be a path such as /v1/chat/completions, not {request.url[:100]!r}"
+        )
+    if _bodies.decode(request.body).stream:
+        raise ConfigError("stream must be false: an answer is one line")
+
+
+class AnswerFile:
+    """The output, which grows by whole lines, so that a batch that was cut off goes on where it was.
+
+    `answered` are those that it held when it was opened.
+    """
+
+    def __init__(self, path: Path, known: set[str]) -> None:
+        """`known` are the ids of the input; `ConfigError` if the file answers others."""
+        self.answered: set[str] = set()
+        self._file = _opened(path, "a+b")
+        try:
+            flock(self._file, LOCK_EX | LOCK_NB)
+            self._read(path, known)
+        except BlockingIOError:
+            self.close()
+            raise ConfigError(f"{path} is being written by another batch") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, path: Path, known: set[str]) -> None:
+        end = 0
+        self._file.seek(0)
+        for number, line in _lines(self._file, path):
+            if not line.endswith(b"\n"):
+                break  # cut off while it was written
+            try:
+                custom_id = _answers.decode(line).custom_id
+            except msgspec.MsgspecError as error:
+                raise ConfigError(f"{path}, line {number}: no answer of a batch: {error}") from None
+            if custom_id not in known:
+                raise ConfigError(
+                    f"{path} answers {custom_id!r}, which is not in the input; choose another --output-file"
+                )
+            self.answered.add(custom_id)
+            end += len(line)
+        self._file.truncate(end)
+
+    def write(self, custom_id: str, response: BatchResponse) -> None:
+        """Add an answer; it is in the file when this returns."""
+        answer = BatchAnswer(
+            id=f"batch_req_{uuid.uuid4().hex}", custom_id=custom_id, response=response
+        )
+        self._file.write(_json.encode(answer) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+def _opened(path: Path, mode: str) -> IO[bytes]:
+    try:
+        return path.open(mode)
+    except OSError as error:
+        raise ConfigError(f"cannot open {path}: {error.strerror}") from None
+
+
+def _lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
+    for number in range(1, 2**63):
+        line = file.readline(_MAX_LINE_BYTES + 1)
+        if len(line) > _MAX_LINE_BYTES:
+            raise ConfigError(f"{path}, line {number}: longer than {_MAX_LINE_BYTES} bytes")
+        if not line:
+            return
+        if line.strip():
+            yield number, line

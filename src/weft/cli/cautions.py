@@ -1,0 +1,33 @@
+"""What of a start its user may want otherwise: on this machine, or of what was chosen."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from weft.cli.machine.hardware import check_cpu, check_cpu_quota, check_huge_pages, check_numa
+from weft.engine.fit import Fitted
+
+
+def cautions(found: Fitted, root: Path = Path("/"), num_cpus: int | None = None) -> Iterator[str]:
+    """Each in one sentence; nothing where all is well. `root` holds /proc and /sys."""
+    compute, cache = found.config.compute_config, found.config.cache_config
+    if compute is None or not found.checkpoint.card.num_parameters:
+        return
+    for check in (
+        *check_cpu(root),
+        check_huge_pages(root),
+        check_cpu_quota(root),
+        check_numa(root),
+    ):
+        if check.mend is not None:
+            yield f"{check.area}: {check.found}"
+    num_cpus = num_cpus or os.cpu_count() or 1
+    num_threads = compute.num_threads * found.config.data_parallel_size
+    if num_threads < num_cpus:
+        yield f"threads: {num_threads} compute, and this machine has {num_cpus} CPUs"
+    longest = found.config.model_config.max_model_len
+    if cache.block_bytes and cache.max_total_tokens < 2 * longest:
+        yield (
+            f"memory: the KV pool holds one context of full length ({longest:,} tokens) at a time; "
+            "--max-model-len or --quantization int8 makes room for more"
+        )

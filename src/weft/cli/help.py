@@ -1,0 +1,112 @@
+"""`--help`, and `--help=WORD`: the flags and commands whose name, help or heading has a word.
+
+The pages are in help.json, which `make docs` makes of what is declared: the parser and all flags take far longer to
+import than a page to print.
+"""
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TypedDict
+
+from weft.core.terminal import colours, say
+
+PAGES = Path(__file__).with_name("help.json")
+_NARROWEST = 20  # of the texts beside names, in columns
+
+
+class Panel(TypedDict):
+    """Flags or commands under a heading, each with what stands beside it."""
+
+    title: str
+    rows: list[tuple[str, str]]
+
+
+class Page(TypedDict):
+    """What is said of a command."""
+
+    above: list[str]
+    panels: list[Panel]
+    below: list[str]
+
+
+def wanted(arguments: Sequence[str]) -> str | None:
+    """The word of --help, "" where none is given; None where no help is wanted."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for argument in own:
+        if argument == "-h" or argument.partition("=")[0] == "--help":
+            return argument.partition("=")[2]
+    return None
+
+
+def show(arguments: Sequence[str], word: str) -> int | None:
+    """Print the help of the command that is called, or what of it matches; None if there is no such command."""
+    pages: dict[str, Page] = json.loads(PAGES.read_bytes())
+    path = [argument for argument in arguments if not argument.startswith("-")]
+    names = (" ".join(path[:length]) for length in range(len(path), 0 if path else -1, -1))
+    command = next((name for name in names if name in pages), None)
+    if command is None:
+        return None
+    page = pages[command]
+    if not word:
+        say(
+            "\n\n".join(
+                (*_filled(page["above"]), *_panels(page["panels"]), *_filled(page["below"]))
+            )
+        )
+        return 0
+    panels = _matching(page["panels"], word.lower().replace("_", "-"))
+    others = _flags_of_vllm(word) - _names(panels) if command == "serve" else set()
+    if panels:
+        say("\n\n".join(_panels(panels)))
+    if others:
+        say(f"Of vLLM, see docs/reference/vllm-flags.md: {', '.join(sorted(others))}")
+    if not panels and not others:
+        say(f'error: no flag of weft {command} has "{word}" in its help', file=sys.stderr)
+        return 1
+    return 0
+
+
+def _matching(panels: Sequence[Panel], word: str) -> list[Panel]:
+    found = []
+    for panel in panels:
+        rows = [row for row in panel["rows"] if word in f"{panel['title']} {' '.join(row)}".lower()]
+        if rows:
+            found.append(Panel(title=panel["title"], rows=rows))
+    return found
+
+
+def _names(panels: Sequence[Panel]) -> set[str]:
+    labels = (label for panel in panels for label, _ in panel["rows"])
+    return {part.split()[0] for label in labels for part in label.split(", ")}
+
+
+def _filled(paragraphs: Sequence[str]) -> list[str]:
+    width = shutil.get_terminal_size().columns
+    return [textwrap.fill(paragraph, width) for paragraph in paragraphs]
+
+
+def _panels(panels: Sequence[Panel]) -> list[str]:
+    """Two columns each; a name too long for its own has a line."""
+    width = shutil.get_terminal_size().columns
+    bold, plain = ("\x1b[1m", "\x1b[0m") if colours(sys.stdout) else ("", "")
+    shown = []
+    for panel in panels:
+        lines = [f"{bold}{panel['title']}{plain}"]
+        column = min(max(len(label) for label, _ in panel["rows"]), width // 3) + 4
+        gap = f"\n{' ' * column}"
+        for label, text in panel["rows"]:
+            first, *others = textwrap.wrap(text, max(width - column, _NARROWEST)) or [""]
+            start = f"  {label}".ljust(column) if len(label) + 4 <= column else f"  {label}{gap}"
+            lines.append(gap.join((start + first, *others)).rstrip())
+        shown.append("\n".join(lines))
+    return shown
+
+
+def _flags_of_vllm(word: str) -> set[str]:
+    known = import_module("weft.compat.vllm").vllm_flags()
+    return {name for name in known if word.lower().replace("_", "-") in name}

@@ -1,0 +1,135 @@
+"""An answer on the screen, as it comes: its reasoning dimmed and folded to one line, its content plain.
+
+A pipe gets the content alone. What a model writes reaches a terminal through `weft.core.terminal`.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Literal
+
+from rich.cells import cell_len
+
+from weft.cli.conversation import Answer, Conversation
+from weft.core.terminal import harmless, say
+from weft.text.parsers.parts import Content, Reasoning
+
+Mode = Literal["fold", "show", "hide"]
+_DIM, _PLAIN = "\x1b[2m", "\x1b[22m"
+_TO_START = "\r\x1b[K"
+_LABEL = "reasoning: "
+
+
+class Screen:
+    """`mode` is how reasoning is shown. `begin` comes before each answer, `end` behind it."""
+
+    def __init__(self, mode: Mode, unfolds_by: str) -> None:
+        self.mode = mode
+        self._unfolds_by = unfolds_by
+        is_terminal = sys.stdout.isatty()
+        self._obeys = is_terminal and os.environ.get("TERM", "dumb") != "dumb"
+        self._dims = self._obeys and not os.environ.get("NO_COLOR")
+        if mode == "fold" and not is_terminal:
+            self.mode = "hide"
+        self.begin(Answer())
+
+    def begin(self, answer: Answer) -> None:
+        """Another answer, of which nothing is shown yet."""
+        self._answer = answer
+        self._is_reasoning = False
+        self._is_line_open = False
+
+    def show(self, part: Reasoning | Content) -> None:
+        """Print what is new."""
+        if isinstance(part, Reasoning):
+            self._is_reasoning = True
+            self._show_reasoning(part.text)
+            return
+        text = part.text
+        if self._is_reasoning:
+            self._end_reasoning()
+            text = text.lstrip("\n")
+        if text:
+            say(text, end="")
+            self._is_line_open = True
+
+    def end(self) -> None:
+        """The answer has ended, or was stopped."""
+        if self._is_reasoning:
+            self._end_reasoning()
+        if self._is_line_open:
+            say()
+
+    def unfold(self, text: str) -> None:
+        """Print a whole reasoning."""
+        self._dimmed(harmless(text) if sys.stdout.isatty() else text)
+        say()
+
+    def note(self, text: str) -> None:
+        """A line of ours, beside what the model wrote."""
+        dims = self._dims and sys.stderr.isatty()
+        print(f"{_DIM}[{text}]{_PLAIN}" if dims else f"[{text}]", file=sys.stderr, flush=True)
+
+    def _show_reasoning(self, text: str) -> None:
+        if self.mode == "show":
+            self._dimmed(harmless(text) if sys.stdout.isatty() else text)
+        elif self.mode == "fold" and self._obeys:
+            columns = shutil.get_terminal_size().columns - len(_LABEL) - 1
+            sys.stdout.write(_TO_START)
+            self._dimmed(_LABEL + _tail(self._answer.reasoning, columns))
+
+    def _end_reasoning(self) -> None:
+        self._is_reasoning = False
+        if self.mode == "show":
+            say("\n" if self._answer.content else "")
+        elif self.mode == "fold":
+            if self._obeys:
+                sys.stdout.write(_TO_START)
+            count = self._answer.num_reasoning_tokens
+            self._dimmed(f"[reasoning, {count:,} tokens: {self._unfolds_by} shows it]")
+            say()
+
+    def _dimmed(self, text: str) -> None:
+        sys.stdout.write(f"{_DIM}{text}{_PLAIN}" if self._dims else text)
+        sys.stdout.flush()
+
+
+def _tail(text: str, columns: int) -> str:
+    """The last words of a text, on one line of so many columns."""
+    line = harmless(" ".join(text[-4 * max(columns, 1) :].split()))
+    line = line[-max(columns, 0) :] if columns > 0 else ""
+    while cell_len(line) > columns:
+        line = line[1:]
+    return line
+
+
+async def print_answer(
+    screen: Screen, talk: Conversation, parts: AsyncGenerator[Reasoning | Content, None]
+) -> None:
+    """Print an answer as it comes."""
+    is_begun = False
+    try:
+        async with aclosing(parts):
+            async for part in parts:
+                if not is_begun:
+                    is_begun = True
+                    screen.begin(talk.last)
+                screen.show(part)
+    finally:
+        if is_begun:
+            screen.end()
+
+
+def speed(answer: Answer) -> str:
+    """How many tokens an answer had, and how fast."""
+    reasoning = f" ({answer.num_reasoning_tokens:,} reasoning)" * bool(answer.num_reasoning_tokens)
+    rate = answer.tokens_per_s
+    parts = [
+        f"{answer.num_tokens:,} tokens{reasoning} in {answer.ended_at - answer.began_at:.2f} s",
+        *([] if rate is None else [f"{rate:,.1f} tokens/s"]),
+        f"first after {max(0.0, answer.first_at - answer.began_at):.2f} s",
+        f"prompt {answer.num_prompt_tokens:,} tokens, {answer.num_cached_tokens:,} cached",
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,49 @@
+"""What a terminal shows of a start, and what a log has of one that takes long."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from weft.core.progress import Progress
+from weft.core.terminal import StatusLine
+
+log = logging.getLogger("weft.cli")
+
+_PERIOD_S = 0.1
+_LOG_PERIOD_S = 5.0
+
+
+@contextmanager
+def show_start(progress: Progress) -> Iterator[None]:
+    """In this block the start is shown on standard error: on its last line, or by lines of the log."""
+    status = StatusLine(sys.stderr)
+
+    def make_room(_record: logging.LogRecord) -> bool:
+        status.clear()
+        return True
+
+    handlers = logging.getLogger().handlers[:]
+    for handler in handlers:
+        handler.addFilter(make_room)
+    task = asyncio.create_task(_show(progress, status))
+    try:
+        yield
+    finally:
+        task.cancel()
+        status.clear()
+        for handler in handlers:
+            handler.removeFilter(make_room)
+
+
+async def _show(progress: Progress, status: StatusLine) -> None:
+    due = time.monotonic() + _LOG_PERIOD_S / 2
+    while True:
+        if status.is_live:
+            status.show(f"  {progress.describe()}")
+        elif progress.loading is not None and time.monotonic() >= due:
+            log.info("%s", progress.describe())
+            due = time.monotonic() + _LOG_PERIOD_S
+        await asyncio.sleep(_PERIOD_S)

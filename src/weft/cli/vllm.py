@@ -1,0 +1,125 @@
+"""`weft serve --engine vllm`: our servers before vLLM's engine, whose weights are loaded here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.cli.adapters import load_lora_modules, read_lora_modules
+from weft.cli.banner import Address, other_block, show_block
+from weft.cli.loading import (
+    check_parsers,
+    make_served,
+    read_template,
+    rpc_address,
+    to_api_options,
+    to_rpc_options,
+)
+from weft.cli.options import ServeOptions
+from weft.core.client import EngineClient
+from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError
+from weft.core.metrics import Metrics
+from weft.core.types import LoRARequest
+from weft.model.open import find_tokenizer
+from weft.model.tokenizer import read_chat_template, read_tokenizer_files
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer, credentials
+from weft.text.tokenizer import Tokenizer
+from weft.vllm.engine import VllmSeries, read_words
+from weft.vllm.launch import Launched, launch
+from weft.vllm.settings import FLAG, read_engine_args, to_settings
+from weft.web.http.endpoint import Endpoint
+from weft.web.http.state import ServerState
+from weft.web.options import ApiOptions
+from weft.web.routes import all_endpoints
+from weft.web.served import Served
+
+
+@dataclass(frozen=True, slots=True)
+class VllmLoaded:
+    """vLLM's engine with a model, and how it is to be served."""
+
+    launched: Launched
+    files: Mapping[str, bytes]
+    tokenizer: Tokenizer
+    api_options: ApiOptions
+    rpc_options: RpcOptions
+    chat_template: str | None
+    lora_modules: tuple[LoRARequest, ...]
+
+    async def start_engine(self, metrics: Metrics) -> EngineClient:
+        """The client, with the adapters to begin with; vLLM's series are shown from here on."""
+        client = await self.launched.connect(self.tokenizer)
+        metrics.registry.register(VllmSeries())
+        try:
+            await load_lora_modules(client, self.lora_modules)
+        except BaseException:
+            client.shutdown()
+            await client.wait_closed()
+            raise
+        return client
+
+    def make_rpc_server(self, client: EngineClient) -> RpcServer:
+        """The gRPC server of `client`, not started."""
+        return RpcServer(client, self.files, self.rpc_options)
+
+    def serve_over_http(
+        self, client: EngineClient, state: ServerState
+    ) -> tuple[Served, Sequence[Endpoint]]:
+        """What the HTTP server serves of `client`, and at which endpoints."""
+        served = make_served(client, self.tokenizer, self.chat_template, self.api_options)
+        return served, all_endpoints(state)
+
+    def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
+        """The last words of a start."""
+        block = other_block(
+            self.launched.config.model_config,
+            ("engine", f"vLLM {self.launched.version}, {_describe(self.launched.config)}"),
+            http=http,
+            grpc=None if grpc_port is None else rpc_address(self.rpc_options, grpc_port),
+            has_keys=bool(self.rpc_options.api_keys),
+            done=f"loaded in {load_s:.1f} s",
+        )
+        show_block(block)
+
+
+def load(model: str | None, options: ServeOptions) -> VllmLoaded:
+    """Check the options, read the tokenizer and load the weights: minutes."""
+    if model is None:
+        raise ConfigError("--engine vllm needs a MODEL: a checkpoint's directory or a Hub id")
+    rpc_options = to_rpc_options(options)
+    credentials(rpc_options)  # a bad file is refused now, not after the model has loaded
+    template = read_template(options.chat_template)
+    check_parsers(options)
+    lora_modules = read_lora_modules(options.lora_modules or ())
+    engine = options.engine_options(model)
+    extra = read_engine_args(options.engine_args)
+    if options.show_hidden_metrics_for_version is not None:
+        extra["show_hidden_metrics_for_version"] = options.show_hidden_metrics_for_version
+    words = read_words(options.vllm_words) if options.vllm_words else {}
+    if twice := extra.keys() & words.keys():
+        raise ConfigError(f"{FLAG} and the command line both set {min(twice)}")
+    source = engine.tokenizer or model
+    directory = find_tokenizer(source, revision=None if engine.tokenizer else engine.revision)
+    files = read_tokenizer_files(directory)
+    tokenizer = Tokenizer.from_files(files)
+    template = read_chat_template(files, source) if template is None else template
+    api_options = to_api_options(options, template)
+    settings = to_settings(engine, extra | words, api_options.reasoning_parser)
+    return VllmLoaded(
+        launched=launch(settings, tokenizer),
+        files=files,
+        tokenizer=tokenizer,
+        api_options=api_options,
+        rpc_options=rpc_options,
+        chat_template=template,
+        lora_modules=lora_modules,
+    )
+
+
+def _describe(config: EngineConfig) -> str:
+    cache, scheduler = config.cache_config, config.scheduler_config
+    ranks = config.data_parallel_size
+    return (
+        f"{'' if ranks == 1 else f'{ranks} ranks, each with '}{cache.num_blocks:,} blocks of "
+        f"{cache.block_size} tokens, {scheduler.max_num_seqs:,} sequences at once"
+    )

@@ -1,0 +1,27 @@
+"""`HostBlocks`: the blocks of a KV pool in the host's memory, copied out and back in."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+class HostBlocks(ABC):
+    """Makes a runner `BlockCopies` that can show its pool."""
+
+    @abstractmethod
+    def _pool_parts(self) -> NDArray[Any]:
+        """A view of the pool, [parts, blocks, ...]: a block is the same place of every part."""
+
+    def read_block(self, block_id: int) -> Bytes:
+        """See `BlockCopies`."""
+        copied = np.ascontiguousarray(self._pool_parts()[:, block_id])
+        return copied.reshape(-1).view(np.uint8)
+
+    def write_block(self, block_id: int, data: Bytes) -> None:
+        """See `BlockCopies`."""
+        place = self._pool_parts()[:, block_id]
+        place[...] = data.view(place.dtype).reshape(place.shape)

@@ -1,0 +1,42 @@
+"""Where blocks of the KV cache lie, the second tier that an engine has for them, and where changes are published."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Medium(StrEnum):
+    """Where cached blocks lie, as routers call it: the pool that is computed on, or its second tier."""
+
+    POOL = "GPU"
+    MEMORY = "CPU"
+    DISK = "DISK"
+
+
+class KvOffloadingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The second tier of the prefix cache: `num_bytes` of files below `path`, or of memory without one."""
+
+    num_bytes: int
+    path: str | None
+
+    @property
+    def medium(self) -> Medium:
+        """Where its blocks lie."""
+        return Medium.MEMORY if self.path is None else Medium.DISK
+
+
+class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Where changes of the prefix cache are published over ZeroMQ. Ports are those of rank 0.
+
+    `endpoint` is listened on if `binds`, else connected to; a `replay_endpoint` is always listened on, and
+    answers with up to `buffer_steps` batches. Up to `hwm` wait for one subscriber, and are then dropped.
+    Hashes go out as 64 bits, or in full without `has_int_hashes`.
+    """
+
+    endpoint: str
+    binds: bool
+    replay_endpoint: str | None
+    buffer_steps: int
+    hwm: int
+    topic: str
+    has_int_hashes: bool = True

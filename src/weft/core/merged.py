@@ -1,0 +1,54 @@
+"""Several streams in one: prompts of a call, answers of a request."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """Items of all streams as they come. The first error ends all; closing closes all.
+
+    Of each stream at most one item waits to be read, so that a slow reader holds the others back.
+    """
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:
+            async for item in only:
+                yield 0, item
+        return
+    queue: asyncio.Queue[tuple[int, list[T]]] = asyncio.Queue()  # at most one item and one end each
+    slots = [asyncio.Semaphore(1) for _ in streams]
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        for position, stream in enumerate(streams):
+            task = asyncio.create_task(_pump(position, stream, slots[position], queue))
+            task.add_done_callback(lambda _, position=position: queue.put_nowait((position, [])))  # type: ignore[misc]
+            tasks.append(task)
+            await asyncio.sleep(0)  # one begins in each turn of the event loop: others come between
+        num_open = len(streams)
+        while num_open:
+            position, items = await queue.get()
+            if items:
+                slots[position].release()
+                yield position, items[0]
+            else:
+                tasks[position].result()
+                num_open -= 1
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(
+    position: int,
+    stream: AsyncGenerator[T, None],
+    slot: asyncio.Semaphore,
+    queue: asyncio.Queue[tuple[int, list[T]]],
+) -> None:
+    async with aclosing(stream):
+        async for item in stream:
+            await slot.acquire()
+            queue.put_nowait((position, [item]))

@@ -1,0 +1,48 @@
+"""`AsyncLLM`: an engine inside a Python program that has an event loop of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any
+
+from weft.core.client import EngineClient
+from weft.core.metrics import Metrics
+from weft.engine.fit import Fitted
+from weft.engine.front.data_parallel import start_engines
+from weft.engine.offline import fit_options
+
+
+class AsyncLLM:
+    """`async with AsyncLLM(model, **options) as engine` serves a model to the block, as an `EngineClient`.
+
+    Settings are those of `LLM`. The engine has a thread of its own, or with `data_parallel_size` processes:
+    nothing here holds up the event loop. Raises `ConfigError` or `BadRequest` for what cannot be served.
+    """
+
+    def __init__(self, model: str = "embedded:tiny", **options: Any) -> None:
+        self._model, self._options = model, options
+        self._running = AsyncExitStack()
+
+    async def __aenter__(self) -> EngineClient:
+        fitted = await asyncio.to_thread(fit_options, self._model, self._options)
+        return await self._running.enter_async_context(running(fitted, Metrics()))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._running.aclose()
+
+
+@asynccontextmanager
+async def running(fitted: Fitted, metrics: Metrics | None = None) -> AsyncIterator[EngineClient]:
+    """An engine in this program, until the block ends."""
+    client = await start_engines(fitted.checkpoint, fitted.config, metrics)
+    try:
+        yield client
+    finally:
+        client.shutdown()
+        await client.wait_closed()

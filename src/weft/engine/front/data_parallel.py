@@ -1,0 +1,260 @@
+"""`DataParallelClient`: several engines on this machine as one, each a process with CPUs and a KV pool of its own.
+
+A request goes where least is to be computed before its first token: prompts that wait there, answers under way,
+and what of its own prompt that engine has not cached. A call goes to every engine. One that dies is
+started again, and the others notice nothing.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from operator import attrgetter
+from typing import TypeVar
+
+from weft.core.client import AnyParams, EngineClient, PromptSource
+from weft.core.config import EngineConfig
+from weft.core.errors import EngineDead, Overloaded, Unavailable, WeftError
+from weft.core.metrics import Metrics
+from weft.core.types import (
+    EngineLoad,
+    KvEventBatch,
+    PoolingRequestOutput,
+    Request,
+    RequestOptions,
+    RequestOutput,
+    SamplingParams,
+    StreamingInput,
+)
+from weft.core.validate import check_integer
+from weft.engine.front.child import EngineChild
+from weft.engine.front.elastic_group import ElasticGroup, Rank, launch_all
+from weft.engine.front.local_client import LocalClient
+from weft.engine.front.prefix_index import cached_tokens
+from weft.engine.front.process_client import OnLoading, ProcessClient, read_tokenizer
+from weft.model.open import Checkpoint
+from weft.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+class DataParallelClient(ElasticGroup):
+    """Made by `start`, inside a running event loop."""
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
+    ) -> None:
+        super().__init__(config, tokenizer, metrics)
+        self._choices = itertools.count(1)
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def start(
+        cls,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        metrics: Metrics | None = None,
+        child: EngineChild | None = None,
+        on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+    ) -> "DataParallelClient":
+        """Start all engines and wait until each has loaded; see `ProcessClient.start`.
+
+        `child` was launched with `config.of_rank(0)`.
+        """
+        children = await launch_all(config, range(config.data_parallel_size), begun=child)
+        try:
+            client = cls(config, await read_tokenizer(checkpoint), metrics)
+        except BaseException:
+            await asyncio.gather(*(one.discard() for one in children))
+            raise
+        client._weights = children[0].weights
+        await client._open_all(client._ranks, children, config, on_loading)
+        for rank in client._ranks:
+            rank.supervisor = asyncio.create_task(client._supervise(rank))
+        return client
+
+    # -- requests -----------------------------------------------------------------------------
+
+    @contextmanager
+    def preparing(self, num_answers: int) -> Iterator[None]:
+        """Places with the engine that has least to do: which one it will be depends on the prompt."""
+        rank = _with_room(sorted(self._able(), key=_backlog), num_answers)
+        with rank.engine.preparing(num_answers):
+            yield
+
+    async def prepare(
+        self, prompt: PromptSource, params: AnyParams, options: RequestOptions
+    ) -> Request:
+        self._able()[0].engine.check_callable(options)
+        return await self._inputs.prepare(prompt, params, options)
+
+    def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        return self._follow(request, lambda client, num: client.run(request, num))
+
+    def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        return self._follow(request, lambda client, num: client.run_pooling(request, num))
+
+    async def run_pieces(
+        self,
+        pieces: AsyncIterable[StreamingInput],
+        params: SamplingParams,
+        options: RequestOptions,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """All pieces go to one engine, which has those before in its cache."""
+        rank = min(self._able(options.data_parallel_rank), key=_backlog)
+        running = rank.engine.run_pieces(pieces, params, options)
+        with rank.holding():
+            async with aclosing(running) as outputs:
+                async for output in outputs:
+                    yield output
+
+    async def _follow(
+        self, request: Request, run: Callable[[ProcessClient, int], AsyncGenerator[T, None]]
+    ) -> AsyncGenerator[T, None]:
+        rank, num_tokens = self._choose(request)
+        with rank.holding():
+            async with aclosing(run(rank.engine, num_tokens)) as outputs:
+                async for output in outputs:
+                    yield output
+
+    def _choose(self, request: Request) -> tuple[Rank, int]:
+        """Who takes a request, and the tokens of its prompt that are to be computed there."""
+        able = self._able(request.data_parallel_rank)
+        cached = cached_tokens(request, self.info.block_size, [rank.prefixes for rank in able])
+        num_tokens = len(request.prompt_token_ids)
+        uncached = {rank: num_tokens - num for rank, num in zip(able, cached, strict=True)}
+        able.sort(key=lambda rank: (rank.backlog + uncached[rank], rank.chosen_at))
+        rank = _with_room(able, request.params.n)
+        rank.chosen_at = next(self._choices)
+        return rank, uncached[rank]
+
+    def _able(self, number: int | None = None) -> list[Rank]:
+        """The engines that take requests, or the one of this rank; raises where there is none."""
+        if self._is_closing:
+            raise Unavailable("the server is shutting down")
+        ranks = [rank for rank in self._ranks if not rank.is_draining]
+        if number is not None:
+            check_integer("data_parallel_rank", number, 0, len(self._ranks) - 1)
+            if self._ranks[number] not in ranks:
+                raise Unavailable(f"engine {number} takes no more requests; it is about to leave")
+            if not self._ranks[number].is_live:
+                raise EngineDead(f"engine {number} is not running; it is started again")
+            ranks = [self._ranks[number]]
+        live = [rank for rank in ranks if rank.is_live]
+        if not live:
+            raise self.dead_error
+        return [rank for rank in live if not rank.is_stalled] or live
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        await asyncio.gather(*(client.abort(ids) for client in self._clients()))
+
+    @property
+    def num_active_requests(self) -> int:
+        return sum(client.num_active_requests for client in self._clients())
+
+    # -- state --------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return not self._is_closing
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def errored(self) -> bool:
+        """Never: engines that died are started again."""
+        return False
+
+    @property
+    def dead_error(self) -> BaseException:
+        return EngineDead("no engine is running; they are started again")
+
+    @property
+    def is_degraded(self) -> bool:
+        return any(not rank.is_live or rank.is_stalled for rank in self._ranks)
+
+    async def check_health(self) -> None:
+        """Raise if no engine answers."""
+        if self._is_closing:
+            return
+        self._able()
+        error: WeftError | None = None
+        live = [rank for rank in self._ranks if rank.is_live]
+        for rank in live:
+            try:
+                await rank.engine.check_health()
+                rank.is_stalled = False
+            except WeftError as failure:
+                rank.is_stalled, error = True, failure
+        if error is not None and all(rank.is_stalled for rank in live):
+            raise error
+
+    async def get_loads(self) -> list[EngineLoad]:
+        """Those of the engines that are there."""
+        loads = await self._each(lambda engine: engine.get_loads())
+        return [load for one in loads for load in one]
+
+    def subscribe_kv_events(
+        self, start_sequence_number: int | None = None
+    ) -> AsyncGenerator[KvEventBatch, None]:
+        """The changes of all engines, each batch with its rank, under one sequence of numbers."""
+        self._able()
+        return self._feed.subscribe(start_sequence_number)
+
+    async def do_log_stats(self) -> None:
+        for client in self._clients():
+            await client.do_log_stats()
+
+    def _engines(self) -> list[ProcessClient]:
+        self._able()
+        return [rank.engine for rank in self._ranks if rank.is_live]
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._scaling is not None:
+            self._scaling.cancel()
+        for rank in self._ranks:
+            if rank.client is not None:
+                rank.client.shutdown(timeout)
+            elif rank.supervisor is not None:
+                rank.supervisor.cancel()
+        self._closing = asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        tasks = [self._scaling, *(rank.supervisor for rank in self._ranks)]
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+        self._feed.close(EngineDead("the engines were shut down"))
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()
+
+
+_backlog = attrgetter("backlog")
+
+
+def _with_room(ranks: Iterable[Rank], num_answers: int) -> Rank:
+    """The first that has places for so many answers; raises `Overloaded` where none has."""
+    full: Overloaded | None = None
+    for rank in ranks:
+        try:
+            with rank.engine.preparing(num_answers):
+                return rank
+        except Overloaded as error:
+            full = full or error
+    assert full is not None
+    raise full
+
+
+async def start_engines(
+    checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
+) -> EngineClient:
+    """Of a program of its own: one engine on a thread, several in processes."""
+    kind = DataParallelClient if config.has_ranks else LocalClient
+    client: EngineClient = await kind.start(checkpoint, config, metrics)
+    return client

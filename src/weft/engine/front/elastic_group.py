@@ -1,0 +1,363 @@
+"""`ElasticGroup`: the lives of several engines: started, started again when they die, more of them or fewer."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+
+from weft.compute.backends import backend_of
+from weft.core.config import EngineConfig
+from weft.core.engine_info import EngineInfo
+from weft.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Overloaded,
+    Unavailable,
+    WeftError,
+)
+from weft.core.kv_feed import KvEventFeed
+from weft.core.metrics import Metrics
+from weft.core.readable import format_bytes
+from weft.core.tasks import gather_all, gather_available
+from weft.core.types import AllBlocksCleared, KvEvent, KvEventBatch
+from weft.core.validate import check_integer, check_number
+from weft.engine.configure import MAX_DATA_PARALLEL_SIZE
+from weft.engine.front.child import EngineChild
+from weft.engine.front.engine_group import EngineGroup
+from weft.engine.front.prefix_index import PrefixIndex
+from weft.engine.front.process_client import OnLoading, ProcessClient, launched
+from weft.engine.weight_files import WeightFiles
+from weft.text.prepare import InputProcessor
+from weft.text.tokenizer import Tokenizer
+
+log = logging.getLogger("weft.engine")
+
+# What an answer under way is worth, in tokens of a prompt: as much as a short one has still to generate.
+ANSWER_TOKENS = 64
+FIRST_PAUSE_S = 0.5  # before an engine that died is started again; twice as long each time
+MAX_PAUSE_S = 60.0
+STEADY_S = 60.0  # one that lived for so long begins with the first pause again
+MAX_DRAIN_S = 86_400.0
+
+
+@dataclass(slots=True, eq=False)
+class Rank:
+    """One engine. `client` is None while it is not there.
+
+    One that drains takes no more requests. `idle` is set while none of its `num_open` is followed.
+    """
+
+    number: int
+    client: ProcessClient | None = None
+    supervisor: asyncio.Task[None] | None = None
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    chosen_at: int = 0
+    is_stalled: bool = False
+    is_draining: bool = False
+    is_leaving: bool = False
+    num_open: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is an engine that takes requests."""
+        return self.client is not None and self.client.is_running
+
+    @property
+    def engine(self) -> ProcessClient:
+        """What is there where it is live."""
+        assert self.client is not None
+        return self.client
+
+    @property
+    def backlog(self) -> int:
+        """What is to be computed here, in tokens of prompts."""
+        return self.engine.num_uncached_tokens + ANSWER_TOKENS * self.engine.num_open_answers
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """While a request is followed."""
+        self.num_open += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.num_open -= 1
+            if not self.num_open:
+                self.idle.set()
+
+
+class ElasticGroup(EngineGroup):
+    """The part of `DataParallelClient` that has the engines."""
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
+    ) -> None:
+        super().__init__()
+        self.model_config = config.model_config
+        self.renderer: Tokenizer = tokenizer
+        self._use(config)
+        self._metrics = metrics
+        self._ranks = [Rank(number) for number in range(config.data_parallel_size)]
+        self._scaling: asyncio.Task[None] | None = None
+        self._feed = KvEventFeed()
+        self._num_batches = 0
+        self._is_closing = False
+
+    def _use(self, config: EngineConfig) -> None:
+        self.vllm_config = config  # by this name to callers written for vLLM
+        self.info = EngineInfo.of(config)
+        self._inputs = InputProcessor(config, self.renderer)
+
+    async def _open_all(
+        self,
+        ranks: Sequence[Rank],
+        children: Sequence[EngineChild],
+        config: EngineConfig,
+        on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+    ) -> None:
+        """Wait until each child has loaded; all are ended where one fails."""
+        loaded = dict.fromkeys(ranks, 0)
+
+        async def open_one(rank: Rank, child: EngineChild) -> None:
+            def report(num_bytes: int, all_bytes: int) -> None:
+                loaded[rank] = num_bytes
+                on_loading(sum(loaded.values()), all_bytes * len(children))
+
+            rank.client = await self._open(config.of_rank(rank.number), child, report)
+
+        pairs = zip(ranks, children, strict=True)
+        try:
+            await gather_all(open_one(rank, child) for rank, child in pairs)
+        except BaseException:
+            for rank in ranks:
+                await self._end(rank)
+            await asyncio.gather(*(child.discard() for child in children))
+            raise
+
+    async def _open(
+        self, config: EngineConfig, child: EngineChild, on_loading: OnLoading = lambda *_: None
+    ) -> ProcessClient:
+        return await ProcessClient.start_with(
+            child, self.renderer, config, self._metrics, on_loading
+        )
+
+    def _clients(self) -> list[ProcessClient]:
+        """Of all engines, those that drain included."""
+        return [rank.client for rank in self._ranks if rank.client is not None]
+
+    # -- while it serves ----------------------------------------------------------------------
+
+    async def _supervise(self, rank: Rank) -> None:
+        """Follow the events of an engine until it ends, and start it again with growing pauses."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            began_at = time.monotonic()
+            await self._take_events(rank)
+            await rank.engine.wait_closed()
+            if self._is_closing or rank.is_leaving:
+                return
+            self._forget_blocks(rank)
+            if time.monotonic() - began_at > STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            rank.client = None
+            while rank.client is None:
+                log.warning("engine %d is started again in %.3g s", rank.number, pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                try:
+                    await self._restart(rank)
+                except Exception as error:  # whatever it is, the next try may do without
+                    is_foreseen = isinstance(error, WeftError)
+                    log.warning(
+                        "engine %d could not be started: %s",
+                        rank.number,
+                        error,
+                        exc_info=not is_foreseen,
+                    )
+
+    async def _restart(self, rank: Rank) -> None:
+        config, weights = self.vllm_config.of_rank(rank.number), self._weights_key
+        client = await self._open(config, await launched(config, self._weights))
+        try:
+            await self._catch_up(client)
+            self._check_weights(weights)
+        except BaseException:
+            client.shutdown()
+            await client.wait_closed()
+            raise
+        rank.client, rank.is_stalled = client, False
+        if config != self.vllm_config.of_rank(rank.number):  # they became more or fewer meanwhile
+            await client.use_share(self.vllm_config.of_rank(rank.number))
+
+    @property
+    def _weights_key(self) -> str | None:
+        return None if self._weights is None else self._weights.current.key
+
+    def _check_weights(self, key: str | None) -> None:
+        """An engine that was started with others is not to join."""
+        if key != self._weights_key:
+            raise Unavailable("the weights were replaced while an engine was started")
+
+    async def _take_events(self, rank: Rank) -> None:
+        """Until the engine ends."""
+        while True:
+            try:
+                async with aclosing(rank.engine.subscribe_kv_events()) as batches:
+                    async for batch in batches:
+                        rank.prefixes.take(batch.events)
+                        self._publish(rank, batch.events)
+            except Unavailable:  # it is dead, or shut down
+                return
+            except Overloaded:  # some were missed: what is known is less than what is there
+                self._forget_blocks(rank)
+
+    def _forget_blocks(self, rank: Rank) -> None:
+        rank.prefixes.clear()
+        self._publish(rank, [AllBlocksCleared()])
+
+    def _publish(self, rank: Rank, events: list[KvEvent]) -> None:
+        batch = KvEventBatch(
+            sequence_number=self._num_batches,
+            timestamp=time.time(),
+            events=events,
+            data_parallel_rank=rank.number,
+        )
+        self._num_batches += 1
+        self._feed.publish(batch)
+
+    async def _end(self, rank: Rank) -> None:
+        """End an engine that has no requests, and what is known of it."""
+        rank.is_leaving = True
+        if rank.client is not None:
+            rank.client.shutdown()
+            await rank.client.wait_closed()
+        elif rank.supervisor is not None:
+            rank.supervisor.cancel()
+        if rank.supervisor is not None:
+            await asyncio.gather(rank.supervisor, return_exceptions=True)
+            self._forget_blocks(rank)
+        if self._metrics is not None:
+            self._metrics.remove_engine(rank.number)
+
+    # -- more or fewer ------------------------------------------------------------------------
+
+    async def scale_elastic_ep(
+        self, new_data_parallel_size: int, drain_timeout: float = 300.0
+    ) -> None:
+        """See `EngineClient`. Once it has begun it goes on without its caller."""
+        if self.vllm_config.elastic_config is None:
+            await super().scale_elastic_ep(new_data_parallel_size, drain_timeout)
+        check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)
+        check_number("drain_timeout", drain_timeout, 0, MAX_DRAIN_S, above=True)
+        if self._is_closing:
+            raise Unavailable("the server is shutting down")
+        if await self.is_scaling_elastic_ep():
+            raise Unavailable("the number of engines is being changed already; try again later")
+        self._scaling = asyncio.create_task(self._scale(new_data_parallel_size, drain_timeout))
+        self._scaling.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(self._scaling)
+
+    async def is_scaling_elastic_ep(self) -> bool:
+        return self._scaling is not None and not self._scaling.done()
+
+    async def _scale(self, size: int, drain_timeout: float) -> None:
+        former = len(self._ranks)
+        if size == former:
+            return
+        config = self.vllm_config.of_size(size)
+        if size > former:
+            await self._add(config)
+        else:
+            await self._drain(self._ranks[size:], drain_timeout)
+            leaving, self._ranks = self._ranks[size:], self._ranks[:size]
+            self._use(config)
+            await asyncio.gather(*(self._end(rank) for rank in leaving))
+        log.info("there are %d engines now, and were %d", size, former)
+        shared = self._ranks[: min(size, former)]  # the others were started with theirs
+        await gather_available(
+            rank.engine.use_share(config.of_rank(rank.number)) for rank in shared if rank.is_live
+        )
+
+    async def _add(self, config: EngineConfig) -> None:
+        """Start as many as are lacking; if one cannot be had, none joins."""
+        numbers = range(len(self._ranks), config.data_parallel_size)
+        _check_room(config, len(numbers))
+        ranks = [Rank(number) for number in numbers]
+        weights = self._weights_key
+        children = await launch_all(config, numbers, weights=self._weights)
+        await self._open_all(ranks, children, config)
+        try:
+            await self._catch_up(*(rank.engine for rank in ranks))
+            self._check_weights(weights)
+        except BaseException:
+            await asyncio.gather(*(self._end(rank) for rank in ranks))
+            raise
+        self._ranks = [*self._ranks, *ranks]
+        self._use(config)
+        for rank in ranks:
+            rank.supervisor = asyncio.create_task(self._supervise(rank))
+
+    async def _drain(self, ranks: Sequence[Rank], timeout_s: float) -> None:
+        """Send them no more requests, and wait until those that they have are finished."""
+        if self._is_paused and any(rank.num_open for rank in ranks):
+            raise FailedPrecondition(
+                "requests of engines that are to leave cannot end while they are paused: resume_generation first"
+            )
+        for rank in ranks:
+            rank.is_draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                for rank in ranks:
+                    await rank.idle.wait()
+        except BaseException as error:
+            for rank in ranks:
+                rank.is_draining = False
+            if not isinstance(error, TimeoutError):
+                raise
+            count = sum(rank.num_open for rank in ranks)
+            raise DeadlineExceeded(
+                f"after {timeout_s:g} s there were {count} requests open in the engines that were to leave; "
+                "they stay"
+            ) from None
+
+
+def _check_room(config: EngineConfig, num_new: int) -> None:
+    elastic, size = config.elastic_config, config.data_parallel_size
+    assert elastic is not None
+    if elastic.num_threads < size:
+        raise FailedPrecondition(
+            f"{size} engines need {size} threads at least, and there are {elastic.num_threads} (--num-threads)"
+        )
+    needed, free = num_new * elastic.engine_bytes, backend_of(config).free_bytes()
+    if needed > free:
+        raise FailedPrecondition(
+            f"{size} engines take {format_bytes(needed)} more, {format_bytes(elastic.engine_bytes)} for each that "
+            f"is added, and {format_bytes(free)} of memory are free; with a smaller --kv-cache-bytes it is less"
+        )
+
+
+async def launch_all(
+    config: EngineConfig,
+    numbers: Sequence[int],
+    *,
+    begun: EngineChild | None = None,
+    weights: WeightFiles | None = None,
+) -> list[EngineChild]:
+    """A process for each rank, of which the first may have `begun` to load; all or none."""
+    children = [] if begun is None else [begun]
+    weights = weights if begun is None else begun.weights
+    try:
+        for number in numbers[len(children) :]:
+            child = await launched(config.of_rank(number), weights)
+            children.append(child)
+            weights = child.weights
+    except BaseException:
+        await asyncio.gather(*(child.discard() for child in children))
+        raise
+    return children

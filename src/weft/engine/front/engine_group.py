@@ -1,0 +1,244 @@
+"""`EngineGroup`: calls that go to every engine of several, and what one that joins later is brought to.
+
+A call returns when all have answered. An engine that dies meanwhile does not count, unless none is left; one that
+refuses makes the call raise what it says, and what the others did stays done: such a call can be repeated.
+"""
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from weft.core.client import EngineClient
+from weft.core.config import EngineConfig
+from weft.core.errors import FailedPrecondition, WeftError
+from weft.core.tasks import gather_available
+from weft.core.types import LoRARequest, PauseMode
+from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.engine.engine_model import DISCARD
+from weft.engine.front.process_client import ProcessClient
+from weft.engine.weight_files import PackedWeights, WeightFiles
+
+log = logging.getLogger("weft.engine")
+
+T = TypeVar("T")
+
+
+class EngineGroup(EngineClient):
+    """The part of `DataParallelClient` that treats all alike."""
+
+    vllm_config: EngineConfig
+
+    def __init__(self) -> None:
+        self._adapters: dict[int, LoRARequest] = {}
+        self._pinned: set[int] = set()
+        self._is_paused = False
+        self._sleep_level = 0
+        self._num_pausing = 0
+        self._resuming = asyncio.Lock()  # not while weights are replaced
+        self._weights: WeightFiles | None = None
+
+    @abstractmethod
+    def _engines(self) -> list[ProcessClient]:
+        """Those that are there; raises where none is."""
+
+    async def _each(self, call: Callable[[ProcessClient], Awaitable[T]]) -> list[T]:
+        return await gather_available(call(engine) for engine in self._engines())
+
+    async def _catch_up(self, *engines: ProcessClient) -> None:
+        """Bring engines that have just started to where the others are."""
+        for engine in engines:
+            await self._load_adapters(engine)
+        state = (False, 0)
+        while state != (self._is_paused, self._sleep_level):  # which may change meanwhile
+            state = is_paused, level = self._is_paused, self._sleep_level
+            for engine in engines:
+                if level:
+                    await engine.sleep(level)
+                elif is_paused:
+                    await engine.pause_generation()
+                else:
+                    await engine.wake_up()
+
+    async def _load_adapters(self, engine: ProcessClient) -> None:
+        for lora_id, adapter in list(self._adapters.items()):
+            try:
+                await engine.add_lora(adapter)
+                if lora_id in self._pinned:
+                    await engine.pin_lora(lora_id)
+                if lora_id not in self._adapters:  # removed meanwhile
+                    await engine.remove_lora(lora_id)
+            except WeftError as error:  # requests that name it get this error too
+                log.warning("%s", error)
+
+    # -- scheduling and memory ----------------------------------------------------------------
+
+    async def pause_generation(self, **options: Any) -> None:
+        await self._pause(lambda engine: engine.pause_generation(**options))
+
+    async def resume_generation(self) -> None:
+        async with self._resuming:
+            await self._each(lambda engine: engine.resume_generation())
+            self._is_paused = False
+
+    async def is_paused(self) -> bool:
+        """Whether any engine is."""
+        return any(await self._each(lambda engine: engine.is_paused()))
+
+    async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
+        await self._pause(lambda engine: engine.sleep(level, mode))
+        self._sleep_level = max(level, self._sleep_level)
+        if level == DISCARD and self._weights is not None:
+            self._weights.read_anew()
+
+    async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
+        """See `EngineClient`; of all engines. One for which there is no memory sleeps on alone."""
+        named = None if tags is None else list(tags)
+        async with self._resuming:
+            is_awake = all(await self._each(lambda engine: engine.wake_up(named)))
+            if is_awake:
+                self._is_paused, self._sleep_level = False, 0
+        return is_awake
+
+    async def _pause(self, call: Callable[[ProcessClient], Awaitable[None]]) -> None:
+        was_paused, self._is_paused = self._is_paused, True
+        self._num_pausing += 1
+        try:
+            await self._each(call)
+        except WeftError:
+            self._is_paused = was_paused
+            raise
+        finally:
+            self._num_pausing -= 1
+
+    # -- weights ------------------------------------------------------------------------------
+
+    async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
+        await self._each(lambda engine: engine.init_weight_transfer_engine(request))
+
+    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        await self._each(lambda engine: engine.start_weight_update(is_checkpoint_format))
+
+    async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
+        """See `EngineClient`. All look at files; shared memory is copied by the one that will pack it."""
+        config = self.vllm_config.weight_transfer_config
+        are_files = config is not None and config.backend == "safetensors"
+        try:
+            if are_files:
+                await self._each(lambda engine: engine.update_weights(request))
+            else:
+                await self._engines()[0].update_weights(request)
+        except FailedPrecondition:
+            await self._forget_update()
+            raise
+
+    async def finish_weight_update(self) -> None:
+        """See `EngineClient`. One engine packs the weights; once it serves them, the others map them.
+
+        One that does not is ended, and starts again with them. Requests have to be paused.
+        """
+        if self._weights is None or self.vllm_config.weight_transfer_config is None:
+            await self._engines()[0].finish_weight_update()  # which refuses
+            return
+        async with self._resuming:
+            if not self._is_paused or self._num_pausing:
+                raise FailedPrecondition(
+                    "several engines change their weights together: pause_generation first, with mode wait, abort "
+                    "or keep, and when it has returned finish_weight_update"
+                )
+            packed, first = self._weights.next(), self._engines()[0]
+            try:
+                await first.finish_packed_update(packed, is_elsewhere=False)
+            except WeftError:
+                await self._forget_update()
+                raise
+            self._weights.use(packed)
+            await asyncio.gather(
+                *(self._adopt(engine, packed) for engine in self._engines() if engine is not first)
+            )
+
+    async def _forget_update(self) -> None:
+        """As the engine does that refused a part of it."""
+        request = WeightTransferInitRequest()
+        await self._each(lambda engine: engine.init_weight_transfer_engine(request))
+
+    async def _adopt(self, engine: ProcessClient, packed: PackedWeights) -> None:
+        try:
+            await engine.finish_packed_update(packed, is_elsewhere=True)
+        except WeftError as error:
+            log.error("an engine is started again, which did not take new weights: %s", error)
+            engine.shutdown()
+
+    # -- caches, profiles, calls by name ------------------------------------------------------
+
+    async def reset_prefix_cache(self, *args: Any, **options: Any) -> bool:
+        """See `EngineClient`; False where it was not done in all engines."""
+        return all(await self._each(lambda engine: engine.reset_prefix_cache(*args, **options)))
+
+    async def reset_mm_cache(self) -> None:
+        await self._each(lambda engine: engine.reset_mm_cache())
+
+    async def reset_encoder_cache(self) -> None:
+        await self._each(lambda engine: engine.reset_encoder_cache())
+
+    async def start_profile(self, *args: Any, **options: Any) -> None:
+        """See `EngineClient`; a file for each engine."""
+        await self._each(lambda engine: engine.start_profile(*args, **options))
+
+    async def notify_kv_transfer_request_rejected(
+        self,
+        request_id: str,
+        kv_transfer_params: dict[str, Any],
+        data_parallel_rank: int | None = None,
+    ) -> None:
+        """See `EngineClient`; any engine can pass it on."""
+        del data_parallel_rank
+        engine = self._engines()[0]
+        await engine.notify_kv_transfer_request_rejected(request_id, kv_transfer_params)
+
+    async def stop_profile(self) -> None:
+        await self._each(lambda engine: engine.stop_profile())
+
+    async def collective_rpc(self, *args: Any, **options: Any) -> list[Any]:
+        answers = await self._each(lambda engine: engine.collective_rpc(*args, **options))
+        return [result for one in answers for result in one]
+
+    # -- adapters -----------------------------------------------------------------------------
+
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        """Those that any engine has: who lacks one loads it when a request names it."""
+        every = [engine.lora_requests for engine in self._engines()]
+        return {name: request for one in every for name, request in one.items()}
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """See `EngineClient`. A new one that any engine refuses is in none."""
+        name, lora_id = lora_request.lora_name, lora_request.lora_int_id
+        is_new = name not in self.lora_requests
+        try:
+            await self._each(lambda engine: engine.add_lora(lora_request))
+        except WeftError:
+            for engine in self._engines():
+                if is_new and name in engine.lora_requests:
+                    await engine.remove_lora(lora_id)
+            raise
+        self._adapters[lora_id] = msgspec.structs.replace(lora_request, load_inplace=False)
+        return True
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        self._adapters.pop(lora_id, None)
+        self._pinned.discard(lora_id)
+        return any(await self._each(lambda engine: engine.remove_lora(lora_id)))
+
+    async def list_loras(self) -> set[int]:
+        """Those that are loaded in any engine."""
+        return set().union(*await self._each(lambda engine: engine.list_loras()))
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        is_known = any(await self._each(lambda engine: engine.pin_lora(lora_id)))
+        if is_known:
+            self._pinned.add(lora_id)
+        return is_known

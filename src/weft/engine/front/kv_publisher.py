@@ -1,0 +1,257 @@
+"""`KvPublisher`: changes of the prefix cache over ZeroMQ, in vLLM's messages, from the feed that gRPC reads.
+
+A message is topic, number (8 bytes, big-endian) and a msgpack array [time, events, rank]. A replay is requested
+with the number to begin with, and ends with number -1 and nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+import msgspec
+import zmq
+
+from weft.core.errors import ConfigError
+from weft.core.kv_cache import KvEventsConfig
+from weft.core.kv_feed import KvEventFeed
+from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
+from weft.engine.kv_events import FLAG, at_rank
+
+log = logging.getLogger("weft.engine")
+
+MAX_REPLAYS: Final = 16  # at once; who comes then waits
+_MAX_QUEUED_REPLAYED: Final = 256  # messages, for one reader
+_BATCHES_PER_TURN: Final = 16  # before anybody else has one
+_MAX_RECEIVED_BYTES: Final = 1024  # of a number, or a topic
+_STALLED_MS: Final = 30_000  # whoever reads nothing for so long is disconnected
+_RETRY_S: Final = 0.01
+_END: Final = (b"\xff" * 8, b"")
+
+
+class _Stored(msgspec.Struct, array_like=True, tag="BlockStored"):
+    """In the order of vLLM's fields; consumers read as many of them as they know."""
+
+    block_hashes: list[int | bytes]
+    parent_block_hash: int | bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[tuple[str] | None] | None = None
+
+
+class _Removed(msgspec.Struct, array_like=True, tag="BlockRemoved"):
+    block_hashes: list[int | bytes]
+    medium: str | None = None
+
+
+class _Cleared(msgspec.Struct, array_like=True, tag="AllBlocksCleared"):
+    pass
+
+
+@dataclass(slots=True)
+class _Replay:
+    """What one reader still gets. A REQ socket takes one reply alone: it gets all batches as one."""
+
+    batches: Iterator[KvEventBatch]
+    is_single: bool
+    moved_at: float
+    last: KvEventBatch | None = None
+    events: list[msgspec.Raw] = field(default_factory=list)
+    unsent: tuple[bytes, bytes] | None = None
+
+
+class KvPublisher:
+    """Lives on the event loop of the feed; `ConfigError` where it cannot listen."""
+
+    def __init__(self, config: KvEventsConfig, feed: KvEventFeed, rank: int = 0) -> None:
+        self._config = config
+        self._feed = feed
+        self._rank = rank
+        self._topic = config.topic.encode()
+        self._to_hash: Callable[[bytes], int | bytes] = _to_int if config.has_int_hashes else bytes
+        self._encoder = msgspec.msgpack.Encoder()
+        self._loop = asyncio.get_running_loop()
+        self._replays: dict[bytes, _Replay] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._router: zmq.Socket[bytes] | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self._publisher = self._open_publisher()
+            if config.replay_endpoint is not None:
+                self._router = self._open_router(config.replay_endpoint)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        if self._router is not None:
+            self._loop.add_reader(self._router.fileno(), self._serve_replays)
+
+    def publish(self, batch: KvEventBatch) -> None:
+        """Send a batch to whoever follows; never waits. The feed has it already, to be replayed."""
+        self._take_subscriptions()
+        self._publisher.send_multipart([self._topic, *self._message(batch)], zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """End all of it, what is unsent included."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._router is not None:
+            self._loop.remove_reader(self._router.fileno())
+        self._context.destroy(linger=0)
+
+    # -- sockets ------------------------------------------------------------------------------
+
+    def _open_publisher(self) -> "zmq.Socket[bytes]":
+        config = self._config
+        socket = self._socket(zmq.XPUB, config.endpoint, config.hwm)
+        socket.setsockopt(zmq.XPUB_MANUAL, 1)
+        method = socket.bind if config.binds else socket.connect
+        self._attach(method, "endpoint", config.endpoint)
+        return socket
+
+    def _open_router(self, endpoint: str) -> "zmq.Socket[bytes]":
+        socket = self._socket(zmq.ROUTER, endpoint, _MAX_QUEUED_REPLAYED)
+        # Else what a slow reader has no room for is dropped.
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._attach(socket.bind, "replay_endpoint", endpoint)
+        return socket
+
+    def _socket(self, kind: int, endpoint: str, max_queued: int) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(kind)
+        # By a name that has both, a peer is sought over IPv6 alone once this is on.
+        socket.setsockopt(zmq.IPV6, "[" in endpoint or "*" in endpoint)
+        socket.setsockopt(zmq.SNDHWM, max_queued)
+        socket.setsockopt(zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES)
+        socket.setsockopt(zmq.TCP_MAXRT, _STALLED_MS)
+        return socket
+
+    def _attach(self, method: Callable[[str], object], name: str, endpoint: str) -> None:
+        place = at_rank(endpoint, self._rank)
+        try:
+            method(place)
+        except zmq.ZMQError as error:
+            raise ConfigError(f"{FLAG}: {name} {place}: {error.strerror}") from error
+        log.info(
+            "cache events, with the tokens of prompts: %s %s, open to all who reach it", name, place
+        )
+
+    def _take_subscriptions(self) -> None:
+        """Those that our one topic falls under, and no others: a peer may send them for ever."""
+        with suppress(zmq.Again):
+            while True:
+                message = self._publisher.recv(zmq.NOBLOCK)
+                if self._topic.startswith(message[1:]):
+                    option = zmq.SUBSCRIBE if message[0] else zmq.UNSUBSCRIBE
+                    self._publisher.setsockopt(option, message[1:])
+
+    # -- replays ------------------------------------------------------------------------------
+
+    def _serve_replays(self) -> None:
+        """Take what is requested and send what there is room for, a few batches a turn."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._take_requests()
+        is_waiting = [self._advance(reader, replay) for reader, replay in [*self._replays.items()]]
+        # A ROUTER does not report which of its peers has room again, and its file is readable once for
+        # all that has come, also for what came while it sent.
+        if self._replays:
+            self._timer = self._loop.call_later(
+                _RETRY_S if all(is_waiting) else 0, self._serve_replays
+            )
+        elif self._has_requests():
+            self._timer = self._loop.call_later(0, self._serve_replays)
+
+    def _has_requests(self) -> bool:
+        assert self._router is not None
+        return bool(int(self._router.get(zmq.EVENTS)) & zmq.POLLIN)
+
+    def _take_requests(self) -> None:
+        assert self._router is not None
+        while len(self._replays) < MAX_REPLAYS and self._has_requests():
+            reader, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            if len(frames) != 2 or len(frames[0].bytes) or len(frames[1].bytes) != 8:
+                log.debug("a request to replay cache events is none: %d frames", len(frames))
+                continue
+            batches = self._feed.buffered(
+                int.from_bytes(frames[1].bytes, "big"), self._config.buffer_steps
+            )
+            is_single = frames[1].get("Socket-Type") == "REQ"
+            self._replays[reader.bytes] = _Replay(batches, is_single, self._loop.time())
+
+    def _advance(self, reader: bytes, replay: _Replay) -> bool:
+        """Send some of what is left; whether its reader has no room for more."""
+        assert self._router is not None
+        try:
+            for _ in range(_BATCHES_PER_TURN):
+                message = replay.unsent or self._next_message(replay)
+                if message is not None:
+                    replay.unsent = message
+                    self._router.send_multipart([reader, b"", *message], zmq.NOBLOCK)
+                    replay.unsent, replay.moved_at = None, self._loop.time()
+                    if message is _END or replay.is_single:
+                        del self._replays[reader]
+                        break
+        except zmq.Again:
+            if self._loop.time() - replay.moved_at > _STALLED_MS / 1e3:
+                del self._replays[reader]
+            return True
+        except zmq.ZMQError as error:  # it has left
+            log.debug("a replay of cache events ended: %s", error)
+            del self._replays[reader]
+        return False
+
+    def _next_message(self, replay: _Replay) -> tuple[bytes, bytes] | None:
+        """None: nothing yet, of batches that become one."""
+        batch = next(replay.batches, None)
+        if not replay.is_single:
+            return _END if batch is None else self._message(batch)
+        if batch is not None:
+            replay.last = batch
+            replay.events += map(self._encoded, batch.events)
+            return None
+        return _END if replay.last is None else self._message(replay.last, replay.events)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def _message(
+        self, batch: KvEventBatch, encoded: list[msgspec.Raw] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Number and payload of a batch, with other events where they are given."""
+        events = [*map(self._encoded, batch.events)] if encoded is None else encoded
+        payload = self._encoder.encode((batch.timestamp, events, self._rank))
+        return batch.sequence_number.to_bytes(8, "big"), payload
+
+    def _encoded(self, event: KvEvent) -> msgspec.Raw:
+        return msgspec.Raw(self._encoder.encode(self._to_wire(event)))
+
+    def _to_wire(self, event: KvEvent) -> _Stored | _Removed | _Cleared:
+        match event:
+            case BlockStored():
+                parent, salt = event.parent_block_hash, event.cache_salt
+                # The salt is of a chain's first block; what follows has it by its parent.
+                rest = [None] * (len(event.block_hashes) - 1)
+                return _Stored(
+                    [*map(self._to_hash, event.block_hashes)],
+                    None if parent is None else self._to_hash(parent),
+                    event.token_ids,
+                    event.block_size,
+                    medium=event.medium,
+                    lora_name=event.lora_name,
+                    extra_keys=[(salt,), *rest] if salt is not None and parent is None else None,
+                )
+            case BlockRemoved():
+                return _Removed([*map(self._to_hash, event.block_hashes)], medium=event.medium)
+            case AllBlocksCleared():
+                return _Cleared()
+            case _ as unreachable:
+                assert_never(unreachable)
+
+
+def _to_int(block_hash: bytes) -> int:
+    """The low 64 bits, as an unsigned number."""
+    return int.from_bytes(block_hash[-8:], "big")

@@ -1,0 +1,25 @@
+"""What users give to flags: JSON to values, and numbers within their bounds, or a `ConfigError` that says which."""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from weft.core.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def read_json(flag: str, given: Any, kind: type[T]) -> T:
+    """JSON as a `kind`; from Python the same as a dict, or a `kind` itself."""
+    try:
+        if isinstance(given, str):
+            return msgspec.json.decode(given, type=kind)
+        return msgspec.convert(given, kind)
+    except msgspec.DecodeError as error:  # ValidationError is one of these
+        raise ConfigError(f"{flag}: {error}") from None
+
+
+def check_between(name: str, value: int, low: int, high: int) -> None:
+    """Refuse a number that is not in [low, high]."""
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be between {low} and {high}, not {value}")

@@ -1,0 +1,103 @@
+"""`LoadMeter`: the scheduler's counts as the load that routers and metrics read."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from weft.core.config import EngineConfig
+from weft.core.stats import StepStats
+from weft.core.types import EngineLoad
+from weft.engine.kv_tier import KvTier
+from weft.engine.scheduling.scheduler import Scheduler
+
+_THROUGHPUT_WINDOW_S = 5.0
+
+
+class LoadMeter:
+    """`clock` is monotonic, in seconds."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        num_loras: Callable[[], int],
+        tier: KvTier | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._max_total_tokens = config.cache_config.max_total_tokens
+        self._num_loras = num_loras
+        self._tier = tier
+        self._clock = clock
+        self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
+        self._num_recent_tokens = 0
+        self._num_steps = 0
+        self._num_computed_tokens = 0  # of a step that `take_stats` has not reported yet
+        self._reported: tuple[int, ...] = ()
+
+    def count_step(self, num_tokens: int, *, num_computed_tokens: int) -> None:
+        """A step computed so many tokens, and gave `num_tokens` new ones."""
+        self._num_steps += 1
+        self._num_computed_tokens = num_computed_tokens
+        self._recent.append((self._clock(), num_tokens))
+        self._num_recent_tokens += num_tokens
+
+    def read(self, scheduler: Scheduler) -> EngineLoad:
+        """The load now."""
+        self._forget_old()
+        queried = scheduler.num_queried_tokens
+        pool = scheduler.cache.pool
+        loras = self._config.lora_config
+        return EngineLoad(
+            data_parallel_rank=self._config.data_parallel_rank or 0,
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_used_tokens=scheduler.num_used_tokens,
+            max_total_tokens=self._max_total_tokens,
+            max_running=self._config.scheduler_config.max_num_seqs,
+            num_waiting_uncached_tokens=scheduler.num_waiting_tokens,
+            gen_throughput=self._num_recent_tokens / _THROUGHPUT_WINDOW_S,
+            cache_hit_rate=scheduler.num_hit_tokens / queried if queried else 0.0,
+            num_held_blocks=pool.num_held,
+            num_blocks=pool.num_blocks,
+            num_steps=self._num_steps,
+            num_preemptions=scheduler.num_preemptions,
+            num_draft_tokens=scheduler.drafts.num_tokens,
+            num_accepted_tokens=scheduler.drafts.num_accepted,
+            num_loras=self._num_loras(),
+            max_loras=0 if loras is None else loras.max_loras,
+        )
+
+    def has_changed(self, scheduler: Scheduler) -> bool:
+        """Whether a step or a command changed anything since the last `take_stats`."""
+        return scheduler.stopwatch.has_samples or self._reported != self._key(scheduler)
+
+    def take_stats(self, scheduler: Scheduler) -> StepStats:
+        """What was measured since the last call, and the totals now."""
+        self._reported = self._key(scheduler)
+        num_computed_tokens, self._num_computed_tokens = self._num_computed_tokens, 0
+        intervals, ended = scheduler.stopwatch.take()
+        return StepStats(
+            num_computed_tokens=num_computed_tokens,
+            intervals=intervals,
+            ended=ended,
+            total_prompt_tokens=scheduler.stopwatch.num_prompt_tokens,
+            total_generated_tokens=scheduler.stopwatch.num_generated_tokens,
+            total_lookups=scheduler.num_lookups,
+            total_queried_tokens=scheduler.num_queried_tokens,
+            total_hit_tokens=scheduler.num_hit_tokens,
+            total_preemptions=scheduler.num_preemptions,
+            total_corrupted=scheduler.num_corrupted,
+            total_drafts=scheduler.drafts.num_drafts,
+            total_draft_tokens=scheduler.drafts.num_tokens,
+            total_accepted_at=scheduler.drafts.num_accepted_at,
+            tier=None if self._tier is None else self._tier.stats(),
+        )
+
+    def _key(self, scheduler: Scheduler) -> tuple[int, ...]:
+        held = scheduler.cache.pool.num_held
+        return (self._num_steps, scheduler.num_running, scheduler.num_waiting, held)
+
+    def _forget_old(self) -> None:
+        horizon = self._clock() - _THROUGHPUT_WINDOW_S
+        while self._recent and self._recent[0][0] < horizon:
+            self._num_recent_tokens -= self._recent.popleft()[1]

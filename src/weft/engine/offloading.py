@@ -1,0 +1,184 @@
+"""`Offloading`: copies blocks between the runner's pool and where else they are; the loop's thread alone calls it."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft import __version__
+from weft.compute.runner import BlockCopies, Runner
+from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError
+from weft.core.kv_transfer import RemotePrompt
+from weft.core.types import KvEvent, Request, SequenceOutput
+from weft.engine.engine_model import EngineModel
+from weft.engine.kv_tier import Arrived, KvTier
+from weft.engine.kv_tier_stores import SIZE_FLAG, DirectoryBlocks, MemoryBlocks
+from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduling.sequence import Sequence
+from weft.engine.transfer.fetching import KvConsumer
+from weft.engine.transfer.joining import ModelLender, open_transfer
+
+FIND_S = 5.0  # at the start, for what lies there from before
+FETCH_CHECK_S = 1.0  # how long a second tier that hangs can go unnoticed
+FLUSH_S = 3.0  # at the end, for what is in the pool: who waits for an engine's end kills it after 5
+
+log = logging.getLogger("weft.engine")
+
+
+def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]) -> KvTier | None:
+    """The tier that the configuration wants, if it wants one. A `ConfigError` says why it cannot be had."""
+    wanted = config.kv_offloading_config
+    if wanted is None:
+        return None
+    copies = _copies(model.runner)
+    if wanted.path is None:
+        return KvTier(MemoryBlocks(), wanted.num_bytes, wake)
+    # Weights that nothing tells from others have blocks that no other process may find.
+    weights = model.identity() or os.urandom(16).hex()
+    block_size, max_model_len = config.cache_config.block_size, config.model_config.max_model_len
+    identity = repr((__version__, copies.kv_layout, block_size, max_model_len, weights))
+    store = DirectoryBlocks.open(wanted.path, identity)
+    log.info("the KV cache's second tier is %s", store.directory)
+    tier = KvTier(store, wanted.num_bytes, wake)
+    tier.wait_until_found(FIND_S)
+    return tier
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Where blocks are beside the pool; a `SecondTier` for the scheduler.
+
+    `tier` has what left the pool, `consumer` what other engines have computed; `lender` is for what those fetch.
+    """
+
+    tier: KvTier | None
+    consumer: KvConsumer | None
+    lender: ModelLender | None
+
+    @property
+    def keeps_evicted(self) -> bool:
+        """See `SecondTier`."""
+        return self.tier is not None
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a sequence waits for blocks."""
+        return any(source.is_fetching for source in self._sources())
+
+    def start_fetch(self, sequence: Sequence, block_hashes: list[bytes]) -> bool:
+        """See `SecondTier`."""
+        return any(source.start_fetch(sequence, block_hashes) for source in self._sources())
+
+    def cancel_fetch(self, sequence: Sequence) -> None:
+        """See `SecondTier`."""
+        for source in self._sources():
+            source.cancel_fetch(sequence)
+
+    def forget(self, request: Request) -> None:
+        """See `SecondTier`."""
+        if self.consumer is not None:
+            self.consumer.forget(request)
+
+    def clear(self) -> None:
+        """See `SecondTier`."""
+        for source in self._sources():
+            source.clear()
+
+    def take_arrived(self) -> list[Arrived]:
+        """What was read since the last call."""
+        return [arrived for source in self._sources() for arrived in source.take_arrived()]
+
+    def _sources(self) -> tuple[KvConsumer | KvTier, ...]:
+        return tuple(source for source in (self.consumer, self.tier) if source is not None)
+
+
+def open_elsewhere(
+    config: EngineConfig, model: EngineModel, wake: Callable[[], None]
+) -> Elsewhere | None:
+    """What the configuration wants, if it wants any. A `ConfigError` says why it cannot be had."""
+    lender, consumer = open_transfer(config, model, wake)
+    tier = open_tier(config, model, wake)
+    if tier is None and lender is None and consumer is None:
+        return None
+    return Elsewhere(tier, consumer, lender)
+
+
+class Offloading:
+    """What the loop does for these, between steps."""
+
+    def __init__(self, elsewhere: Elsewhere, scheduler: Scheduler) -> None:
+        self._elsewhere = elsewhere
+        self._scheduler = scheduler
+
+    def timeout_s(self) -> float | None:
+        """How long the loop may wait for a command; None is for ever."""
+        lender = self._elsewhere.lender
+        ends_in_s = None if lender is None else lender.producer.ends_in_s
+        if not self._elsewhere.is_fetching:
+            return ends_in_s
+        return FETCH_CHECK_S if ends_in_s is None else min(FETCH_CHECK_S, ends_in_s)
+
+    def end_leases(self) -> None:
+        """Give blocks that other engines have fetched, or never did, back to the pool."""
+        lender, lent = self._elsewhere.lender, self._scheduler.cache.lent
+        if lender is not None and lent is not None:
+            for request_id in lender.producer.take_ended():
+                lent.end(request_id)
+
+    def release(self, source: RemotePrompt) -> None:
+        """Have another engine keep a prompt no longer."""
+        if self._elsewhere.consumer is not None:
+            self._elsewhere.consumer.release(source)
+
+    def take_events(self) -> list[KvEvent]:
+        """What changed in the tier since the last call, in order."""
+        return [] if self._elsewhere.tier is None else self._elsewhere.tier.take_events()
+
+    def store_evicted(self, runner: Runner | None) -> None:
+        """Copy what the next step would overwrite, as far as the tier wants it."""
+        tier = self._elsewhere.tier
+        if tier is None:
+            return
+        for block_id, content in self._scheduler.cache.take_evicted():
+            if tier.wants(content.block_hashes[0]):
+                tier.store(content, _copies(runner).read_block(block_id))
+
+    def take_arrived(self, runner: Runner | None) -> list[SequenceOutput]:
+        """Put what was read into the pool. Sequences that have all of theirs are waiting again, or have failed."""
+        outputs: list[SequenceOutput] = []
+        for arrived in self._elsewhere.take_arrived():
+            block_id = None
+            if arrived.data is not None:
+                block_id = self._scheduler.cache.adopt(arrived.sequence, arrived.block_hash)
+            if block_id is not None and arrived.data is not None:
+                self.store_evicted(runner)  # the block that was given out may have held another
+                _copies(runner).write_block(block_id, arrived.data)
+            if block_id is None or arrived.is_last:
+                outputs += self._scheduler.end_fetch(arrived.sequence, arrived.error)
+        return outputs
+
+    def close(self, runner: Runner | None) -> None:
+        """Nothing runs any more: what another process may find is given to a tier that outlives this one."""
+        deadline = time.monotonic() + FLUSH_S
+        if self._elsewhere.consumer is not None:
+            self._elsewhere.consumer.close()
+        if self._elsewhere.lender is not None:
+            self._elsewhere.lender.producer.close()
+        tier = self._elsewhere.tier
+        if tier is None:
+            return
+        if tier.outlives_process and runner is not None:
+            for block_id, content in self._scheduler.cache.lasting_content():
+                if not tier.wait_for_room(deadline - time.monotonic()):
+                    break
+                if tier.wants(content.block_hashes[0]):
+                    tier.store(content, _copies(runner).read_block(block_id))
+        tier.close(max(0.0, deadline - time.monotonic()))
+
+
+def _copies(runner: object) -> BlockCopies:
+    if not isinstance(runner, BlockCopies):
+        raise ConfigError(f"{SIZE_FLAG}: this backend cannot copy blocks of its KV pool")
+    return runner

@@ -1,0 +1,59 @@
+"""`LentBlocks`: blocks of prompts that have ended here, held for the engines that continue them."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from weft.engine.scheduling.block_pool import BlockPool
+
+
+class Lender(Protocol):
+    """What lends blocks to other engines."""
+
+    def offer(self, request_id: str, block_ids: list[int], hashes: list[bytes]) -> dict[str, Any]:
+        """Lend these blocks until `withdraw`; what fetches them."""
+        ...
+
+    def withdraw(self, request_id: str) -> None:
+        """End a lease; when this returns nobody reads its blocks."""
+        ...
+
+
+class LentBlocks:
+    """Holders of blocks beside the sequences. Where blocks run out, the oldest give theirs back."""
+
+    def __init__(self, pool: BlockPool, lender: Lender) -> None:
+        self._pool = pool
+        self._lender = lender
+        self._held: OrderedDict[str, list[int]] = OrderedDict()  # by request, the oldest first
+
+    def __iter__(self) -> Iterator[int]:
+        """Block ids, each as often as it is lent."""
+        return (block_id for held in self._held.values() for block_id in held)
+
+    def lend(self, request_id: str, block_ids: list[int], hashes: list[bytes]) -> dict[str, Any]:
+        """Hold these blocks for another engine; what fetches them."""
+        self._pool.share(block_ids)
+        self._held[request_id] = block_ids
+        return self._lender.offer(request_id, block_ids, hashes)
+
+    def end(self, request_id: str) -> None:
+        """Hold the blocks of one request no longer."""
+        self._lender.withdraw(request_id)
+        self._pool.release(reversed(self._held.pop(request_id)))
+
+    def end_all(self) -> None:
+        """Hold nothing any more."""
+        for request_id in list(self._held):
+            self.end(request_id)
+
+    def make_room(self, num_blocks: int, beside: Sequence[int]) -> bool:
+        """Have so many blocks free, others than `beside`; False, and no change, if that is not to be had."""
+        lent = Counter(self)
+        only_lent = {b for b, count in lent.items() if self._pool.num_holders(b) == count}
+        missing = num_blocks - self._pool.num_free + self._pool.num_free_among(beside)
+        if len(only_lent.difference(beside)) < missing:
+            return False
+        while self._pool.num_free - self._pool.num_free_among(beside) < num_blocks:
+            self.end(next(iter(self._held)))
+        return True

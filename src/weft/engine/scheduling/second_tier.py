@@ -1,0 +1,37 @@
+"""`SecondTier`: where blocks lie that are not in the pool, as the scheduler sees it."""
+
+from typing import Protocol
+
+from weft.core.types import Request
+from weft.engine.scheduling.lent_blocks import Lender
+from weft.engine.scheduling.sequence import Sequence
+
+
+class SecondTier(Protocol):
+    """Where blocks may lie that are not in the pool."""
+
+    @property
+    def keeps_evicted(self) -> bool:
+        """Whether it wants the blocks that leave the pool."""
+        ...
+
+    @property
+    def lender(self) -> Lender | None:
+        """What lends blocks of the pool to others."""
+        ...
+
+    def start_fetch(self, sequence: Sequence, block_hashes: list[bytes]) -> bool:
+        """Begin to read the blocks that these begin with and it has; False if it has not the first."""
+        ...
+
+    def cancel_fetch(self, sequence: Sequence) -> None:
+        """Read no more for it."""
+        ...
+
+    def forget(self, request: Request) -> None:
+        """A request has ended."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything, what is being read too."""
+        ...

@@ -1,0 +1,209 @@
+"""`KvConsumer`: fetches the blocks of prompts that other engines have computed.
+
+To the scheduler it is a second tier. The engine's thread never waits for it: a few threads fetch, each a
+prompt at a time, and what cannot be fetched is computed here. Whatever becomes of a request, the lease at the
+other engine is released.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from weft.core.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
+from weft.core.types import Request
+from weft.engine.kv_tier import Arrived
+from weft.engine.scheduling.sequence import Sequence
+from weft.engine.transfer.wire import Identity, Peer, Read, Release, TransferError, connect
+
+MAX_FETCHES = 8  # at once; the others wait
+MAX_ARRIVED_BYTES = 64 << 20  # fetched, and not in the pool yet
+
+log = logging.getLogger("weft.engine")
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    """What is fetched for the first answer of a request; the others find it in the pool."""
+
+    source: RemotePrompt
+    block_ids: list[int]
+    block_hashes: list[bytes]
+    sequences: list[Sequence]
+    is_over: bool = False  # nothing more is to arrive
+
+
+class KvConsumer:
+    """`wake` is called, on a thread of its own, when `take_arrived` has something."""
+
+    def __init__(
+        self,
+        config: KvTransferConfig,
+        secret: bytes,
+        identity: Identity,
+        wake: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._secret = secret
+        self._identity = identity
+        self._wake = wake
+        self._threads = ThreadPoolExecutor(MAX_FETCHES, thread_name_prefix="weft-kv-fetch")
+        self._changed = threading.Condition()  # guards what follows
+        self._fetches: dict[str, _Fetch] = {}  # by engine id of the request
+        self._arrived: deque[Arrived] = deque()
+        self._num_arrived_bytes = 0
+        self._peers: set[Peer] = set()
+        self._is_closed = False
+        self._begun: set[str] = set()  # requests whose leases have been seen to
+
+    # -- the engine's thread ------------------------------------------------------------------
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a sequence waits for blocks."""
+        return bool(self._fetches or self._arrived)
+
+    def start_fetch(self, sequence: Sequence, block_hashes: list[bytes]) -> bool:
+        """See `SecondTier`. The rest of its prompt, once; answers of one request fetch together."""
+        request = sequence.request
+        source = remote_prompt(request.params.extra_args)
+        if source is None:
+            return False
+        with self._changed:
+            running = self._fetches.get(request.engine_id)
+            if running is not None and not running.is_over:
+                running.sequences.append(sequence)
+                return True
+            if request.engine_id in self._begun:
+                return False
+            self._begun.add(request.engine_id)
+            first = sequence.block_hashes.index(block_hashes[0]) if block_hashes else 0
+            block_ids = source.block_ids[first : first + len(block_hashes)]
+            if not block_ids:
+                self.release(source)
+                return False
+            fetch = _Fetch(source, block_ids, block_hashes[: len(block_ids)], [sequence])
+            self._fetches[request.engine_id] = fetch
+        self._threads.submit(self._run, request.engine_id, fetch)
+        return True
+
+    def take_arrived(self) -> list[Arrived]:
+        """What was fetched since the last call."""
+        if not self._arrived:
+            return []
+        with self._changed:
+            arrived = list(self._arrived)
+            self._arrived.clear()
+            self._num_arrived_bytes = 0
+            self._changed.notify_all()
+        return arrived
+
+    def cancel_fetch(self, sequence: Sequence) -> None:
+        """See `SecondTier`. Other answers of the request go on with what has come."""
+        with self._changed:
+            fetch = self._fetches.get(sequence.request.engine_id)
+            if fetch is not None and fetch.sequences[0] is sequence:
+                fetch.is_over = True
+                self._changed.notify_all()
+
+    def forget(self, request: Request) -> None:
+        """A request has ended: if its blocks were never fetched, nobody needs them."""
+        source = remote_prompt(request.params.extra_args)
+        if source is None:
+            return
+        with self._changed:
+            is_begun = request.engine_id in self._begun
+            self._begun.discard(request.engine_id)
+        if not is_begun:
+            self.release(source)
+
+    def clear(self) -> None:
+        """See `SecondTier`."""
+        with self._changed:
+            for fetch in self._fetches.values():
+                fetch.is_over = True
+            self._arrived.clear()
+            self._num_arrived_bytes = 0
+            self._changed.notify_all()
+
+    def release(self, source: RemotePrompt) -> None:
+        """Have the other engine keep a prompt's blocks no longer."""
+        self._threads.submit(self._release, source)
+
+    def close(self) -> None:
+        """Fetch nothing any more."""
+        self.clear()
+        with self._changed:
+            self._is_closed = True
+            for peer in self._peers:
+                peer.hang_up()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- other threads ------------------------------------------------------------------------
+
+    def _run(self, engine_id: str, fetch: _Fetch) -> None:
+        error, is_released = None, False
+        try:
+            with self._connected(fetch.source) as peer:
+                error = self._receive(peer, fetch)
+                if not fetch.is_over:  # else the other side may still be sending
+                    peer.send(Release(fetch.source.request_id))
+                    is_released = True
+        except (OSError, TransferError) as reason:
+            error = str(reason) or type(reason).__name__
+        except Exception:
+            log.exception("a prompt could not be fetched")
+            error = "the log has the details"
+        if error is not None:
+            source = fetch.source
+            error = f"the prompt's keys and values did not come from {source.host} port {source.port}: {error}"
+            log.warning("%s, request_id=%s", error, fetch.sequences[0].request.request_id)
+        with self._changed:
+            del self._fetches[engine_id]
+            shown = error if self._config.fails_requests else None
+            self._arrived += [Arrived(each, b"", None, True, shown) for each in fetch.sequences]
+        self._wake()
+        if not is_released:
+            self._release(fetch.source)
+
+    def _receive(self, peer: Peer, fetch: _Fetch) -> str | None:
+        """The blocks, one by one; why they are not all there."""
+        peer.send(Read(fetch.source.request_id, fetch.block_ids, fetch.block_hashes))
+        for block_hash in fetch.block_hashes:
+            data = peer.receive_block(self._identity.block_bytes)
+            if data is None:
+                return "it has them no more, or they are of another prompt"
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: fetch.is_over or self._num_arrived_bytes < MAX_ARRIVED_BYTES
+                )
+                if fetch.is_over:
+                    return None
+                self._arrived.append(Arrived(fetch.sequences[0], block_hash, data, is_last=False))
+                self._num_arrived_bytes += data.nbytes
+            self._wake()
+        return None
+
+    def _release(self, source: RemotePrompt) -> None:
+        try:
+            with self._connected(source) as peer:
+                peer.send(Release(source.request_id))
+        except (OSError, TransferError) as error:  # its lease will run out
+            log.debug("%s could not be released: %s", source.request_id, error)
+
+    @contextmanager
+    def _connected(self, source: RemotePrompt) -> Iterator[Peer]:
+        with connect(source.host, source.port, self._config.networks) as peer:
+            with self._changed:
+                if self._is_closed:
+                    raise TransferError("the engine is ending")
+                self._peers.add(peer)
+            try:
+                peer.greet(self._secret, self._identity, source.engine_id)
+                yield peer
+            finally:
+                with self._changed:
+                    self._peers.discard(peer)

@@ -1,0 +1,64 @@
+"""Both sides of transfers, as an engine's configuration wants them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weft import __version__
+from weft.compute.runner import BlockCopies
+from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError
+from weft.engine.engine_model import EngineModel
+from weft.engine.transfer.fetching import KvConsumer
+from weft.engine.transfer.lending import KvProducer
+from weft.engine.transfer.settings import FLAG, read_secret
+from weft.engine.transfer.wire import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLender:
+    """A `Lender` of blocks of the model's pool, as that is when they are offered."""
+
+    producer: KvProducer
+    model: EngineModel
+
+    def offer(self, request_id: str, block_ids: list[int], hashes: list[bytes]) -> dict[str, Any]:
+        """See `Lender`."""
+        runner: object = self.model.runner
+        assert isinstance(runner, BlockCopies)
+        return self.producer.offer(request_id, block_ids, hashes, runner)
+
+    def withdraw(self, request_id: str) -> None:
+        """See `Lender`."""
+        self.producer.withdraw(request_id)
+
+
+def open_transfer(
+    config: EngineConfig, model: EngineModel, wake: Callable[[], None]
+) -> tuple[ModelLender | None, KvConsumer | None]:
+    """What lends and what fetches, where it is wanted. A `ConfigError` says why it cannot be had."""
+    wanted = config.kv_transfer_config
+    if wanted is None:
+        return None, None
+    if config.data_parallel_rank is not None:
+        wanted = wanted.of_rank(config.data_parallel_rank)
+    secret, identity = read_secret(wanted), _identity(config, model)
+    lender = consumer = None
+    if wanted.role.lends:
+        lender = ModelLender(KvProducer(wanted, secret, identity, wake), model)
+    if wanted.role.fetches:
+        consumer = KvConsumer(wanted, secret, identity, wake)
+    return lender, consumer
+
+
+def _identity(config: EngineConfig, model: EngineModel) -> Identity:
+    runner: object = model.runner
+    if not isinstance(runner, BlockCopies):
+        raise ConfigError(f"{FLAG}: this backend cannot copy blocks of its KV pool")
+    return Identity(
+        version=__version__,
+        model=model.fingerprint(),
+        kv_layout=runner.kv_layout,
+        block_size=config.cache_config.block_size,
+        block_bytes=runner.read_block(0).nbytes,
+    )

@@ -1,0 +1,189 @@
+"""`KvProducer`: lends the blocks of prompts that were computed here to engines that continue them.
+
+The engine's thread offers and withdraws; each connection is served by a thread of its own, which copies a
+block at a time. Blocks of a lease do not change, and none is given out again while it is copied.
+"""
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from weft.compute.host_blocks import Bytes
+from weft.compute.runner import BlockCopies
+from weft.core.errors import ConfigError
+from weft.core.kv_transfer import KvTransferConfig, KvTransferParams
+from weft.engine.transfer.settings import FLAG
+from weft.engine.transfer.wire import WANTED, Identity, Peer, Read, Release, TransferError
+
+MAX_CONNECTIONS = 64  # one more is closed at once
+_BACKLOG = 64
+
+log = logging.getLogger("weft.engine")
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    copies: BlockCopies
+    hash_by_block: dict[int, bytes]
+    ends_at: float
+    is_withdrawn: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while a block is copied
+
+    def read(self, block_id: int, block_hash: bytes) -> Bytes | None:
+        """A block, if it is of this lease and holds what is asked for."""
+        if self.hash_by_block.get(block_id) != block_hash:
+            return None
+        with self.lock:
+            return None if self.is_withdrawn else self.copies.read_block(block_id)
+
+
+class KvProducer:
+    """`wake` is called, on a thread of its own, when `take_ended` has something."""
+
+    def __init__(
+        self,
+        config: KvTransferConfig,
+        secret: bytes,
+        identity: Identity,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._secret = secret
+        self._identity = identity
+        self._wake = wake
+        self._clock = clock
+        self._leases: dict[str, _Lease] = {}  # in the order in which they end
+        self._released: deque[str] = deque()
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._peers: set[Peer] = set()
+        self._lock = threading.Lock()  # of the peers
+        self._closed = threading.Event()
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        try:
+            self._listener = socket.create_server(
+                (config.host, config.port), family=family, backlog=_BACKLOG
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"{FLAG}: cannot listen on {config.host} port {config.port}: "
+                f"{error.strerror or error}"
+            ) from error
+        self.port: int = self._listener.getsockname()[1]  # which the system may have chosen
+        self._thread = threading.Thread(target=self._accept, name="weft-kv-lend", daemon=True)
+        self._thread.start()
+
+    # -- the engine's thread ------------------------------------------------------------------
+
+    def offer(
+        self, request_id: str, block_ids: list[int], hashes: list[bytes], copies: BlockCopies
+    ) -> dict[str, object]:
+        """Lend these blocks, which stay as they are until `withdraw`; what fetches them."""
+        by_block = dict(zip(block_ids, hashes, strict=True))
+        self._leases[request_id] = _Lease(copies, by_block, self._clock() + self._config.lease_s)
+        return {
+            **dict.fromkeys(KvTransferParams.__struct_fields__),
+            "do_remote_decode": False,
+            "do_remote_prefill": True,
+            "remote_engine_id": self._config.engine_id,
+            "remote_request_id": request_id,
+            "remote_block_ids": [block_ids],
+            "remote_host": self._config.host,
+            "remote_port": self.port,
+            "tp_size": 1,
+        }
+
+    def withdraw(self, request_id: str) -> None:
+        """End a lease; when this returns nobody copies its blocks."""
+        lease = self._leases.pop(request_id)
+        with lease.lock:
+            lease.is_withdrawn = True
+
+    def take_ended(self) -> list[str]:
+        """Leases that were released or have run out, still to be withdrawn."""
+        ended: dict[str, None] = {}
+        while self._released:
+            ended[self._released.popleft()] = None
+        now = self._clock()
+        for request_id, lease in self._leases.items():
+            if lease.ends_at > now:
+                break
+            ended[request_id] = None
+        return [request_id for request_id in ended if request_id in self._leases]
+
+    @property
+    def ends_in_s(self) -> float | None:
+        """When the next lease runs out."""
+        first = next(iter(self._leases.values()), None)
+        return None if first is None else max(0.0, first.ends_at - self._clock())
+
+    def close(self) -> None:
+        """Lend nothing any more."""
+        with self._lock:
+            self._closed.set()
+            peers = list(self._peers)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which wakes who accepts
+        self._listener.close()
+        for peer in peers:
+            peer.hang_up()
+        for request_id in list(self._leases):
+            self.withdraw(request_id)
+
+    # -- other threads ------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                connection, address = self._listener.accept()
+            except OSError:
+                self._closed.wait(0.1)  # no file descriptor is free: some will be
+                continue
+            if not self._slots.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._serve,
+                args=(Peer(connection), address[0]),
+                name="weft-kv-lend",
+                daemon=True,
+            ).start()
+
+    def _serve(self, peer: Peer, address: str) -> None:
+        try:
+            with self._lock:
+                self._peers.add(peer)
+            with peer:
+                peer.welcome(self._secret, self._identity, self._config.engine_id)
+                while not self._closed.is_set():
+                    self._answer(peer, peer.receive(WANTED))
+        except (OSError, TransferError) as error:
+            log.debug("the transfer to %s has ended: %s", address, error)
+        finally:
+            with self._lock:
+                self._peers.discard(peer)
+            self._slots.release()
+
+    def _answer(self, peer: Peer, wanted: Read | Release) -> None:
+        if isinstance(wanted, Release):
+            if wanted.request_id in self._leases:
+                self._released.append(wanted.request_id)
+                self._wake()
+            return
+        self._send_blocks(peer, wanted)
+
+    def _send_blocks(self, peer: Peer, wanted: Read) -> None:
+        lease = self._leases.get(wanted.request_id)
+        for block_id, block_hash in zip(wanted.block_ids, wanted.block_hashes, strict=False):
+            data = None if lease is None else lease.read(block_id, block_hash)
+            if data is None:
+                break
+            peer.send_block(data)
+        else:
+            return
+        peer.send_end()

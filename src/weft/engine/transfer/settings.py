@@ -1,0 +1,144 @@
+"""`--kv-transfer-config`: from what the user wrote, as vLLM names it, to how the engine takes part."""
+
+import ipaddress
+import secrets
+import stat
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from weft.core.errors import ConfigError
+from weft.core.kv_transfer import KvRole, KvTransferConfig
+from weft.engine.given import check_between, read_json
+
+FLAG = "--kv-transfer-config"
+DEFAULT_PORT = 14579
+DEFAULT_LEASE_S = 480
+MAX_LEASE_S = 86_400
+MIN_SECRET_BYTES = 16
+MAX_SECRET_BYTES = 4096
+MAX_PEERS = 256
+LOOPBACK = ("127.0.0.0/8", "::1/128")
+CONNECTORS = ("TcpConnector", "NixlConnector")
+_REFUSED = MappingProxyType(
+    {
+        "P2pNcclConnector": "it pushes from GPU to GPU, to addresses in request ids",
+        "LMCacheConnectorV1": "LMCache has no place here; see --kv-offloading-size for a second tier",
+        "OffloadingConnector": "it is --kv-offloading-size here",
+    }
+)
+
+
+class _Extra(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    secret_file: str | None = None
+    peers: list[str] | None = None
+    lease_s: int = DEFAULT_LEASE_S
+
+
+class _Named(msgspec.Struct, frozen=True):
+    kv_connector: str
+
+
+class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As the user wrote it; the defaults are vLLM's, but for `kv_load_failure_policy`."""
+
+    kv_connector: str
+    kv_role: KvRole
+    engine_id: str | None = None
+    kv_ip: str = "127.0.0.1"
+    kv_port: int = DEFAULT_PORT
+    kv_load_failure_policy: str = "recompute"
+    kv_connector_extra_config: _Extra = _Extra()
+
+
+def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | None:
+    """None takes no part. `ConfigError` names the flag, the field and what is allowed."""
+    if value is None:
+        return None
+    _check_connector(read_json(FLAG, value, _Named).kv_connector)  # before what only others have
+    given = read_json(FLAG, value, _Given)
+    extra = given.kv_connector_extra_config
+    if given.kv_load_failure_policy not in ("recompute", "fail"):
+        raise ConfigError(
+            f"{FLAG}: kv_load_failure_policy must be recompute or fail, "
+            f"not {given.kv_load_failure_policy[:80]!a}"
+        )
+    check_between(f"{FLAG}: kv_port", given.kv_port, 0, 2**16 - 1)
+    check_between(f"{FLAG}: lease_s", extra.lease_s, 1, MAX_LEASE_S)
+    engine_id = secrets.token_hex(8) if given.engine_id is None else given.engine_id
+    if not (engine_id.isprintable() and 1 <= len(engine_id) <= 128):
+        raise ConfigError(f"{FLAG}: engine_id must have 1 to 128 printable characters")
+    config = KvTransferConfig(
+        role=given.kv_role,
+        engine_id=engine_id,
+        host=given.kv_ip,
+        port=given.kv_port,
+        networks=_networks(extra.peers),
+        secret_path=None if extra.secret_file is None else _secret_path(extra.secret_file),
+        lease_s=extra.lease_s,
+        fails_requests=given.kv_load_failure_policy == "fail",
+    )
+    _check_reach(config)
+    return config
+
+
+def _check_connector(name: str) -> None:
+    if name not in CONNECTORS:
+        allowed = f"take {' or '.join(CONNECTORS)}"
+        reason = "; ".join(filter(None, (_REFUSED.get(name), allowed)))
+        raise ConfigError(f"{FLAG}: kv_connector {name[:80]!a} is not supported: {reason}")
+
+
+def read_secret(config: KvTransferConfig) -> bytes:
+    """What both sides know; nothing on loopback without a file. A `ConfigError` says what is wrong with it."""
+    if config.secret_path is None:
+        return b""
+    path = Path(config.secret_path)
+    try:
+        with path.open("rb") as file:
+            secret = file.read(MAX_SECRET_BYTES + 1).strip()
+            mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise ConfigError(f"{FLAG}: secret_file {path}: {error.strerror or error}") from error
+    if mode & 0o007:
+        raise ConfigError(f"{FLAG}: secret_file {path} must not be open to others (mode {mode:o})")
+    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+        raise ConfigError(
+            f"{FLAG}: secret_file {path} must hold {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes, "
+            f"and has {len(secret)}"
+        )
+    return secret
+
+
+def _secret_path(given: str) -> str:
+    return str(Path(given).expanduser().absolute())
+
+
+def _networks(peers: list[str] | None) -> tuple[str, ...]:
+    if peers is None:
+        return LOOPBACK
+    check_between(f"{FLAG}: the number of peers", len(peers), 1, MAX_PEERS)
+    try:
+        return tuple(str(ipaddress.ip_network(peer)) for peer in peers)
+    except ValueError as error:
+        raise ConfigError(
+            f"{FLAG}: peers must be addresses or networks such as 10.0.0.0/8: {error}"
+        ) from None
+
+
+def _check_reach(config: KvTransferConfig) -> None:
+    """Whoever is beyond this machine has to know the secret."""
+    try:
+        host = ipaddress.ip_address(config.host)
+    except ValueError:
+        raise ConfigError(f"{FLAG}: kv_ip must be an address, not {config.host[:80]!a}") from None
+    if host.is_unspecified:
+        raise ConfigError(f"{FLAG}: kv_ip must be the address that others reach, not {host}")
+    networks = [ipaddress.ip_network(network) for network in config.networks]
+    is_local = host.is_loopback and all(network.is_loopback for network in networks)
+    if not is_local and config.secret_path is None:
+        raise ConfigError(
+            f"{FLAG}: kv_connector_extra_config needs a secret_file when kv_ip or peers are not loopback"
+        )

@@ -1,0 +1,86 @@
+"""`WeightUpdates`: the calls by which weights are sent and served, each done whole or not at all."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import assert_never
+
+from weft.core.config import EngineConfig
+from weft.core.errors import FailedPrecondition
+from weft.engine.engine_model import EngineModel
+from weft.engine.lora_loader import LoraLoader
+from weft.engine.messages import (
+    FinishWeightUpdate,
+    InitWeightTransfer,
+    Reply,
+    StartWeightUpdate,
+    Transfer,
+    UpdateWeights,
+)
+from weft.engine.replies import attempt
+from weft.engine.scheduling.scheduler import Admission, Scheduler
+from weft.engine.weight_transfer import WeightTransfer
+
+
+class WeightUpdates:
+    """The engine's thread owns it; `on_replaced` is called when other weights have taken the place."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: EngineModel,
+        scheduler: Scheduler,
+        loras: LoraLoader,
+        on_replaced: Callable[[], None],
+    ) -> None:
+        self._transfer = WeightTransfer(config.weight_transfer_config, model.checkpoint)
+        self._model = model
+        self._scheduler = scheduler
+        self._loras = loras
+        self._on_replaced = on_replaced
+
+    def close(self) -> None:
+        """Forget the update that is open."""
+        self._transfer.close()
+
+    def handle(self, command: Transfer) -> Reply:
+        """Do it, or say in the reply why not: then no update is open, and nothing else has changed."""
+        reply = attempt(command.call_id, partial(self._handle, command))
+        if not reply.is_done and isinstance(command, UpdateWeights | FinishWeightUpdate):
+            self._transfer.close()
+        return reply
+
+    def _handle(self, command: Transfer) -> None:
+        match command:
+            case InitWeightTransfer():
+                self._transfer.init()
+            case StartWeightUpdate():
+                self._transfer.start()
+            case UpdateWeights():
+                self._transfer.update(command)
+            case FinishWeightUpdate():
+                self._finish(command)
+            case _:
+                assert_never(command)
+
+    def _finish(self, command: FinishWeightUpdate) -> None:
+        # Files are open in every engine, and what came through shared memory in the one that packs.
+        is_sent = self._transfer.is_lasting or not command.is_elsewhere
+        sent = self._transfer.complete() if is_sent else {}
+        if not self._model.has_weights:
+            raise FailedPrecondition("the engine sleeps; wake_up its weights first")
+        is_frozen = self._scheduler.admission is Admission.CLOSED
+        if self._scheduler.has_started_work and not is_frozen:
+            raise FailedPrecondition(
+                "requests are being computed with the weights that are there: pause_generation first, with "
+                "mode wait, abort or keep"
+            )
+        checkpoint = self._model.checkpoint
+        assert checkpoint is not None, "refused when the transfer began"
+        self._model.replace_weights(
+            checkpoint.with_tensors(sent) if is_sent else checkpoint,
+            is_lasting=self._transfer.is_lasting,
+            restore=self._loras.restore,
+            packed=command.packed,
+        )
+        self._transfer.close()
+        self._on_replaced()

@@ -1,0 +1,49 @@
+"""How full the pool is: stage by stage, and as a whole."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from weft.epp.decision.plugin import Detector
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.pool.pool import Pool
+from weft.epp.pool.roles import by_stage
+
+EFFECTIVE = "effective"
+
+
+class PoolRoom:
+    """What flow control goes by: the fuller stage, with what was sent since loads were reported."""
+
+    def __init__(self, pool: Pool, detector: Detector, clock: Callable[[], float]) -> None:
+        self._pool = pool
+        self._detector = detector
+        self._clock = clock
+        self._members: Sequence[Endpoint] = ()
+        self._stages: Mapping[str, Sequence[Endpoint]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """There are no endpoints."""
+        return not self._pool.ready
+
+    def saturation(self) -> float:
+        """1.0 and above: no room."""
+        return self.by_stage()[EFFECTIVE]
+
+    def by_stage(self) -> dict[str, float]:
+        """Every stage there is, and the fullest of them."""
+        members = self._pool.ready
+        if members is not self._members:  # the pool makes a new list when it changes
+            self._members, self._stages = members, by_stage(members)
+        now = self._clock()
+        rated = {
+            stage: self._detector.expected_saturation(endpoints, now)
+            for stage, endpoints in self._stages.items()
+        }
+        return rated | {EFFECTIVE: max(rated.values(), default=1.0)}
+
+    def want_loads(self, *, is_wanted: bool) -> None:
+        """Whether loads are to be polled as often as possible, because somebody waits for them."""
+        if is_wanted:
+            self._pool.loads_wanted.set()
+        else:
+            self._pool.loads_wanted.clear()

@@ -1,0 +1,1 @@
+"""Flow control: requests wait here, by priority and fairly, until the pool has room."""

@@ -1,0 +1,144 @@
+"""`Band`: the requests of one priority that wait, in queues that fairness and ordering choose from."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from weft.epp.flow.item import Item, ItemHeap
+from weft.epp.flow.policies import BandParts, FlowParts, Limits
+
+# An unconfigured band whose last request left this long ago no longer counts as one.
+IDLE_BAND_S: Final = 600.0
+
+
+class Occupancy:
+    """Requests and bytes against limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.num_requests = 0
+        self.num_bytes = 0
+
+    def has_room(self, num_requests: int, num_bytes: int) -> bool:
+        """Whether so much more fits; negative if some is to leave."""
+        return (
+            self.num_requests + num_requests <= self.limits.max_requests
+            and self.num_bytes + num_bytes <= self.limits.max_bytes
+        )
+
+    def add(self, num_requests: int, num_bytes: int) -> None:
+        """So much came, or left."""
+        self.num_requests += num_requests
+        self.num_bytes += num_bytes
+
+
+class Queue(ItemHeap):
+    """Those of a band that share a queue, also in the order in which they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: dict[Item, None] = {}
+
+
+class Band:
+    """One priority."""
+
+    def __init__(self, priority: int, parts: BandParts, now: float) -> None:
+        self.priority = priority
+        self.parts = parts
+        self.used = Occupancy(parts.limits)
+        self.last_used = now
+        self._queues: dict[str, Queue] = {}  # none is empty; the one served longest ago is first
+
+    def __len__(self) -> int:
+        return self.used.num_requests
+
+    def __iter__(self) -> Iterator[Item]:
+        return chain.from_iterable(queue.items for queue in self._queues.values())
+
+    def add(self, item: Item) -> None:
+        """Have it wait."""
+        name = self.parts.fairness.queue_of(item.fairness_id)
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = Queue()
+        ttl_s = min(self.parts.ttl_s, item.own_ttl_s)
+        queue.push(item, self.parts.ordering.order(item, ttl_s))
+        item.is_waiting = True
+        queue.items[item] = None
+        self.used.add(1, item.num_bytes)
+
+    def next(self, now: float) -> Item:
+        """Whose turn it is; there must be one. Its queue goes to the end."""
+        name = self.parts.fairness.choose(self._queues, now)
+        queue = self._queues[name] = self._queues.pop(name)
+        head = queue.head()
+        assert head is not None
+        return head
+
+    def remove(self, item: Item, now: float) -> None:
+        """It waits no longer."""
+        item.is_waiting = False
+        self.used.add(-1, -item.num_bytes)
+        self.last_used = now
+        name = self.parts.fairness.queue_of(item.fairness_id)
+        queue = self._queues[name]
+        queue.left()
+        del queue.items[item]
+        if not queue:
+            del self._queues[name]
+
+    def surplus(self, item: Item) -> Iterator[Item]:
+        """Those who would leave for this one: the newest of flows of which more wait than of its own."""
+        own = self._queues.get(self.parts.fairness.queue_of(item.fairness_id))
+        return self.newest(down_to=1 + (0 if own is None else len(own)))
+
+    def newest(self, *, down_to: int = 0) -> Iterator[Item]:
+        """The newest of the longest queue, and so on until none is longer than that."""
+        lengths = {name: len(queue) for name, queue in self._queues.items()}
+        newest = {name: reversed(queue.items) for name, queue in self._queues.items()}
+        while lengths:
+            longest = max(lengths, key=lengths.__getitem__)
+            if lengths[longest] <= down_to:
+                return
+            lengths[longest] -= 1
+            yield next(newest[longest])
+
+
+class Bands:
+    """All of them, the highest priority first."""
+
+    def __init__(self, parts: FlowParts, now: float) -> None:
+        self._parts = parts
+        self._by_priority: dict[int, Band] = {}
+        for priority in (0, *parts.bands):
+            self._open(priority, now)
+
+    def __iter__(self) -> Iterator[Band]:
+        return iter(self._by_priority.values())
+
+    def of(self, priority: int, now: float) -> Band:
+        """The band of a priority; opened if it is a new one."""
+        found = self._by_priority.get(priority)
+        return self._open(priority, now) if found is None else found
+
+    def below(self, priority: int) -> Iterator[Item]:
+        """Those of lower priorities: the newest of the lowest first."""
+        for band in reversed(self._by_priority.values()):
+            if band.priority >= priority:
+                return
+            yield from band.newest()
+
+    def sweep(self, now: float) -> None:
+        """Forget bands that nobody configured and nobody used for long."""
+        for band in list(self):
+            is_configured = band.priority == 0 or band.priority in self._parts.bands
+            if not is_configured and not band and now - band.last_used > IDLE_BAND_S:
+                del self._by_priority[band.priority]
+
+    def _open(self, priority: int, now: float) -> Band:
+        default = self._parts.default_negative_band if priority < 0 else self._parts.default_band
+        band = Band(priority, self._parts.bands.get(priority, default), now)
+        self._by_priority[priority] = band
+        self._by_priority = dict(sorted(self._by_priority.items(), reverse=True))
+        return band

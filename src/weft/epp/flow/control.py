@@ -1,0 +1,310 @@
+"""`FlowControl`: requests wait until the pool has room for them, and are sent when something changes.
+
+What changes: a request comes, ends or has its first token, an endpoint reports its load, joins or
+leaves. One event loop owns it.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from itertools import chain
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+from weft.epp.flow.bands import Band, Bands, Occupancy
+from weft.epp.flow.eviction import Evictor
+from weft.epp.flow.item import Item, ItemHeap, Outcome
+from weft.epp.flow.policies import FlowParts
+from weft.epp.flow.series import FlowSeries
+from weft.epp.request.values import Drop, Refused
+
+# Nobody else's turn may wait longer than this many decisions, or ends of waits, take.
+_MAX_A_TURN: Final = 8
+_MAX_ENDS_A_TURN: Final = 256
+# Room that comes with time alone (load that turns stale) is found within this.
+_LOOK_AGAIN_S: Final = 1.0
+_RATE_WINDOW_S: Final = 10.0
+_MAX_RETRY_AFTER_S: Final = 60
+
+_Refusal = tuple[int, str, Drop]
+_SHUTTING_DOWN: Final[_Refusal] = (
+    503,
+    "the endpoint picker is shutting down",
+    Drop.SHUTTING_DOWN,
+)
+_REFUSALS: Final[Mapping[Outcome, _Refusal]] = MappingProxyType({
+    Outcome.REJECTED_CAPACITY: (429, "as many requests wait as may", Drop.SATURATED),
+    Outcome.REJECTED_NO_ENDPOINTS: (
+        503, "no endpoint is available, and as many requests wait as may", Drop.NO_ENDPOINTS,
+    ),
+    Outcome.REJECTED_OTHER: _SHUTTING_DOWN,
+    Outcome.EVICTED_TTL: (429, "the pool had no room in time", Drop.TTL_EXPIRED),
+    Outcome.EVICTED_NO_ENDPOINTS: (
+        503, "no endpoint was available in time", Drop.NO_ENDPOINTS,
+    ),
+    Outcome.EVICTED_OTHER: (429, "as many requests wait as may, and another took its place", Drop.SATURATED),
+})  # fmt: skip
+
+
+class Room(Protocol):
+    """What the pool says of itself."""
+
+    @property
+    def is_empty(self) -> bool:
+        """There are no endpoints."""
+        ...
+
+    def saturation(self) -> float:
+        """1.0 and above: no room."""
+        ...
+
+    def want_loads(self, *, is_wanted: bool) -> None:
+        """Whether loads are to be polled as often as possible, because somebody waits for them."""
+        ...
+
+
+class FlowControl:
+    """All bands of one pool."""
+
+    def __init__(
+        self, parts: FlowParts, room: Room, series: FlowSeries, clock: Callable[[], float]
+    ) -> None:
+        self._parts = parts
+        self._room = room
+        self._series = series
+        self._clock = clock
+        self._bands = Bands(parts, clock())
+        self._used = Occupancy(parts.limits)
+        self._deadlines = ItemHeap()
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_again: asyncio.TimerHandle | None = None
+        self._is_woken = False
+        self._is_closed = False
+        self._was_empty = room.is_empty
+        self._recent = 0.0  # dispatches, each counting less as it ages
+        self._recent_at = -math.inf
+        self.evictor: Evictor | None = None
+        if parts.eviction is not None:
+            self.evictor = Evictor(parts.eviction, series, clock)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait now."""
+        return self._used.num_requests
+
+    async def admit(self, item: Item) -> Any:
+        """What `item.place` returned, once there was room for it; raises `Refused`."""
+        started = perf_counter()
+        band = self._bands.of(item.priority, self._clock())
+        outcome = Outcome.REJECTED_OTHER if self._is_closed else self._make_room(item, band)
+        if outcome is not None:
+            self._series.enqueued(item, perf_counter() - started, outcome)
+            self._series.ended(item, outcome, self._clock() - item.arrived)
+            raise self._refusal(_REFUSALS[outcome])
+        band.add(item)
+        self._used.add(1, item.num_bytes)
+        self._series.enqueued(item, perf_counter() - started, None)
+        self._pump()
+        if item.is_waiting:
+            self._watch(item, band)
+            self._arm()
+        try:
+            return await item.done
+        except asyncio.CancelledError:
+            if item.is_waiting:
+                self._end(item, Outcome.EVICTED_CANCELLED)
+            elif not item.done.cancelled() and item.done.exception() is None:
+                item.abandon(item.done.result())  # it was sent on just before
+            raise
+
+    def wake(self) -> None:
+        """There may be room now: look in the loop's next turn."""
+        if self._used.num_requests and not self._is_woken:
+            self._is_woken = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def sweep(self) -> None:
+        """Forget what nobody uses; called every few seconds."""
+        self._bands.sweep(self._clock())
+
+    def refresh_series(self) -> None:
+        """Bring the gauges up to date."""
+        self._series.refresh(self._bands, self._used)
+
+    def close(self) -> None:
+        """Refuse everybody who waits, and everybody who comes."""
+        self._is_closed = True
+        for band in self._bands:
+            for item in list(band):
+                self._refuse(item, Outcome.EVICTED_OTHER, _SHUTTING_DOWN)
+        self._rest()
+
+    # -- capacity -------------------------------------------------------------------------------
+
+    def _make_room(self, item: Item, band: Band) -> Outcome | None:
+        """Why it cannot wait; None if it can, now that others have left for it.
+
+        A band's room is shared among its flows, and what is for all goes to the higher priority.
+        """
+        leaving: dict[Item, None] = {}
+        for used, others in (
+            (band.used, band.surplus(item)),
+            (self._used, chain(self._bands.below(item.priority), band.surplus(item))),
+        ):
+            num_bytes = item.num_bytes - sum(each.num_bytes for each in leaving)
+            for other in others:
+                if used.has_room(1 - len(leaving), num_bytes):
+                    break
+                if other not in leaving:
+                    leaving[other] = None
+                    num_bytes -= other.num_bytes
+            if not used.has_room(1 - len(leaving), num_bytes):
+                is_empty = self._room.is_empty
+                return Outcome.REJECTED_NO_ENDPOINTS if is_empty else Outcome.REJECTED_CAPACITY
+        for other in leaving:
+            self._refuse(other, Outcome.EVICTED_OTHER, _REFUSALS[Outcome.EVICTED_OTHER])
+        return None
+
+    # -- dispatch -------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send on those for whom there is room, a few at a time."""
+        self._is_woken = False
+        if self._room.is_empty != self._was_empty:
+            self._change_regime()
+        if not self._used.num_requests or self._room.is_empty:
+            return
+        started = perf_counter()
+        num_left = _MAX_A_TURN
+        while num_left and self._used.num_requests and (item := self._next()) is not None:
+            self._dispatch(item)
+            num_left -= 1
+        if not num_left:
+            self.wake()
+        self._series.cycle_duration.observe(perf_counter() - started)
+        if self._used.num_requests:
+            self._room.want_loads(is_wanted=True)
+            self._plan_look()
+        else:
+            self._rest()
+
+    def _next(self) -> Item | None:
+        """Whose turn it is: of the highest band that waits, if its ceiling is not reached."""
+        saturation = self._room.saturation()
+        bands = list(self._bands)
+        ceilings = self._parts.usage_limit.ceilings([band.priority for band in bands], saturation)
+        for band, ceiling in zip(bands, ceilings, strict=True):
+            if not band:
+                continue
+            if saturation < ceiling:
+                return band.next(self._clock())
+            if self.evictor is not None:
+                self.evictor.reclaim(band.priority, len(band), saturation, ceiling)
+            break  # those below wait behind it, whatever their ceilings
+        return None
+
+    def _dispatch(self, item: Item) -> None:
+        if item.done.done():  # whoever waited is gone, and about to say so
+            self._end(item, Outcome.EVICTED_CANCELLED)
+            return
+        now = self._clock()
+        age_s = now - self._recent_at
+        self._recent = self._recent * math.exp(-age_s / _RATE_WINDOW_S) + 1
+        self._recent_at = now
+        self._end(item, Outcome.DISPATCHED)
+        try:
+            item.done.set_result(item.place())
+        except Refused as refused:
+            item.done.set_exception(refused)
+        except Exception as error:  # noqa: BLE001 - raised where the request is waited for
+            item.done.set_exception(error)
+
+    def _plan_look(self) -> None:
+        if self._look_again is None:
+            loop = asyncio.get_running_loop()
+            self._look_again = loop.call_later(_LOOK_AGAIN_S, self._look)
+
+    def _look(self) -> None:
+        self._look_again = None
+        self.wake()
+
+    def _rest(self) -> None:
+        """Nobody waits."""
+        self._room.want_loads(is_wanted=False)
+        for timer in (self._look_again, self._timer):
+            if timer is not None:
+                timer.cancel()
+        self._look_again = self._timer = None
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def _watch(self, item: Item, band: Band) -> None:
+        """What it may wait from now, and in all no longer than the longer of the two budgets."""
+        here_s = min(band.parts.ttl_s, item.own_ttl_s)
+        nowhere_s = min(self._parts.no_endpoint_ttl_s, item.own_ttl_s)
+        budget_s = nowhere_s if self._was_empty else here_s
+        item.deadline = min(self._clock() + budget_s, item.arrived + max(here_s, nowhere_s))
+        item.is_timed = True
+        self._deadlines.push(item, item.deadline)
+
+    def _change_regime(self) -> None:
+        """The pool has its first endpoint, or lost its last: everybody has another budget."""
+        self._was_empty = self._room.is_empty
+        self._deadlines = ItemHeap()
+        for band in self._bands:
+            for item in band:
+                self._watch(item, band)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Have the timer go off at the first deadline."""
+        head = self._deadlines.head()
+        if head is None or math.isinf(head.deadline):
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + max(0.0, head.deadline - self._clock())
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock()
+        expired = Outcome.EVICTED_NO_ENDPOINTS if self._room.is_empty else Outcome.EVICTED_TTL
+        for _ in range(_MAX_ENDS_A_TURN):
+            head = self._deadlines.head()
+            if head is None or head.deadline > now:
+                break
+            self._refuse(head, expired, _REFUSALS[expired])
+        self._arm()
+
+    def _refuse(self, item: Item, outcome: Outcome, why: _Refusal) -> None:
+        self._end(item, outcome)
+        if not item.done.done():
+            item.done.set_exception(self._refusal(why))
+
+    def _refusal(self, why: _Refusal) -> Refused:
+        status, message, reason = why
+        return Refused(status, message, reason, retry_after_s=self._retry_after_s(reason))
+
+    def _retry_after_s(self, reason: Drop) -> int | None:
+        """When those who wait now will have been sent on, as fast as it went of late."""
+        if reason is Drop.SHUTTING_DOWN:
+            return None
+        age_s = self._clock() - self._recent_at
+        per_second = self._recent * math.exp(-age_s / _RATE_WINDOW_S) / _RATE_WINDOW_S
+        if per_second * _MAX_RETRY_AFTER_S <= self._used.num_requests:
+            return _MAX_RETRY_AFTER_S if self._used.num_requests else 1
+        return max(1, math.ceil(self._used.num_requests / per_second))
+
+    def _end(self, item: Item, outcome: Outcome) -> None:
+        """It waits no longer."""
+        now = self._clock()
+        self._bands.of(item.priority, now).remove(item, now)
+        self._used.add(-1, -item.num_bytes)
+        if item.is_timed:
+            self._deadlines.left()
+        self._series.ended(item, outcome, now - item.arrived)

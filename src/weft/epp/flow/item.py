@@ -1,0 +1,114 @@
+"""A request that waits, what can become of it, heaps of such requests, and requests in flight."""
+
+import asyncio
+import heapq
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from typing import Any, Final
+
+from weft.epp.request.values import Refused
+
+TTL_HEADER: Final = "x-llm-d-request-ttl-ms"
+
+
+class Outcome(StrEnum):
+    """How the wait ended; the reference's words."""
+
+    DISPATCHED = "Dispatched"
+    REJECTED_CAPACITY = "RejectedCapacity"
+    REJECTED_NO_ENDPOINTS = "RejectedNoEndpoints"
+    REJECTED_OTHER = "RejectedOther"
+    EVICTED_TTL = "EvictedTTL"
+    EVICTED_NO_ENDPOINTS = "EvictedNoEndpoints"
+    EVICTED_CANCELLED = "EvictedContextCancelled"
+    EVICTED_OTHER = "EvictedOther"
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Item:
+    """One request. `place` chooses its endpoint and counts it there, all in one turn of the loop.
+
+    `abandon` takes that back, where nobody is left to be sent.
+    """
+
+    priority: int
+    fairness_id: str
+    num_bytes: int
+    labels: tuple[str, str, str, str]  # those of a request's series, bounded
+    headers: Mapping[str, str]
+    arrived: float
+    place: Callable[[], Any]
+    abandon: Callable[[Any], None]
+    own_ttl_s: float = math.inf  # as the request's header says
+    deadline: float = math.inf
+    is_waiting: bool = False
+    is_timed: bool = False  # its deadline is watched
+    done: "asyncio.Future[Any]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One request in flight."""
+
+    id: int
+    priority: int
+    started: float
+    revoke: Callable[[], bool]  # ends it; whether that was possible
+
+
+def own_ttl_s(headers: Mapping[str, str]) -> float:
+    """How long a request says that it would wait; infinite if it does not. Raises `Refused`."""
+    text = headers.get(TTL_HEADER)
+    if text is None:
+        return math.inf
+    try:
+        ttl_s = float(text) / 1000
+    except ValueError:
+        ttl_s = math.nan
+    if not 0 < ttl_s < math.inf:
+        raise Refused(
+            400, f"{TTL_HEADER}: must be a number of milliseconds more than 0, got {text[:64]!r}"
+        )
+    return ttl_s
+
+
+class ItemHeap:
+    """Waiting items, the smallest number first.
+
+    Those that no longer wait are dropped when they are met, and all at once when they are most of the
+    heap: clients that come and leave must not make it grow.
+    """
+
+    _MIN_SWEPT: Final = 32
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Item]] = []
+        self._numbers = count()
+        self._num_left = 0
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._num_left
+
+    def push(self, item: Item, order: float) -> None:
+        """Add one; among equals the first to come is the first."""
+        heapq.heappush(self._heap, (order, next(self._numbers), item))
+
+    def head(self) -> Item | None:
+        """The first; it stays."""
+        while self._heap and not self._heap[0][2].is_waiting:
+            heapq.heappop(self._heap)
+            self._num_left -= 1
+        return self._heap[0][2] if self._heap else None
+
+    def left(self) -> None:
+        """One of them no longer waits."""
+        self._num_left += 1
+        if self._num_left > max(self._MIN_SWEPT, len(self._heap) // 2):
+            self._heap = [entry for entry in self._heap if entry[2].is_waiting]
+            heapq.heapify(self._heap)
+            self._num_left = 0

@@ -1,0 +1,143 @@
+"""The series of flow control."""
+
+import math
+from collections import Counter as Counts
+from collections.abc import Iterable
+from typing import Final
+
+from weft.epp.flow.bands import Band, Occupancy
+from weft.epp.flow.item import Item, Outcome
+from weft.epp.metrics.series import PickerMetrics
+
+_QUEUE_SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
+                         10, 30, 60, 120, 300, 600)  # fmt: skip
+_CYCLE_SECONDS: Final = (
+    1e-5,
+    2e-5,
+    5e-5,
+    1e-4,
+    2e-4,
+    5e-4,
+    1e-3,
+    2e-3,
+    5e-3,
+    1e-2,
+    2e-2,
+    5e-2,
+    0.1,
+)
+_FLOW: Final = ("fairness_id", "priority", "inference_pool", "model_name", "target_model_name")
+
+
+class FlowSeries:
+    """Every one of them, for one pool."""
+
+    def __init__(self, metrics: PickerMetrics, pool: str) -> None:
+        self._pool = pool
+        name = "flow_control_"
+        self._queue_duration = metrics.histogram(
+            name + "request_queue_duration_seconds",
+            "From arrival to the end of the wait.",
+            ("fairness_id", "priority", "outcome", *_FLOW[2:]),
+            _QUEUE_SECONDS,
+        )
+        self._enqueue_duration = metrics.histogram(
+            name + "request_enqueue_duration_seconds",
+            "Time to take a request into its queue, or to refuse it.",
+            ("fairness_id", "priority", "outcome"),
+            _CYCLE_SECONDS,
+        )
+        self.cycle_duration = metrics.histogram(
+            name + "dispatch_cycle_duration_seconds",
+            "One look for requests that may go, with their decisions.",
+            (),
+            _CYCLE_SECONDS,
+        )
+        self._requests = metrics.counter(
+            name + "requests", "Ends of the wait.", ("outcome", "priority", "inference_pool")
+        )
+        self._make_queue_gauges(metrics)
+        self._make_eviction_series(metrics, pool)
+
+    def _make_queue_gauges(self, metrics: PickerMetrics) -> None:
+        name, band = "flow_control_", ("priority", "inference_pool")
+        self._size = metrics.gauge(name + "queue_size", "Requests that wait.", _FLOW)
+        self._bytes = metrics.gauge(name + "queue_bytes", "Bytes of requests that wait.", _FLOW)
+        use = name + "capacity_utilization_"
+        self._band_requests = metrics.gauge(use + "requests", "Share of a band's requests.", band)
+        self._band_bytes = metrics.gauge(use + "bytes", "Share of a band's bytes.", band)
+        use, text = name + "global_capacity_utilization_", "Share of what may wait in all bands: "
+        self._all_requests = metrics.gauge(use + "requests", text + "requests.", band[1:])
+        self._all_bytes = metrics.gauge(use + "bytes", text + "bytes.", band[1:])
+
+    def _make_eviction_series(self, metrics: PickerMetrics, pool: str) -> None:
+        name, labels = "flow_control_", ("inference_pool",)
+        self._issued = metrics.counter(
+            name + "revocations_issued",
+            "Requests in flight that were ended, by the priority they were ended for.",
+            ("priority", *labels),
+        )
+        self._revocations = metrics.counter(
+            name + "revocations", "How ended requests ended.", ("outcome", *labels)
+        )
+        self._confirmation = metrics.histogram(
+            name + "revocation_confirmation_seconds",
+            "From ending a request to the end of its stream.",
+            labels,
+            _QUEUE_SECONDS,
+        ).labels(pool)
+        self.reclaim_target = metrics.gauge(
+            name + "reclaim_target", "Saturation above the ceiling, when requests were last ended.",
+            labels,
+        ).labels(pool)  # fmt: skip
+        self.pending_reclaim = metrics.gauge(
+            name + "pending_reclaim", "Ended requests whose streams have not ended.", labels
+        ).labels(pool)
+
+    def enqueued(self, item: Item, seconds: float, outcome: Outcome | None) -> None:
+        """A request was taken into its queue (None), or refused."""
+        _, _, fairness_id, priority = item.labels
+        named = "NotYetFinalized" if outcome is None else outcome
+        self._enqueue_duration.labels(fairness_id, priority, named).observe(seconds)
+
+    def ended(self, item: Item, outcome: Outcome, seconds: float) -> None:
+        """A request's wait is over."""
+        model, target, fairness_id, priority = item.labels
+        self._requests.labels(outcome, priority, self._pool).inc()
+        self._queue_duration.labels(
+            fairness_id, priority, outcome, self._pool, model, target
+        ).observe(seconds)
+
+    def revoked(self, priority: int) -> None:
+        """A request in flight was ended for one of this priority."""
+        self._issued.labels(str(priority), self._pool).inc()
+
+    def revocation_ended(self, outcome: str, seconds: float | None) -> None:
+        """Its stream has ended, or did not in time."""
+        self._revocations.labels(outcome, self._pool).inc()
+        if seconds is not None:
+            self._confirmation.observe(seconds)
+
+    def refresh(self, bands: Iterable[Band], used: Occupancy) -> None:
+        """Bring the gauges up to date, before somebody reads them."""
+        sizes: Counts[tuple[str, str, str, str, str]] = Counts()
+        num_bytes: Counts[tuple[str, str, str, str, str]] = Counts()
+        for band in bands:
+            labels = (str(band.priority), self._pool)
+            self._band_requests.labels(*labels).set(
+                band.used.num_requests / band.used.limits.max_requests
+            )
+            self._band_bytes.labels(*labels).set(band.used.num_bytes / band.used.limits.max_bytes)
+            for item in band:
+                model, target, fairness_id, priority = item.labels
+                flow = (fairness_id, priority, self._pool, model, target)
+                sizes[flow] += 1
+                num_bytes[flow] += item.num_bytes
+        for gauge, counts in ((self._size, sizes), (self._bytes, num_bytes)):
+            gauge.clear()
+            for flow, value in counts.items():
+                gauge.labels(*flow).set(value)
+        if math.isfinite(used.limits.max_requests):
+            self._all_requests.labels(self._pool).set(used.num_requests / used.limits.max_requests)
+        if math.isfinite(used.limits.max_bytes):
+            self._all_bytes.labels(self._pool).set(used.num_bytes / used.limits.max_bytes)

@@ -1,0 +1,72 @@
+"""Usage-limit policies: up to which saturation of the pool each priority may send."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, NoParameters, Parameters
+from weft.epp.decision.plugin import STATIC_LIMIT, Surroundings, plugin_type
+
+_Ceiling = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class StaticLimit:
+    """Everybody up to 1."""
+
+    def __init__(self, _: NoParameters, __: Surroundings) -> None:
+        pass
+
+    def ceilings(self, priorities: Sequence[int], _: float) -> Sequence[float]:
+        return [1.0] * len(priorities)
+
+
+class HoldbackParameters(Parameters, frozen=True, kw_only=True):
+    """The ceilings of the lowest and of the highest priority."""
+
+    shape: Literal["linear"] = "linear"
+    domain: Literal["rank", "value"] = "rank"
+    min_ceiling: _Ceiling
+    max_ceiling: _Ceiling = 1.0
+
+    def __post_init__(self) -> None:
+        if self.min_ceiling > self.max_ceiling:
+            raise ValueError("minCeiling must not be more than maxCeiling")
+
+
+class Holdback:
+    """Room is held back from low priorities, evenly by rank or by the value of the priority."""
+
+    def __init__(self, parameters: HoldbackParameters, _: Surroundings) -> None:
+        self._parameters = parameters
+
+    def ceilings(self, priorities: Sequence[int], _: float) -> Sequence[float]:
+        highest = self._parameters.max_ceiling
+        width = highest - self._parameters.min_ceiling
+        is_by_rank = self._parameters.domain == "rank"
+        places = range(len(priorities)) if is_by_rank else [priorities[0] - p for p in priorities]
+        return [highest - width * place / (places[-1] or 1) for place in places]
+
+
+class SoftReflectiveCeiling:
+    """The fuller the pool, the lower the ceilings; whoever they close out still goes now and then."""
+
+    def __init__(self, _: NoParameters, __: Surroundings) -> None:
+        self._num_calls = 0
+
+    def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
+        last = max(1, len(priorities) - 1)
+        self._num_calls += 1
+        is_open = saturation < 1.0 and self._num_calls % max(
+            1, round(saturation / (1.0 - saturation))
+        ) == 0  # fmt: skip
+        if is_open:
+            return [1.0] * len(priorities)
+        return [1.0 - rank * saturation / last for rank in range(len(priorities))]
+
+
+ROWS: Final = (
+    plugin_type(STATIC_LIMIT, Kind.USAGE_LIMIT, StaticLimit),
+    plugin_type("priority-holdback-policy", Kind.USAGE_LIMIT, Holdback, HoldbackParameters, is_alpha=True),
+    plugin_type("soft-reflective-ceiling-policy", Kind.USAGE_LIMIT, SoftReflectiveCeiling, is_alpha=True),
+)  # fmt: skip

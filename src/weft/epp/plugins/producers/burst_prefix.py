@@ -1,0 +1,173 @@
+"""`burst-prefix-cache-producer`: requests that come at once with the same prompt go to the same server.
+
+Until the first of them is computed no cache knows their prompt, and load alone would spread them.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle, PrefixMatch
+from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.prefix.keys import chain_hashes
+from weft.epp.request.values import MAX_COMPARED_TOKENS
+
+_MAX_BLOCKS: Final = 2048  # of a prompt, where no number of tokens is given
+_MAX_WINDOW_MS: Final = 10_000
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_OrUnlimited = Annotated[int, msgspec.Meta(ge=-1)]
+
+
+class BurstParameters(Parameters, frozen=True, kw_only=True):
+    """How long requests are gathered, and how many of them one endpoint takes; -1: any number."""
+
+    window_duration_ms: Annotated[int, msgspec.Meta(ge=1, le=_MAX_WINDOW_MS)] = 100
+    max_batch_size: _OrUnlimited = 1000
+    max_per_replica: _OrUnlimited = -1
+    min_colocate_blocks: _Count = 0  # 0: only prompts that are the same to the end
+    block_size_tokens: _AtLeastOne = 64
+    max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMPARED_TOKENS)] = 0
+
+    def __post_init__(self) -> None:
+        if not self.max_batch_size:
+            raise ValueError("maxBatchSize must be -1 or 1 at the least")
+        if not self.max_per_replica:
+            raise ValueError("maxPerReplica must be -1 or 1 at the least")
+        if 0 < self.max_prefix_tokens_to_match < self.block_size_tokens:
+            raise ValueError("maxPrefixTokensToMatch must be 0, or blockSizeTokens at the least")
+
+    @property
+    def max_blocks(self) -> int:
+        """Of a prompt that are compared."""
+        return self.max_prefix_tokens_to_match // self.block_size_tokens or _MAX_BLOCKS
+
+    def references(self) -> Iterable[Reference]:
+        """Tokens come first."""
+        return (Reference("", TOKENS, Kind.PRODUCER, TOKENS),)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """What a request's prompts are: all of them, and how they begin if that is long enough to share."""
+
+    whole: tuple[int, ...]
+    beginning: int | None
+    num_blocks: int
+
+
+class Batch:
+    """Requests of one window, and where each that is not alone is wanted."""
+
+    def __init__(self) -> None:
+        self.is_closed = asyncio.Event()
+        self.prompts: dict[int, Prompts] = {}  # by ticket
+        self.wanted: Mapping[int, Endpoint] = {}
+
+
+class BurstProducer:
+    """Holds each request back until its window is over, and matches those with company to one endpoint."""
+
+    def __init__(self, parameters: BurstParameters, around: Surroundings) -> None:
+        self._parameters = parameters
+        self._name = around.name
+        self._pool = around.pool
+        self._gathering: Batch | None = None
+
+    async def prepare(self, cycle: Cycle) -> None:
+        """Wait for the others of the window; then a full match where the request is wanted, and none elsewhere."""
+        prompts = self._read(cycle)
+        if not prompts.num_blocks:
+            return
+        batch = self._gathering or self._open()
+        batch.prompts[cycle.ticket_id] = prompts
+        if len(batch.prompts) == self._parameters.max_batch_size:
+            self._close(batch)
+        await batch.is_closed.wait()
+        home = batch.wanted.get(cycle.ticket_id)
+        held = {} if home is None else {home: prompts.num_blocks}
+        size = self._parameters.block_size_tokens
+        cycle.prefixes[self._name] = PrefixMatch(prompts.num_blocks, size, held, held)
+
+    def produce(self, cycle: Cycle) -> None:
+        """Nothing is left to do."""
+
+    def _read(self, cycle: Cycle) -> Prompts:
+        parameters, least = self._parameters, self._parameters.min_colocate_blocks
+        chains = [
+            chain_hashes(
+                prompt,
+                block_size=parameters.block_size_tokens,
+                max_blocks=parameters.max_blocks,
+                model=cycle.model,
+                cache_salt=cycle.request.cache_salt,
+            )
+            for prompt in cycle.prompts
+        ]
+        chains = [chain for chain in chains if chain]
+        beginning = chains[0][least - 1] if least and chains and len(chains[0]) >= least else None
+        # Each hash holds those before it.
+        return Prompts(tuple(chain[-1] for chain in chains), beginning, sum(map(len, chains)))
+
+    def _open(self) -> Batch:
+        batch = self._gathering = Batch()
+        window_s = self._parameters.window_duration_ms / 1000
+        asyncio.get_running_loop().call_later(window_s, self._close, batch)
+        return batch
+
+    def _close(self, batch: Batch) -> None:
+        if batch is self._gathering:
+            self._gathering = None
+            batch.wanted = place(batch.prompts, self._pool.ready, self._parameters.max_per_replica)
+            batch.is_closed.set()
+
+
+def place(
+    prompts: Mapping[int, Prompts], endpoints: Sequence[Endpoint], most: int
+) -> Mapping[int, Endpoint]:
+    """An endpoint for every request that shares its prompt with another, by ticket; `most` are for one in a row.
+
+    Those that are the same go first, and long ones before short ones. One that begins like one before it
+    goes where that went, until that endpoint has its fair share.
+    """
+    groups: dict[Prompts, list[int]] = {}
+    for ticket, each in prompts.items():
+        groups.setdefault(each, []).append(ticket)
+    beginnings: Counter[int | None] = Counter(
+        each.beginning for each in prompts.values() if each.beginning is not None
+    )
+    shared = [
+        each for each, tickets in groups.items()
+        if len(tickets) > 1 or beginnings[each.beginning] > 1
+    ]  # fmt: skip
+    if not endpoints or not shared:
+        return {}
+    shared.sort(key=lambda each: (len(groups[each]) == 1, -each.num_blocks))
+    fair = sum(len(groups[each]) for each in shared) / len(endpoints)
+    num_placed = dict.fromkeys(endpoints, 0)
+    homes: dict[int | None, Endpoint] = {}
+    wanted: dict[int, Endpoint] = {}
+    for each in shared:
+        home = homes.get(each.beginning)
+        for position, ticket in enumerate(groups[each]):
+            is_full = position > 0 and most > 0 and position % most == 0
+            if home is None or is_full or (position == 0 and num_placed[home] >= fair):
+                home = min(endpoints, key=num_placed.__getitem__)
+            wanted[ticket] = home
+            num_placed[home] += 1
+        if each.beginning is not None:
+            homes.setdefault(each.beginning, wanted[groups[each][0]])
+    return wanted
+
+
+ROWS: Final = (
+    plugin_type(
+        "burst-prefix-cache-producer", Kind.PRODUCER, BurstProducer, BurstParameters, is_alpha=True
+    ),
+)

@@ -1,0 +1,61 @@
+"""`p2p-source-producer`: names the server to take cached blocks from, where that beats computing them."""
+
+import random
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin_type, prefix_reference
+from weft.epp.plugins.producers.approximate_prefix import PREFILL_PROFILE
+
+SOURCE_HEADER = "x-kv-cache-source-host-port"
+
+
+class SourceParameters(Parameters, frozen=True, kw_only=True):
+    """Whose prefixes, which profile's pick computes the prompt, and how many more tokens are worth a transfer."""
+
+    prefix_match_info_producer_name: str = APPROXIMATE
+    prefill_profile_name: str = PREFILL_PROFILE
+    min_cached_token_delta: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+    def references(self) -> Iterable[Reference]:
+        """The producer of prefix matches."""
+        return (prefix_reference(self.prefix_match_info_producer_name),)
+
+
+class SourceProducer:
+    """Sets a header for the sidecar of the server that computes the prompt."""
+
+    def __init__(self, parameters: SourceParameters, _: Surroundings) -> None:
+        self._producer = parameters.prefix_match_info_producer_name
+        self._profile = parameters.prefill_profile_name
+        self._least = parameters.min_cached_token_delta
+
+    def produce(self, cycle: Cycle) -> None:
+        """Nothing yet: who computes the prompt is not known."""
+
+    def picked(self, cycle: Cycle, schedule: Schedule) -> None:
+        """Of those that hold most, give or take a block, one: the less waits there, the likelier."""
+        match = cycle.prefixes.get(self._producer)
+        if match is None or not match.held:
+            return
+        most = max(match.held.values())
+        sources = [each for each, num_blocks in match.held.items() if num_blocks >= most - 1]
+        weights = [1 / (1 + each.expected_waiting) for each in sources]
+        (source,) = random.choices(sources, weights)
+        computes = (schedule.picks.get(self._profile) or (schedule.target,))[0]
+        num_tokens = [
+            match.num_tokens(each, cycle.num_prompt_tokens) for each in (source, computes)
+        ]
+        if num_tokens[0] - num_tokens[1] >= self._least:
+            cycle.request_headers[SOURCE_HEADER] = source.address(is_grpc=cycle.request.is_grpc)
+
+
+ROWS: Final = (
+    plugin_type(
+        "p2p-source-producer", Kind.PRODUCER, SourceProducer, SourceParameters, is_alpha=True
+    ),
+)

@@ -1,0 +1,64 @@
+"""`mm-embeddings-cache-producer`: who was sent a request's images, videos and sounds before."""
+
+from typing import Annotated, Final
+
+import msgspec
+from xxhash import xxh64_intdigest
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import MEDIA_CACHE, Surroundings, plugin_type
+from weft.epp.prefix.approximate import ApproximateIndex, held_by
+from weft.epp.prefix.leaving import Leaving
+
+ENCODE_PROFILE = "encode"
+_MIB_PER_ITEM = 2  # what the embeddings of a picture take, roughly, whichever it is
+_DEFAULT_MIB = 4096
+_AtLeastOneItem = Annotated[int, msgspec.Meta(ge=_MIB_PER_ITEM)]
+
+
+class MediaCacheParameters(Parameters, frozen=True, kw_only=True):
+    """How much a server's encoder cache holds, in MiB."""
+
+    cache_size: _AtLeastOneItem | None = msgspec.field(default=None, name="cacheSizeInMBPerServer")
+    older_cache_size: _AtLeastOneItem | None = msgspec.field(default=None, name="cacheSizeInMB")
+
+    def __post_init__(self) -> None:
+        if self.cache_size is not None and self.older_cache_size is not None:
+            raise ValueError("cacheSizeInMBPerServer and cacheSizeInMB mean the same; give one")
+
+
+class MediaCacheProducer:
+    """Notes which media went where, as many as fit into a server's cache."""
+
+    def __init__(self, parameters: MediaCacheParameters, around: Surroundings) -> None:
+        size = parameters.cache_size or parameters.older_cache_size or _DEFAULT_MIB
+        self._capacity = size // _MIB_PER_ITEM
+        self._name = around.name
+        self._index = ApproximateIndex()
+        self.aclose = Leaving(around.pool, self._index.remove_some).aclose
+
+    def produce(self, cycle: Cycle) -> None:
+        """Fill in the share of the request's media that each candidate has."""
+        found = [self._index.match([item]) for item in _items(cycle)]
+        if any(found):
+            cycle.held_media[self._name] = {
+                endpoint: sum(held_by(endpoint, counts) for counts in found) / len(found)
+                for endpoint in cycle.candidates
+            }
+
+    def picked(self, cycle: Cycle, schedule: Schedule) -> None:
+        """They will be where they are encoded: apart, or at the destination."""
+        encoders = schedule.picks.get(ENCODE_PROFILE) or (schedule.target,)
+        items = _items(cycle)
+        for endpoint in encoders if items else ():
+            self._index.add(endpoint, items, capacity=self._capacity)
+
+
+def _items(cycle: Cycle) -> list[int]:
+    """Each of the request's media once; one that nothing tells apart is none."""
+    names = dict.fromkeys(filter(None, cycle.request.media))
+    return [xxh64_intdigest(f"{cycle.model}\0{name}".encode()) for name in names]
+
+
+ROWS: Final = (plugin_type(MEDIA_CACHE, Kind.PRODUCER, MediaCacheProducer, MediaCacheParameters),)

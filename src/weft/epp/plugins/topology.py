@@ -1,0 +1,112 @@
+"""`topology-extractor`, and the filter and the scorer that go by it: stages near each other exchange blocks sooner."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+EXTRACTOR: Final = "topology-extractor"
+# From the nearest to the farthest, each with its score: as fast as blocks travel, roughly.
+LEVELS: Final[Mapping[str, float]] = MappingProxyType(
+    {"host": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
+)
+_Label = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class ExtractorParameters(Parameters, frozen=True, kw_only=True):
+    """The labels that say where an endpoint is; without one for hosts, its address does."""
+
+    hostname: _Label | None = None
+    rack: _Label | None = None
+    zone: _Label | None = None
+    region: _Label | None = None
+
+
+class TopologyExtractor:
+    """Says how near two endpoints are."""
+
+    def __init__(self, parameters: ExtractorParameters, _: Surroundings) -> None:
+        self._labels = {
+            level: getattr(parameters, "hostname" if level == "host" else level) for level in LEVELS
+        }
+
+    def nearest(self, one: Endpoint, other: Endpoint) -> str | None:
+        """The first level that they share; None: they share none that is known."""
+        for level, label in self._labels.items():
+            if label is not None:
+                place = one.labels.get(label)
+                if place and place == other.labels.get(label):
+                    return level
+            elif level == "host" and one.host == other.host:
+                return level
+        return None
+
+
+class ScorerParameters(Parameters, frozen=True, kw_only=True):
+    """What says where endpoints are."""
+
+    topology_producer_name: str = EXTRACTOR
+
+    def references(self) -> Iterable[Reference]:
+        """The extractor."""
+        name = self.topology_producer_name
+        return (Reference("topologyProducerName", name, Kind.TOPOLOGY, EXTRACTOR),)
+
+
+class FilterParameters(ScorerParameters, frozen=True, kw_only=True):
+    """How far an endpoint may be."""
+
+    min_affinity: Literal["host", "rack", "zone", "region"] = "host"
+
+
+class TopologyScorer:
+    """Nearer to the endpoint that decodes is better; 0.0 for all while there is none."""
+
+    def __init__(self, parameters: ScorerParameters, around: Surroundings) -> None:
+        self._extractor: TopologyExtractor = around.plugin(parameters.topology_producer_name)
+
+    def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """By the nearest level that they share."""
+        peer = _peer(cycle)
+        if peer is None:
+            return [0.0] * len(candidates)
+        nearest = (self._extractor.nearest(each, peer) for each in candidates)
+        return [LEVELS.get(level or "", 0.0) for level in nearest]
+
+
+class TopologyFilter:
+    """Keeps the endpoints near the one that decodes; all while there is none."""
+
+    def __init__(self, parameters: FilterParameters, around: Surroundings) -> None:
+        self._extractor: TopologyExtractor = around.plugin(parameters.topology_producer_name)
+        levels = list(LEVELS)
+        self._near = levels[: levels.index(parameters.min_affinity) + 1]
+
+    def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Those that share the level, or a nearer one."""
+        peer = _peer(cycle)
+        if peer is None:
+            return candidates
+        return [each for each in candidates if self._extractor.nearest(each, peer) in self._near]
+
+
+def _peer(cycle: Cycle) -> Endpoint | None:
+    """What the first profile picked; None while that one runs."""
+    return cycle.runs[0].picked[0] if cycle.runs and cycle.runs[0].picked else None
+
+
+ROWS: Final = (
+    plugin_type(EXTRACTOR, Kind.TOPOLOGY, TopologyExtractor, ExtractorParameters, is_alpha=True),
+    plugin_type(
+        "topology-affinity-filter", Kind.FILTER, TopologyFilter, FilterParameters, is_alpha=True
+    ),
+    plugin_type(
+        "topology-affinity-scorer", Kind.SCORER, TopologyScorer, ScorerParameters, is_alpha=True
+    ),
+)

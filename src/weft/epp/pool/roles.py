@@ -1,0 +1,37 @@
+"""Which part of the work an endpoint takes, by its label."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from weft.epp.pool.endpoint import Endpoint
+
+ROLE_LABEL: Final = "llm-d.ai/role"
+DECODE_ROLES: Final = frozenset({"decode", "prefill-decode", "both", "encode-prefill-decode"})
+PREFILL_ROLES: Final = frozenset(
+    {"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"}
+)
+ENCODE_ROLES: Final = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
+
+
+def prefills(endpoint: Endpoint) -> bool:
+    """Whether it has a role, and prefills."""
+    return endpoint.labels.get(ROLE_LABEL) in PREFILL_ROLES
+
+
+def decodes(endpoint: Endpoint) -> bool:
+    """Whether it decodes; without a role an endpoint does."""
+    return endpoint.labels.get(ROLE_LABEL, "decode") in DECODE_ROLES
+
+
+def encodes(endpoint: Endpoint) -> bool:
+    """Whether it has a role, and encodes media."""
+    return endpoint.labels.get(ROLE_LABEL) in ENCODE_ROLES
+
+
+def by_stage(endpoints: Sequence[Endpoint]) -> dict[str, Sequence[Endpoint]]:
+    """The endpoints of each stage that has some; one that takes both stands under both."""
+    stages = {
+        "prefill": [each for each in endpoints if prefills(each)],
+        "decode": [each for each in endpoints if decodes(each)],
+    }
+    return {stage: members for stage, members in stages.items() if members}

@@ -1,0 +1,163 @@
+"""Flow control as written to flow control with nothing left to guess, its policies by name."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from weft.core.errors import ConfigError
+from weft.epp.config.config import BandSpec, FlowControlSpec
+from weft.epp.config.parameters import Kind
+from weft.epp.config.quantity import parse_duration_s, parse_quantity
+from weft.epp.decision.plugin import (
+    EVICTION_FILTER,
+    EVICTION_ORDER,
+    FCFS,
+    GLOBAL_STRICT,
+    STATIC_LIMIT,
+)
+from weft.epp.flow.policies import Limits
+
+FLOW_KINDS: Final = frozenset({
+    Kind.FAIRNESS, Kind.ORDERING, Kind.USAGE_LIMIT, Kind.EVICTION_FILTER, Kind.EVICTION_ORDER,
+})  # fmt: skip
+_DEFAULT_TTL_S: Final = 60.0
+_DEFAULT_BAND: Final = Limits(max_requests=5000, max_bytes=10**9)
+
+
+class Policy(Protocol):
+    """A plugin of the configuration."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Of its entry in the file."""
+        ...
+
+
+class Placed(Protocol):
+    """The plugins of the configuration."""
+
+    def ensure(self, type_: str) -> str:
+        """One of that type under its own name."""
+        ...
+
+    def get(self, name: str, kind: Kind, path: str) -> Policy:
+        """The one of a name, which must be of a kind."""
+        ...
+
+    def of(self, kind: Kind) -> Sequence[Policy]:
+        """All of a kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedBand:
+    """A band of flow control, its policies by name."""
+
+    limits: Limits
+    ttl_s: float
+    fairness: str
+    ordering: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedFlow:
+    """Flow control, its policies by name."""
+
+    limits: Limits
+    no_endpoint_ttl_s: float
+    bands: Mapping[int, ResolvedBand]
+    default_band: ResolvedBand
+    default_negative_band: ResolvedBand
+    usage_limit: str
+    eviction: tuple[str, str] | None  # filter and order
+
+    def policies(self) -> set[str]:
+        """Every policy that is used."""
+        bands = (*self.bands.values(), self.default_band, self.default_negative_band)
+        named = {name for band in bands for name in (band.fairness, band.ordering)}
+        return {*named, self.usage_limit, *(self.eviction or ())}
+
+
+def resolve_flow(spec: FlowControlSpec, plugins: Placed) -> ResolvedFlow:
+    """Fill in what was left out; raises `ConfigError`."""
+    path = "flowControl"
+    ttl_s = _ttl_s(spec.default_request_ttl, _DEFAULT_TTL_S)
+    named = {"defaultPriorityBand": spec.default_priority_band,
+             "defaultNegativePriorityBand": spec.default_negative_priority_band}  # fmt: skip
+    defaults = []
+    for key, band in named.items():
+        if band is not None and band.priority:
+            raise ConfigError(f"{path}.{key}.priority: must be left out: it is for every priority")
+        defaults.append(_band(band or BandSpec(), f"{path}.{key}", ttl_s, plugins))
+    bands: dict[int, ResolvedBand] = {}
+    for i, band in enumerate(spec.priority_bands):
+        where = f"{path}.priorityBands[{i}]"
+        if band.priority in bands:
+            raise ConfigError(f"{where}.priority: there is a band of {band.priority} already")
+        bands[band.priority] = _band(band, where, ttl_s, plugins)
+    usage_limit = _policy(
+        spec.usage_limit_policy_plugin_ref, STATIC_LIMIT, Kind.USAGE_LIMIT,
+        f"{path}.usageLimitPolicyPluginRef", plugins,
+    )  # fmt: skip
+    return ResolvedFlow(
+        limits=Limits(
+            max_requests=_amount(spec.max_requests, math.inf),
+            max_bytes=_amount(spec.max_bytes, math.inf),
+        ),
+        no_endpoint_ttl_s=_ttl_s(spec.no_endpoint_request_ttl, ttl_s),
+        bands=bands,
+        default_band=defaults[0],
+        default_negative_band=defaults[1],
+        usage_limit=usage_limit,
+        eviction=_eviction(plugins) if spec.enable_eviction else None,
+    )
+
+
+def _band(spec: BandSpec, path: str, ttl_s: float, plugins: Placed) -> ResolvedBand:
+    return ResolvedBand(
+        limits=Limits(
+            max_requests=_amount(spec.max_requests, _DEFAULT_BAND.max_requests),
+            max_bytes=_amount(spec.max_bytes, _DEFAULT_BAND.max_bytes),
+        ),
+        ttl_s=_ttl_s(spec.default_request_ttl, ttl_s),
+        fairness=_policy(
+            spec.fairness_policy_ref, GLOBAL_STRICT, Kind.FAIRNESS, f"{path}.fairnessPolicyRef",
+            plugins,
+        ),
+        ordering=_policy(
+            spec.ordering_policy_ref, FCFS, Kind.ORDERING, f"{path}.orderingPolicyRef", plugins
+        ),
+    )  # fmt: skip
+
+
+def _policy(name: str | None, default: str, kind: Kind, path: str, plugins: Placed) -> str:
+    if name is None or name == default:
+        name = plugins.ensure(default)
+    return plugins.get(name, kind, path).name
+
+
+def _eviction(plugins: Placed) -> tuple[str, str]:
+    chosen = []
+    for kind, default in ((Kind.EVICTION_FILTER, EVICTION_FILTER),
+                          (Kind.EVICTION_ORDER, EVICTION_ORDER)):  # fmt: skip
+        found = plugins.of(kind)
+        if len(found) > 1:
+            raise ConfigError(f"{found[1].path}: there is one {kind}, found another")
+        chosen.append(found[0].name if found else plugins.ensure(default))
+    return chosen[0], chosen[1]
+
+
+def _amount(value: str | int | None, default: float) -> float:
+    """A limit; 0 stands for none."""
+    return default if value is None else parse_quantity(value) or math.inf
+
+
+def _ttl_s(text: str | None, default: float) -> float:
+    """Seconds to wait; 0 stands for ever."""
+    return default if text is None else parse_duration_s(text) or math.inf

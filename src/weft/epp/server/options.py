@@ -1,0 +1,64 @@
+"""Where the picker's server listens, and what it takes."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from weft.core.declare import Flag
+from weft.epp.server.limits import PickerLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Where and how to listen. Port 0 lets the system choose."""
+
+    host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
+    grpc_port: Annotated[int, Flag("Port for Envoy's ext_proc; 0 takes a free one.", "Server")] = (
+        9002
+    )
+    grpc_health_port: Annotated[
+        int, Flag("Port with grpc.health.v1 alone; 0 takes a free one.", "Server")
+    ] = 9003
+    max_receive_bytes: Annotated[
+        int,
+        Flag(
+            "Largest message from the gateway.",
+            "Server",
+            is_size=True,
+            name="grpc_max_recv_msg_size",
+        ),
+    ] = 4 * 2**20
+    max_send_bytes: Annotated[
+        int,
+        Flag(
+            "Largest message to the gateway.",
+            "Server",
+            is_size=True,
+            name="grpc_max_send_msg_size",
+        ),
+    ] = 4 * 2**20
+    cert_path: Annotated[
+        Path | None, Flag("Directory with tls.crt and tls.key; turns TLS on.", "Server")
+    ] = None
+    enable_cert_reload: Annotated[
+        bool, Flag("Read the files of --cert-path again when they change.", "Server")
+    ] = False
+    is_self_signed: bool = False  # TLS with a certificate of its own making, without a `cert_path`
+    handshake_timeout_s: float = 10.0  # of TLS and the first frames
+    measures_streams: Annotated[
+        bool,
+        Flag(
+            "Measure ext_proc streams: extproc_ series.",
+            "Server",
+            name="enable_grpc_stream_metrics",
+            negatable=False,
+        ),
+    ] = False
+    limits: PickerLimits = field(default_factory=PickerLimits)
+
+    @property
+    def security(self) -> str:
+        """What the gateway has to speak, in words."""
+        if self.cert_path is not None:
+            return "TLS"
+        return "TLS, self-signed" if self.is_self_signed else "no TLS"

@@ -1,0 +1,302 @@
+"""config.json to the `ModelSpec` of a decoder, by its family's row; what a row does not read is refused."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from weft.core.errors import ConfigError
+from weft.model.encoder_families import ENCODER_FAMILIES, read_activation
+from weft.model.families import FAMILIES, Bias, Family
+from weft.model.fields import Fields, shown
+from weft.model.rope import context_length, read_rope
+from weft.model.spec import Activation, LayerSpec, ModelSpec, Norm, NormPlacement
+
+_MAX_LAYERS = 4096
+_MAX_WIDTH = 2**24
+_HEADS = re.compile("ForCausalLM|ForConditionalGeneration|LMHeadModel")
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+# Keys that change the maths, with the values that change nothing. A family that reads one is exempt.
+_NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {
+        "compression_config": ({},),
+        "num_experts": (0, 1),
+        "num_local_experts": (0, 1),
+        "n_routed_experts": (0,),
+        "attention_chunk_size": (0,),
+        "attn_output_gate": (False,),
+        "block_configs": ([],),
+        "clip_qkv": (),
+        "use_bidirectional_attention": (False,),
+        "is_encoder_decoder": (False,),
+        "add_cross_attention": (False,),
+        "pruned_heads": ({}, []),
+        "use_mrope": (False,),
+        "per_layer_config": ({},),
+        "mlp_bias": (False,),
+        "no_rope_layers": ([],),
+        "attn_logit_softcapping": (),
+        "final_logit_softcapping": (),
+        "embedding_multiplier": (1,),
+        "residual_multiplier": (1,),
+        "attention_multiplier": (),
+        "logits_scaling": (1,),
+        "logit_scale": (1,),
+        "query_pre_attn_scalar": (),
+        "do_layer_norm_before": (True,),
+        "word_embed_proj_dim": (),
+        "_remove_final_layer_norm": (False,),
+        "layer_norm_elementwise_affine": (True,),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfigFile:
+    """config.json, understood: the family's row, and the fields of its text part with defaults.
+
+    `task` is the end of the architecture's name: what the checkpoint was saved for.
+    """
+
+    model_type: str
+    architectures: tuple[str, ...]
+    task: str
+    family: Family
+    fields: Fields  # of the decoder
+    top: Fields  # of the file as a whole; the same unless the decoder is nested
+
+
+def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
+    """Find the family of a config, or refuse it by name with the list of what runs."""
+    top = Fields(values, where)
+    architectures = top.texts("architectures")
+    model_type = top.text("model_type")
+    family = FAMILIES.get(model_type)
+    task = None if family is None else _task(family, architectures)
+    if family is None or task is None:
+        name = architectures[0] if architectures and family is not None else model_type
+        raise ConfigError(
+            f"{where}: {shown(name)} is not a model this runner knows; it runs "
+            + ", ".join(_HEADS.sub("", row.architecture) for row in FAMILIES.values())
+            + "; encoders: "
+            + ", ".join(ENCODER_FAMILIES)
+        )
+    inner = top.object("text_config") if model_type == "gemma3" else None
+    source = top.values if inner is None else {**_top_level(top), **inner.values}
+    aliased = {family.aliases[key]: source[key] for key in family.aliases.keys() & source.keys()}
+    fields = Fields({**family.defaults, **source, **aliased}, where)
+    names = architectures or (family.architecture,)
+    return ModelConfigFile(model_type, names, task, family, fields, top)
+
+
+def _task(family: Family, architectures: tuple[str, ...]) -> str | None:
+    """What a decoder of that family was saved for; None if it is not one."""
+    if not architectures or family.architecture in architectures:
+        return "ForCausalLM"
+    stem = family.architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    tasks = ("Model", "ForSequenceClassification")
+    return next((task for task in tasks if stem + task in architectures), None)
+
+
+def _top_level(top: Fields) -> dict[str, object]:
+    """Keys of a nested config that hold for its text part as well."""
+    keys = ("tie_word_embeddings", "eos_token_id", "bos_token_id", "pad_token_id")
+    return {key: top.values[key] for key in (*keys, "quantization_config") if key in top.values}
+
+
+def read_spec(config: ModelConfigFile) -> ModelSpec:
+    """The decoder that `config` describes; every key that matters is used or refused."""
+    family, fields = config.family, config.fields
+    _refuse_unimplemented(family, fields)
+    hidden, heads, kv_heads, head_dim = _sizes(fields)
+    scale = _attention_scale(family, fields, head_dim)
+    reads = family.reads
+    length = _context_length(family, fields)
+    offset, embed_size = family.position_offset, _embed_size(family, fields, hidden)
+    return ModelSpec(
+        vocab_size=fields.integer("vocab_size", high=_MAX_WIDTH),
+        hidden_size=hidden,
+        embed_size=embed_size,
+        intermediate_size=_intermediate_size(family, fields, hidden),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        layers=_layers(family, fields, head_dim),
+        max_position_embeddings=length,
+        num_positions=0 if offset is None else length + offset,
+        position_offset=offset or 0,
+        norm=family.norm,
+        norm_bias=family.norm is Norm.LAYER,
+        norm_eps=fields.number("rms_norm_eps" if family.norm is Norm.RMS else "layer_norm_eps"),
+        norm_offset=family.norm_offset,
+        norm_placement=_norm_placement(family, fields),
+        qk_norm=family.qk_norm,
+        qkv_bias=_bias(family.qkv_bias, fields),
+        o_bias=_bias(family.o_bias, fields),
+        mlp_bias=_bias(family.mlp_bias, fields),
+        is_gated=family.is_gated,
+        activation=_activation(config.model_type, fields),
+        attention_scale=scale,
+        attention_soft_cap=_cap("attn_logit_softcapping", reads, fields),
+        final_soft_cap=_cap("final_logit_softcapping", reads, fields),
+        embedding_multiplier=_multiplier("embedding_multiplier", reads, fields)
+        * (hidden**0.5 if family.scales_embeddings else 1.0),
+        residual_multiplier=_multiplier("residual_multiplier", reads, fields),
+        logits_divisor=_multiplier("logits_scaling", reads, fields),
+        tied_head=embed_size is None and fields.flag_or("tie_word_embeddings", False),
+    )
+
+
+def _refuse_unimplemented(family: Family, fields: Fields) -> None:
+    reads = {*family.reads, family.mlp_bias}
+    for key, neutral in _NEUTRAL.items():
+        if key not in reads and fields.has(key) and fields.values[key] not in neutral:
+            raise ConfigError(
+                f"{fields.where}: {key} {shown(fields.values[key])} is not implemented for "
+                f"{family.architecture}"
+            )
+    if family.windows != "layer_types":
+        _refuse_mixed_layers(family, fields)
+
+
+def _refuse_mixed_layers(family: Family, fields: Fields) -> None:
+    every = family.windows == "every_layer" and fields.has("sliding_window")
+    wanted = _SLIDING if every else _FULL
+    if any(kind != wanted for kind in fields.texts("layer_types")):
+        raise ConfigError(
+            f"{fields.where}: layer_types other than {wanted} are not implemented for "
+            f"{family.architecture}"
+        )
+
+
+def _sizes(fields: Fields) -> tuple[int, int, int, int]:
+    hidden = fields.integer("hidden_size", high=_MAX_WIDTH)
+    heads = fields.integer("num_attention_heads", high=2**16)
+    kv_heads = fields.integer_or("num_key_value_heads", heads, high=2**16)
+    if not fields.has("head_dim") and hidden % heads:
+        fields.refuse("num_attention_heads", f"a divisor of hidden_size ({hidden})")
+    if heads % kv_heads:
+        fields.refuse("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+    return hidden, heads, kv_heads, fields.integer_or("head_dim", hidden // heads, high=2**16)
+
+
+def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
+    if not family.is_gated and not fields.has("intermediate_size"):
+        return 4 * hidden
+    return fields.integer("intermediate_size", high=_MAX_WIDTH)
+
+
+def _context_length(family: Family, fields: Fields) -> int:
+    if family.position_offset is None:
+        return context_length(fields, family.rope)
+    return fields.integer("max_position_embeddings", high=_MAX_WIDTH - family.position_offset)
+
+
+def _norm_placement(family: Family, fields: Fields) -> NormPlacement:
+    if "do_layer_norm_before" in family.reads and not fields.flag_or("do_layer_norm_before", True):
+        return NormPlacement.SUM
+    return family.norm_placement
+
+
+def _embed_size(family: Family, fields: Fields, hidden: int) -> int | None:
+    """Where it is another width than the hidden state's, which only tied embeddings may have."""
+    if "word_embed_proj_dim" not in family.reads:
+        return None
+    size = fields.integer_or("word_embed_proj_dim", hidden, high=_MAX_WIDTH)
+    if size != hidden and not fields.flag_or("tie_word_embeddings", False):
+        fields.refuse("tie_word_embeddings", f"true where word_embed_proj_dim is not {hidden}")
+    return None if size == hidden else size
+
+
+def _attention_scale(family: Family, fields: Fields, head_dim: int) -> float:
+    if "query_pre_attn_scalar" in family.reads:
+        return float(fields.factor("query_pre_attn_scalar") ** -0.5)
+    if "attention_multiplier" in family.reads:
+        return fields.factor_or("attention_multiplier", 1.0)
+    return float(head_dim**-0.5)
+
+
+def _bias(bias: Bias, fields: Fields) -> bool:
+    return bias == "always" or (bias != "never" and fields.flag_or(bias, False))
+
+
+def _cap(key: str, reads: frozenset[str], fields: Fields) -> float | None:
+    return fields.factor(key) if key in reads and fields.has(key) else None
+
+
+def _multiplier(key: str, reads: frozenset[str], fields: Fields) -> float:
+    return fields.factor_or(key, 1.0) if key in reads else 1.0
+
+
+def _activation(model_type: str, fields: Fields) -> Activation:
+    key = "hidden_activation" if fields.has("hidden_activation") else "hidden_act"
+    name = fields.text(key)
+    if name == "gelu" and model_type.startswith("gemma"):
+        return Activation.GELU_TANH  # early Gemma configs say gelu and mean its tanh form
+    return read_activation(fields, key)
+
+
+def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, ...]:
+    num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
+    if family.position_offset is not None:
+        return (LayerSpec(),) * num_layers
+    has_rope = _rope_layers(family, fields, num_layers)
+    kinds = _layer_types(family, fields, num_layers, has_rope)
+    ropes = {kind: read_rope(fields, family.rope, head_dim, kind) for kind in sorted(set(kinds))}
+    window = fields.integer("sliding_window") if _SLIDING in kinds else None
+    return tuple(
+        LayerSpec(rope=ropes[kind] if roped else None, window=window if kind == _SLIDING else None)
+        for kind, roped in zip(kinds, has_rope, strict=True)
+    )
+
+
+def _rope_layers(family: Family, fields: Fields, num_layers: int) -> list[bool]:
+    if "no_rope_layers" not in family.reads:
+        return [True] * num_layers
+    listed = fields.values.get("no_rope_layers")
+    if listed is None:
+        interval = fields.integer("no_rope_layer_interval")
+        return [(layer + 1) % interval != 0 for layer in range(num_layers)]
+    if (
+        not isinstance(listed, list)
+        or len(listed) < num_layers
+        or any(i not in (0, 1) for i in listed)
+    ):
+        fields.refuse(
+            "no_rope_layers", f"a list of {num_layers} numbers, each 0 (no rope) or 1 (rope)"
+        )
+    return [bool(item) for item in listed[:num_layers]]
+
+
+def _layer_types(
+    family: Family, fields: Fields, num_layers: int, has_rope: list[bool]
+) -> list[str]:
+    if family.windows == "none" or not _windows_in_use(family, fields):
+        return [_FULL] * num_layers
+    if family.windows == "every_layer":
+        return [_SLIDING] * num_layers
+    if fields.has("layer_types"):
+        return _listed_layer_types(fields, num_layers)
+    if fields.has("sliding_window_pattern"):
+        pattern = fields.integer("sliding_window_pattern")
+        return [_SLIDING if (layer + 1) % pattern else _FULL for layer in range(num_layers)]
+    if "no_rope_layers" in family.reads:
+        return [_FULL if roped else _SLIDING for roped in has_rope]
+    first = fields.integer_or("max_window_layers", 28, low=0)
+    return [_FULL if layer < first else _SLIDING for layer in range(num_layers)]
+
+
+def _windows_in_use(family: Family, fields: Fields) -> bool:
+    """Some families carry a window that counts only when a second key switches it on."""
+    switched_on = not family.window_switch or fields.flag_or("use_sliding_window", False)
+    return switched_on and fields.has("sliding_window")
+
+
+def _listed_layer_types(fields: Fields, num_layers: int) -> list[str]:
+    kinds = list(fields.texts("layer_types"))
+    if len(kinds) != num_layers or any(kind not in (_FULL, _SLIDING) for kind in kinds):
+        fields.refuse("layer_types", f"a list of {num_layers} names, each {_FULL} or {_SLIDING}")
+    return kinds

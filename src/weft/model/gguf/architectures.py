@@ -1,0 +1,235 @@
+"""What metadata calls the settings of a model, by architecture, and how its tensors differ from its family's.
+
+They become the config that the model's family is read by (`weft.model.decoders`). A setting that is not known
+is refused by name: it may change what is computed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.errors import ConfigError
+from weft.model.fields import shown
+from weft.model.names import DecoderNames
+from weft.model.spec import NormPlacement
+
+EMBED, HEAD = "token_embd", "output"
+ROPE_FACTORS = "rope_freqs.weight"
+
+_NAMES = {
+    "embed": EMBED,
+    "layer": "blk.{}.",
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "o": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+    "norm": "output_norm",
+}
+_BEFORE = {"attention_norm_before": "attn_norm", "mlp_norm_before": "ffn_norm"}
+_AFTER = {"attention_norm_after": "post_attention_norm", "mlp_norm_after": "post_ffw_norm"}
+_TENSORS = DecoderNames(
+    _NAMES,
+    {
+        NormPlacement.BEFORE: _BEFORE,
+        NormPlacement.AFTER: _AFTER,
+        NormPlacement.BOTH: {**_BEFORE, **_AFTER},
+    },
+)
+
+_KEYS = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+}
+_WINDOW = {"attention.sliding_window": "sliding_window"}
+_LOGIT_CAP = {"final_logit_softcapping": "final_logit_softcapping"}
+_NEEDED = (
+    *("context_length", "embedding_length", "block_count", "feed_forward_length"),
+    *("attention.head_count", "attention.layer_norm_rms_epsilon"),
+)
+# Said by the tensors as well, or of how the file was made.
+_UNUSED = frozenset(("vocab_size", "tensor_data_layout", "rope.scaling.finetuned"))
+_ROPE_SCALING = {
+    "factor": "factor",
+    "original_context_length": "original_max_position_embeddings",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """`keys` are those of its own, by the key of the family's config.
+
+    `is_interleaved`: rows of queries and keys lie so that elements which are rotated together are neighbours.
+    `adds_norm_offset`: the offset of the family's norms is in their weights already.
+    `has_optional_windows`: without a width no layer has a window, where the family would have a default.
+    `layers_of_largest`: of the model whose queries are scaled by hidden_size / num_attention_heads, where that
+    of others is by the width of a head; the files do not say it.
+    """
+
+    model_type: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    names: DecoderNames = _TENSORS
+    is_interleaved: bool = False
+    adds_norm_offset: bool = False
+    has_optional_windows: bool = False
+    layers_of_largest: int | None = None
+
+
+ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
+    {
+        "llama": Architecture(model_type="llama", is_interleaved=True),
+        "qwen2": Architecture(model_type="qwen2"),
+        "qwen3": Architecture(model_type="qwen3"),
+        "gemma": Architecture(model_type="gemma", adds_norm_offset=True),
+        "gemma2": Architecture(
+            model_type="gemma2",
+            keys=_WINDOW | _LOGIT_CAP | {"attn_logit_softcapping": "attn_logit_softcapping"},
+            adds_norm_offset=True,
+            layers_of_largest=46,
+        ),
+        "gemma3": Architecture(
+            model_type="gemma3_text",
+            keys=_WINDOW | _LOGIT_CAP | {"rope.freq_base_swa": "rope_local_base_freq"},
+            adds_norm_offset=True,
+            has_optional_windows=True,
+            layers_of_largest=62,
+        ),
+        "olmo2": Architecture(model_type="olmo2"),
+        "granite": Architecture(
+            model_type="granite",
+            keys={
+                "attention.scale": "attention_multiplier",
+                "embedding_scale": "embedding_multiplier",
+                "logit_scale": "logits_scaling",
+                "residual_scale": "residual_multiplier",
+            },
+            is_interleaved=True,
+        ),
+        "smollm3": Architecture(model_type="smollm3", is_interleaved=True),
+    }
+)
+
+
+def find_architecture(metadata: Mapping[str, object], where: str) -> tuple[str, Architecture]:
+    """Its name and row; or a refusal by name, with what there is."""
+    name = metadata.get("general.architecture")
+    known = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if known is None or not isinstance(name, str):
+        raise ConfigError(
+            f"{where}: general.architecture is {shown(name)}; of GGUF files these are read: "
+            + ", ".join(ARCHITECTURES)
+        )
+    return name, known
+
+
+def make_config(
+    name: str,
+    architecture: Architecture,
+    metadata: Mapping[str, object],
+    where: str,
+    *,
+    tensors: Mapping[str, tuple[int, ...]],
+    rope_factors: NDArray[np.float32] | None,
+) -> dict[str, object]:
+    """The config; `tensors` are shapes by name. `rope_factors` divide the frequencies, where the file has some."""
+    prefix = f"{name}."
+    said = {
+        key.removeprefix(prefix): value
+        for key, value in metadata.items()
+        if key.startswith(prefix) and key.removeprefix(prefix) not in _UNUSED
+    }
+    for key in _NEEDED:
+        if key not in said:
+            raise ConfigError(f"{where}: {prefix}{key} is missing")
+    config: dict[str, object] = {
+        "model_type": architecture.model_type,
+        "vocab_size": tensors.get(f"{EMBED}.weight", (0,))[0],
+        "tie_word_embeddings": f"{HEAD}.weight" not in tensors,
+        "attention_bias": "blk.0.attn_q.bias" in tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in tensors,
+    }
+    for key, theirs in {**_KEYS, **architecture.keys}.items():
+        if key in said:
+            config[theirs] = said.pop(key)
+    by_heads = _quotient(config["hidden_size"], config["num_attention_heads"])
+    width = config.setdefault("head_dim", by_heads)
+    config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    if architecture.has_optional_windows and not config.get("sliding_window"):
+        config["sliding_window_pattern"] = 1
+    for key in ("attention.value_length", "rope.dimension_count"):
+        _need(said, key, width, f"{where}: {prefix}")
+    if architecture.layers_of_largest is not None:
+        is_largest = config["num_hidden_layers"] == architecture.layers_of_largest
+        config["query_pre_attn_scalar"] = by_heads if is_largest else width
+    config["rope_scaling"] = _rope_scaling(said, f"{where}: {prefix}", rope_factors)
+    for key, value in said.items():
+        if value not in (0, False):  # such as a count of experts that are not there
+            raise ConfigError(
+                f"{where}: {prefix}{key} is {shown(value)}, which is not implemented for {name}"
+            )
+    return config
+
+
+def interleaved_order(num_heads: int, head_dim: int) -> NDArray[np.intp]:
+    """Where each row lies in a file whose heads have the rows of their second half between those of the first."""
+    rows = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
+    return rows.swapaxes(1, 2).reshape(-1)
+
+
+def _need(said: dict[str, object], key: str, expected: object, where: str) -> None:
+    value = said.pop(key, expected)
+    if value != expected:
+        raise ConfigError(f"{where}{key} is {shown(value)}; {expected} is implemented")
+
+
+def _quotient(size: object, count: object) -> object:
+    """None for what the config will be refused for."""
+    return size // count if isinstance(size, int) and isinstance(count, int) and count else None
+
+
+def _rope_scaling(
+    said: dict[str, object], where: str, factors: NDArray[np.float32] | None
+) -> dict[str, object]:
+    """As a config says it."""
+    kind = said.pop("rope.scaling.type", "none")
+    if factors is not None:  # one for each frequency, as longrope has them, without a second set
+        if kind not in ("none", "llama3"):
+            raise ConfigError(f"{where}rope.scaling.type is {shown(kind)} beside {ROPE_FACTORS}")
+        listed = factors.tolist()
+        return {
+            "rope_type": "longrope",
+            "short_factor": listed,
+            "long_factor": listed,
+            "attention_factor": 1.0,
+        }
+    if kind == "none":
+        return {}
+    if kind not in ("linear", "yarn"):
+        raise ConfigError(
+            f"{where}rope.scaling.type is {shown(kind)}; none, linear and yarn are implemented"
+        )
+    allowed = ("factor",) if kind == "linear" else tuple(_ROPE_SCALING)
+    found = {
+        _ROPE_SCALING[key]: said.pop(f"rope.scaling.{key}")
+        for key in allowed
+        if f"rope.scaling.{key}" in said
+    }
+    if kind == "linear":
+        said.pop("rope.scaling.original_context_length", None)
+    return {"rope_type": kind, **found}

@@ -1,0 +1,108 @@
+"""Tensors of a GGUF file as they are read: floats as they lie there, blocks as packed matrices."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.model.gguf.blocks import Bytes, Floats
+from weft.model.gguf.header import GgufTensor
+from weft.model.match import read_floats
+from weft.model.quantized.packed import Groups, PackedMatrix
+from weft.model.safetensors_files import MappedFiles, StoredTensor
+from weft.model.weights import Tensor
+
+Order = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class ReorderedTensor:
+    """Rows in another order than they lie in; a copy is made whenever it is taken."""
+
+    tensor: Tensor
+    order: Order
+
+    @property
+    def unchecked(self) -> str | None:
+        return self.tensor.unchecked
+
+    def is_finite(self) -> bool:
+        return self.tensor.is_finite()
+
+    def rows(self, start: int, stop: int) -> "ReorderedTensor":
+        """Some of them, in that order."""
+        return replace(self, order=self.order[start:stop])
+
+    def unpacked(self) -> Tensor:
+        return replace(self.tensor, data=self.tensor.data[self.order], is_mapped=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockRows:
+    """`PackedRows` of a tensor; `order` says which of its rows come where."""
+
+    stored: GgufTensor
+    data: Bytes  # [rows, bytes]
+    order: Order | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, depth = self.stored.shape
+        return rows, depth
+
+    @property
+    def num_bits(self) -> int:
+        assert self.stored.type.form is not None
+        return self.stored.type.form.bits
+
+    def numbers(self, start: int, stop: int) -> NDArray[np.uint8]:
+        read = self.stored.type.numbers
+        assert read is not None
+        return read(self._blocks(start, stop)).reshape(stop - start, -1)
+
+    def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
+        scales, minimums = self._scales(start, stop)
+        if minimums is None:
+            return np.full(scales.shape, 2 ** (self.num_bits - 1), np.float32)
+        return minimums
+
+    def scales(self, start: int, stop: int) -> NDArray[np.float32]:
+        return self._scales(start, stop)[0]
+
+    def _scales(self, start: int, stop: int) -> tuple[Floats, Floats | None]:
+        read = self.stored.type.scales
+        assert read is not None
+        with np.errstate(invalid="ignore"):  # of what is not finite nothing is computed
+            scales, minimums = read(self._blocks(start, stop))
+        each = (stop - start, -1)
+        return scales.reshape(each), None if minimums is None else minimums.reshape(each)
+
+    def _blocks(self, start: int, stop: int) -> Bytes:
+        rows = self.data[start:stop] if self.order is None else self.data[self.order[start:stop]]
+        return rows.reshape(-1, self.stored.type.num_bytes)
+
+
+def read_tensor(
+    files: MappedFiles, stored: GgufTensor, order: Order | None, dtype: str | None, *, widened: str
+) -> Tensor | ReorderedTensor | PackedMatrix:
+    """The tensor, mapped, with its rows in `order`.
+
+    `dtype` is that of floats, None that in the file; blocks, where they are made floats, become `widened`.
+    """
+    kind = stored.type
+    if kind.form is None:
+        tensor = read_floats(files, stored.name, stored.as_floats, dtype)
+        return tensor if order is None else ReorderedTensor(tensor, order)
+    rows, depth = stored.shape
+    per_row = depth // kind.num_weights * kind.num_bytes
+    data = files.read(StoredTensor(stored.path, "int8", (rows, per_row), stored.offset)).data
+    assert kind.form.size is not None, "only whole rows of 4 bits have none"
+    return PackedMatrix(
+        _BlockRows(stored, data.view(np.uint8), order),
+        Groups(kind.form.size),
+        0,
+        rows,
+        widened,
+        f"{stored.path}: tensor {stored.name}",
+        group_format=kind.form,
+    )

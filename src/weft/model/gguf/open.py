@@ -1,0 +1,255 @@
+"""A GGUF file, or its parts, as a `Checkpoint`: metadata becomes the config of a family that is known already."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.config import FileOverrides
+from weft.core.errors import ConfigError
+from weft.model.checkpoint import Checkpoint
+from weft.model.decoders import read_config, read_spec
+from weft.model.directory import describe, read_part
+from weft.model.fields import shown
+from weft.model.gguf.architectures import (
+    HEAD,
+    ROPE_FACTORS,
+    Architecture,
+    find_architecture,
+    interleaved_order,
+    make_config,
+)
+from weft.model.gguf.header import GgufTensor, read_header
+from weft.model.gguf.matrices import Order, read_tensor
+from weft.model.gguf.vocabulary import Vocabulary, make_files, read_vocabulary
+from weft.model.groups import GroupFormat
+from weft.model.layout import TensorPlan, decoder_layout
+from weft.model.match import read_floats
+from weft.model.overrides import read_generation
+from weft.model.safetensors_files import MappedFiles
+from weft.model.spec import ModelSpec
+from weft.model.tokenizer import TOKENIZER, read_tokenizer_files
+from weft.model.tokenizer_trial import try_out
+from weft.model.weights import Values, Weights, refuse_values
+
+SUFFIX = ".gguf"
+_PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
+_MAX_PARTS = 1000
+_WIDENED = "bfloat16"  # what blocks are widened to, where nothing else is wanted
+
+
+class _LazyFiles(Mapping[str, bytes]):
+    """The tokenizer's files, made when they are needed: most engines never need theirs."""
+
+    def __init__(self, make: Callable[[], Mapping[str, bytes]]) -> None:
+        self._make = cache(make)
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._make()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._make())
+
+    def __len__(self) -> int:
+        return len(self._make())
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where every tensor of the layout lies, and in which order its rows are, by its name in the file."""
+
+    layout: tuple[TensorPlan, ...]
+    tensors: Mapping[str, GgufTensor]
+    orders: Mapping[str, Order]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Each once."""
+        return tuple(sorted({tensor.path for tensor in self.tensors.values()}))
+
+    @cached_property
+    def groups(self) -> dict[str, GroupFormat]:
+        """Matrices that kernels compute with as they are stored, by our name."""
+        forms = {
+            plan.name: self.tensors[plan.source].type.form
+            for plan in self.layout
+            if plan.name.startswith("layers.")
+        }
+        return {name: form for name, form in forms.items() if form is not None}
+
+    @property
+    def served_dtype(self) -> str:
+        """The one that most bytes of matrices are floats of; of blocks alone what they are widened to."""
+        num_bytes: Counter[str] = Counter()
+        for plan in self.layout:
+            tensor = self.tensors[plan.source]
+            if len(plan.shape) == 2:
+                num_bytes[tensor.type.dtype or _WIDENED] += tensor.num_bytes
+        return num_bytes.most_common(1)[0][0]
+
+    def load(self, dtype: str | None) -> Weights:
+        """Map every tensor; `dtype` None keeps floats as they are stored."""
+        files = MappedFiles()
+        loaded: dict[str, Values] = {}
+        for plan in self.layout:
+            stored, order = self.tensors[plan.source], self.orders.get(plan.source)
+            values = read_tensor(files, stored, order, dtype, widened=dtype or _WIDENED)
+            loaded[plan.name] = values.rows(plan.start, plan.start + plan.shape[0])
+        return Weights(loaded)
+
+
+def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) -> Checkpoint:
+    """Read and check everything of the model but its tokenizer and the weights themselves.
+
+    `path` may be any part of a file that was split. `overrides.tokenizer` is a directory.
+    """
+    metadata, tensors = _read_parts(path)
+    where = str(path)
+    kind, architecture = find_architecture(metadata, where)
+    values = make_config(
+        kind,
+        architecture,
+        metadata,
+        where,
+        tensors={name: tensor.shape for name, tensor in tensors.items()},
+        rope_factors=_rope_factors(tensors),
+    )
+    vocabulary = read_vocabulary(metadata, where)
+    values["eos_token_id"] = vocabulary.eos_token_ids
+    if overrides.hf_overrides:
+        values, where = values | overrides.hf_overrides, f"{where} with --hf-overrides"
+    config = read_config(values, where)
+    config = replace(config, family=replace(config.family, names=architecture.names))
+    spec = read_spec(config)
+    if architecture.adds_norm_offset:
+        spec = replace(spec, norm_offset=0.0)
+    generation = read_generation({}, where, overrides)
+    source = _match(spec, tensors, path, architecture)
+    card = describe(
+        name, config, spec, generation, source.served_dtype if dtype == "auto" else dtype
+    )
+    if source.groups:
+        bits = min(form.bits for form in source.groups.values())
+        card = replace(card, stored_bits=bits, notice=_notice(source))
+    files = _tokenizer_files(vocabulary, path, overrides.tokenizer)
+    return Checkpoint(
+        card,
+        spec,
+        files,
+        lambda: source.load(None if dtype == "auto" else dtype),
+        lambda: read_part(dict(files), str(path), config, generation, spec.vocab_size),
+        weight_files=source.files,
+        groups=source.groups,
+    )
+
+
+def _tokenizer_files(vocabulary: Vocabulary, path: Path, other: str | None) -> Mapping[str, bytes]:
+    """Tried out before they are used; those of a directory if it was named."""
+    if other is not None:
+        return _LazyFiles(lambda: read_tokenizer_files(Path(other)))
+
+    def make() -> Mapping[str, bytes]:
+        files = make_files(vocabulary)
+        try_out(files[TOKENIZER], f"{path}: its tokenizer")
+        return files
+
+    return _LazyFiles(make)
+
+
+def _read_parts(path: Path) -> tuple[Mapping[str, object], Mapping[str, GgufTensor]]:
+    """Metadata, which the first part has, and the tensors of all."""
+    paths = all_parts(path)
+    first = read_header(paths[0])
+    said = first.metadata.get("split.count", 1)
+    if said not in (len(paths), 0):
+        raise ConfigError(
+            f"{paths[0]}: split.count is {shown(said)}; by its name it has {len(paths)} parts"
+        )
+    tensors = dict(first.tensors)
+    for part in paths[1:]:
+        for name, tensor in read_header(part).tensors.items():
+            if name in tensors:
+                raise ConfigError(
+                    f"{part}: tensor {shown(name)} is also in {tensors[name].path.name}"
+                )
+            tensors[name] = tensor
+    return first.metadata, tensors
+
+
+def all_parts(path: Path) -> list[Path]:
+    """Of a file that was split, by the name of one of them."""
+    found = _PART.fullmatch(path.name)
+    if found is None:
+        return [path]
+    stem, count = found.groups()
+    if not 0 < int(count) <= _MAX_PARTS:
+        raise ConfigError(f"{path}: is one of {int(count)} parts; 1 to {_MAX_PARTS} are read")
+    names = (f"{stem}-{number:05}-of-{count}{SUFFIX}" for number in range(1, int(count) + 1))
+    return [path.with_name(name) for name in names]
+
+
+def _rope_factors(tensors: Mapping[str, GgufTensor]) -> NDArray[np.float32] | None:
+    stored = tensors.get(ROPE_FACTORS)
+    if stored is None:
+        return None
+    if stored.type.dtype != "float32" or len(stored.shape) != 1:
+        raise ConfigError(f"{stored.path}: tensor {stored.name} must be a row of F32")
+    factors = read_floats(MappedFiles(), stored.name, stored.as_floats, None)
+    if not factors.is_finite():
+        refuse_values(f"{stored.path}: tensor {stored.name}")
+    return factors.data
+
+
+def _match(
+    spec: ModelSpec, tensors: Mapping[str, GgufTensor], path: Path, architecture: Architecture
+) -> _Source:
+    """Exactly the tensors that the metadata asks for must be there, in the shapes it asks for."""
+    layout = tuple(
+        replace(plan, source=f"{HEAD}.weight") if plan.name == "head" else plan
+        for plan in decoder_layout(spec, architecture.names, prefix="")
+    )
+    for plan in layout:
+        found = tensors.get(plan.source)
+        if found is None:
+            raise ConfigError(f"{path}: tensor {plan.source} is missing; its metadata asks for it")
+        if found.shape != plan.source_shape:
+            raise ConfigError(
+                f"{found.path}: tensor {plan.source} has shape {list(found.shape)}; its metadata asks for "
+                f"{list(plan.source_shape)}"
+            )
+        if len(found.shape) == 1 and found.type.dtype is None:
+            raise ConfigError(
+                f"{found.path}: tensor {plan.source} is {found.type.name}; a row must be of floats"
+            )
+    spare = tensors.keys() - {plan.source for plan in layout} - {ROPE_FACTORS}
+    if spare:
+        raise ConfigError(
+            f"{path}: tensor {shown(min(spare))} has no place in the model that its metadata describes"
+        )
+    return _Source(layout, tensors, _orders(layout, spec) if architecture.is_interleaved else {})
+
+
+def _orders(layout: tuple[TensorPlan, ...], spec: ModelSpec) -> dict[str, Order]:
+    by_name = {
+        name: interleaved_order(num_heads, spec.head_dim)
+        for name, num_heads in (("q", spec.num_heads), ("k", spec.num_kv_heads))
+    }
+    names = ((plan, plan.name.removesuffix(".bias").rpartition(".")[2]) for plan in layout)
+    return {plan.source: by_name[name] for plan, name in names if name in by_name}
+
+
+def _notice(source: _Source) -> str:
+    kinds = Counter(
+        source.tensors[plan.source].type.name
+        for plan in source.layout
+        if plan.name in source.groups
+    )
+    return (
+        f"The file's {' and '.join(kinds)} weights are computed in their own numbers, and other linear layers "
+        "in int8; --quantization none widens them."
+    )

@@ -1,0 +1,292 @@
+"""The tokenizer in a GGUF file's metadata as the files that a checkpoint has: tokenizer.json and its config.
+
+Byte-level BPE ("gpt2") has its merges in the file, and a name for how texts are split before; of SentencePiece
+("llama") the merges follow from the scores.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from weft.core.errors import ConfigError
+from weft.model.fields import Fields, is_finite_number, shown
+from weft.model.tokenizer import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
+_PREFIX = "tokenizer.ggml."
+_MAX_TOKENS = 1 << 20
+# Characters looked at to find merges by scores; large vocabularies take a tenth.
+_MAX_SPLITS = 64 << 20
+# Ends of a turn, which files often do not name beside the end of the text; some call them usual tokens.
+_ENDS = frozenset(
+    "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|>".split()
+)
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
+_WORDS = rf"{_BEFORE_WORD}\p{{L}}+"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+@dataclass(frozen=True, slots=True)
+class _Splitting:
+    """Patterns that take a text apart, one after the other; `has_whole_words`: what is a token stays one."""
+
+    patterns: tuple[str, ...]
+    is_composed: bool = False  # texts are brought to Unicode's form NFC
+    has_whole_words: bool = False
+    adds_bos: bool = False  # where the file does not say
+
+
+_DBRX = _Splitting((f"{_CONTRACTIONS}|{_WORDS}|\\p{{N}}{{1,3}}|{_REST}",))
+_LLAMA3 = replace(_DBRX, has_whole_words=True, adds_bos=True)
+_CAPITALS = rf"{_BEFORE_WORD}{_UPPER}*{_LOWER}+|{_BEFORE_WORD}{_UPPER}+{_LOWER}*"
+_TEKKEN = replace(
+    _LLAMA3, patterns=(rf"{_CAPITALS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",)
+)
+_QWEN2 = _Splitting((f"{_CONTRACTIONS}|{_WORDS}|\\p{{N}}|{_REST}",), is_composed=True)
+_DIGITS = _Splitting((r"\p{N}", _GPT2))
+SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
+    {
+        "default": _Splitting(
+            (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
+        ),
+        **dict.fromkeys(("gpt-2", "phi-2", "olmo", "granite-docling"), _Splitting((_GPT2,))),
+        **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3"), _LLAMA3),
+        **dict.fromkeys(("dbrx", "smaug-bpe"), _DBRX),
+        "tekken": _TEKKEN,
+        "qwen2": _QWEN2,
+        "deepseek-r1-qwen": replace(_QWEN2, is_composed=False),
+        **dict.fromkeys(("smollm", "starcoder", "refact"), _DIGITS),
+    }
+)
+MODELS = ("gpt2", "llama")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Checked metadata of a tokenizer."""
+
+    tokens: Sequence[str]
+    kinds: Sequence[int]
+    fields: Fields
+
+    def token_id(self, role: str) -> int | None:
+        """Of the token that the file names for it."""
+        key = f"{_PREFIX}{role}_token_id"
+        if not self.fields.has(key):
+            return None
+        return self.fields.integer(key, low=0, high=len(self.tokens) - 1)
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        """Every token that ends an answer, the file's own first."""
+        named = [self.token_id(role) for role in ("eos", "eot", "eom")]
+        known = (i for i, token in enumerate(self.tokens) if token in _ENDS)
+        return list(
+            dict.fromkeys(token_id for token_id in (*named, *known) if token_id is not None)
+        )
+
+
+def read_vocabulary(metadata: Mapping[str, object], where: str) -> Vocabulary:
+    """Tokens and their kinds, each once and all of one length."""
+    fields = Fields(metadata, where)
+    model = metadata.get(f"{_PREFIX}model")
+    if model not in MODELS:
+        fields.refuse(f"{_PREFIX}model", f"one of {', '.join(MODELS)}")
+    tokens = fields.texts(f"{_PREFIX}tokens")
+    if not 0 < len(tokens) <= _MAX_TOKENS:
+        raise ConfigError(
+            f"{where}: {_PREFIX}tokens has {len(tokens)} tokens; 1 to {_MAX_TOKENS} are possible"
+        )
+    kinds = metadata.get(f"{_PREFIX}token_type")
+    if kinds is None:
+        kinds = [_NORMAL] * len(tokens)
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != len(tokens)
+        or any(kind not in range(_NORMAL, _BYTE + 1) for kind in kinds)
+    ):
+        raise ConfigError(
+            f"{where}: {_PREFIX}token_type must be a list of {len(tokens)} numbers from 1 to 6, one a token"
+        )
+    if len(set(tokens)) != len(tokens):
+        twice = Counter(tokens).most_common(1)[0][0]
+        raise ConfigError(f"{where}: {_PREFIX}tokens has {shown(twice)} twice")
+    kinds = [
+        _CONTROL if token in _ENDS else kind for token, kind in zip(tokens, kinds, strict=True)
+    ]
+    return Vocabulary(tokens, kinds, fields)
+
+
+def make_files(vocabulary: Vocabulary) -> dict[str, bytes]:
+    """The files, by name; nobody has tried out the tokenizer."""
+    is_bpe = vocabulary.fields.text(f"{_PREFIX}model") == "gpt2"
+    document = _byte_level(vocabulary) if is_bpe else _sentence_piece(vocabulary)
+    config: dict[str, object] = {
+        f"{name}_token": vocabulary.tokens[token_id]
+        for name, role in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
+        if (token_id := vocabulary.token_id(role)) is not None
+    }
+    files = {
+        TOKENIZER: json.dumps({"version": "1.0", **document}).encode(),
+        TOKENIZER_CONFIG: json.dumps(config).encode(),
+    }
+    if vocabulary.fields.has("tokenizer.chat_template"):
+        files[TEMPLATE] = vocabulary.fields.text("tokenizer.chat_template").encode()
+    return files
+
+
+def _byte_level(vocabulary: Vocabulary) -> dict[str, object]:
+    fields, key = vocabulary.fields, f"{_PREFIX}pre"
+    name = fields.text(key) if fields.has(key) else "default"
+    if name not in SPLITTINGS:
+        fields.refuse(key, f"one of {', '.join(SPLITTINGS)}")
+    splitting, ids = SPLITTINGS[name], _ids(vocabulary)
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": False,
+    }
+    splits = [
+        {"type": "Split", "pattern": {"Regex": one}, "behavior": "Isolated", "invert": False}
+        for one in splitting.patterns
+    ]
+    model = {
+        "type": "BPE",
+        "vocab": ids,
+        "merges": list(_merges(fields, ids)),
+        "ignore_merges": splitting.has_whole_words,
+    }
+    return {
+        "added_tokens": _added(vocabulary),
+        "normalizer": {"type": "NFC"} if splitting.is_composed else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, byte_level]},
+        "post_processor": _post_processor(vocabulary, adds_bos=splitting.adds_bos),
+        "decoder": byte_level,
+        "model": model,
+    }
+
+
+def _sentence_piece(vocabulary: Vocabulary) -> dict[str, object]:
+    """Spaces are a letter of their own, and one is put before the text; what is no token is bytes."""
+    ids = _ids(vocabulary)
+    has_prefix = vocabulary.fields.flag_or(f"{_PREFIX}add_space_prefix", True)
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    start = [{"type": "Prepend", "prepend": "▁"}] if has_prefix else []
+    end = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if has_prefix else []
+    unknown = vocabulary.token_id("unknown")
+    model = {
+        "type": "BPE",
+        "vocab": ids,
+        "merges": _merges_by_score(vocabulary, ids),
+        "unk_token": None if unknown is None else vocabulary.tokens[unknown],
+        "fuse_unk": True,
+        "byte_fallback": _BYTE in vocabulary.kinds,
+    }
+    decoders = [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *end]
+    return {
+        "added_tokens": _added(vocabulary),
+        "normalizer": {"type": "Sequence", "normalizers": [*start, space]},
+        "pre_tokenizer": None,
+        "post_processor": _post_processor(vocabulary, adds_bos=True),
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": model,
+    }
+
+
+def _ids(vocabulary: Vocabulary) -> dict[str, int]:
+    """Without the names of rows that no token has, which converters make up."""
+    return {
+        token: i
+        for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
+        if kind != _UNUSED or token != f"[PAD{i}]"
+    }
+
+
+def _added(vocabulary: Vocabulary) -> list[dict[str, object]]:
+    """Tokens that are found in a text before it is taken apart."""
+    return [
+        {
+            "id": i,
+            "content": token,
+            "special": kind != _USER,
+            **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
+        }
+        for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
+        if kind in (_UNKNOWN, _CONTROL, _USER) and token
+    ]
+
+
+def _merges(fields: Fields, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    for line in fields.texts(f"{_PREFIX}merges"):
+        first, space, second = line.partition(" ")
+        if not space or first not in ids or second not in ids or first + second not in ids:
+            raise ConfigError(
+                f"{fields.where}: {_PREFIX}merges has {shown(line)}; it must be two tokens that make a third"
+            )
+        yield first, second
+
+
+def _merges_by_score(vocabulary: Vocabulary, ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Every pair of tokens that makes a third; first those of the highest score, of one the lowest ids."""
+    scores = vocabulary.fields.values.get(f"{_PREFIX}scores")
+    if not isinstance(scores, list) or len(scores) != len(vocabulary.tokens):
+        raise ConfigError(
+            f"{vocabulary.fields.where}: {_PREFIX}scores must be a list of {len(vocabulary.tokens)} numbers, "
+            "one a token"
+        )
+    if not all(map(is_finite_number, scores)):
+        raise ConfigError(f"{vocabulary.fields.where}: {_PREFIX}scores holds NaN or infinity")
+    work = sum(len(token) ** 2 for token in ids)
+    if work > _MAX_SPLITS:
+        raise ConfigError(
+            f"{vocabulary.fields.where}: {_PREFIX}tokens are too long to find their merges by scores"
+        )
+    made = [
+        (-scores[i], ids[token[:at]], ids[token[at:]])
+        for token, i in ids.items()
+        if vocabulary.kinds[i] in (_NORMAL, _USER, _UNUSED)
+        for at in range(1, len(token))
+        if token[:at] in ids and token[at:] in ids
+    ]
+    return [(vocabulary.tokens[a], vocabulary.tokens[b]) for _, a, b in sorted(made)]
+
+
+def _post_processor(vocabulary: Vocabulary, *, adds_bos: bool) -> dict[str, object] | None:
+    """What is put around a text: the tokens that begin and end it, where the file wants them."""
+    flags = {
+        "bos": vocabulary.fields.flag_or(f"{_PREFIX}add_bos_token", adds_bos),
+        "eos": vocabulary.fields.flag_or(f"{_PREFIX}add_eos_token", False),
+    }
+    ids = {name: vocabulary.token_id(name) for name, is_wanted in flags.items() if is_wanted}
+    tokens = {name: (vocabulary.tokens[i], i) for name, i in ids.items() if i is not None}
+    if not tokens:
+        return None
+
+    def around(*texts: Mapping[str, object]) -> list[Mapping[str, object]]:
+        special = {
+            name: [{"SpecialToken": {"id": token, "type_id": 0}}]
+            for name, (token, _) in tokens.items()
+        }
+        pieces: list[Mapping[str, object]] = []
+        for text in texts:
+            pieces += [*special.get("bos", ()), text, *special.get("eos", ())]
+        return pieces
+
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": around(first),
+        "pair": around(first, second),
+        "special_tokens": {
+            token: {"id": token, "ids": [i], "tokens": [token]} for token, i in tokens.values()
+        },
+    }

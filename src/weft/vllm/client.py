@@ -1,0 +1,298 @@
+"""`VllmClient`: an `EngineClient` over vLLM's `AsyncLLM`, whose engines are processes of their own.
+
+Prompts are prepared, and texts made, as for an engine of ours; between the two are token ids.
+"""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from weft.core.client import AnyParams, PromptSource
+from weft.core.config import EngineConfig
+from weft.core.controls import STALL_S
+from weft.core.engine_info import EngineInfo
+from weft.core.errors import (
+    BadRequest,
+    EngineDead,
+    GenerationError,
+    Unavailable,
+    Unsupported,
+    WeftError,
+)
+from weft.core.merged import merged
+from weft.core.tasks import is_set_within
+from weft.core.types import (
+    EngineLoad,
+    KvEventBatch,
+    PoolingRequestOutput,
+    Request,
+    RequestOptions,
+    RequestOutput,
+    SamplingParams,
+)
+from weft.text.outputs import RequestStream
+from weft.text.prepare import InputProcessor
+from weft.text.tokenizer import Tokenizer
+from weft.vllm.controls import VllmControls
+from weft.vllm.engine import to_lora, to_pooling_params, to_prompt, to_sampling_params
+from weft.vllm.errors import translated
+from weft.vllm.kv_events import KvEventReader
+from weft.vllm.load import LoadMeter
+from weft.vllm.outputs import to_pooling_output, to_sequence_output
+from weft.vllm.params import (
+    check_params,
+    reasoning_ended,
+    to_constraint,
+    to_pooling,
+    to_sampling,
+)
+
+log = logging.getLogger("weft.engine")
+
+_IDLE_S = 1.0  # after so long without a report a check of health sends a ping
+
+
+class VllmClient(VllmControls):
+    """Made inside a running event loop, of an `AsyncLLM` whose `stat_loggers` report to `meters`."""
+
+    def __init__(
+        self,
+        llm: Any,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        *,
+        meters: Mapping[int, LoadMeter],
+        events: KvEventReader | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(llm, config)
+        self.vllm_config = config  # by this name to callers written for vLLM
+        info = EngineInfo.of(config)
+        # What fits the pool is for vLLM to say: layers with a window hold less than all tokens.
+        limits = replace(info.limits, max_pool_tokens=sys.maxsize)
+        self.info = replace(info, limits=limits, has_kv_events=events is not None)
+        self.model_config = config.model_config
+        self.renderer = tokenizer
+        self._inputs = InputProcessor(config, tokenizer, limits=limits, clock=clock)
+        self._meters = meters
+        self._events = events
+        self._clock = clock
+        self._open: dict[str, Request] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ping: asyncio.Task[Any] | None = None
+        self._pinged_at = 0.0
+        self._closing: asyncio.Task[None] | None = None
+        llm._run_output_handler()  # else the death of an engine before its first request goes unseen
+        self._reading = None if events is None else asyncio.create_task(events.run())
+        self._watching = asyncio.create_task(self._watch())
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def preparing(self, num_answers: int) -> AbstractContextManager[None]:
+        del num_answers
+        self._check_alive()
+        return nullcontext()
+
+    async def prepare(
+        self, prompt: PromptSource, params: AnyParams, options: RequestOptions
+    ) -> Request:
+        self._check_alive()
+        self._check_lora(options.lora_request)
+        if isinstance(params, SamplingParams):
+            check_params(params)
+        elif options.data_parallel_rank is not None:
+            raise Unsupported("data_parallel_rank is not supported for pooling by this engine")
+        return await self._inputs.prepare(prompt, params, options)
+
+    async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        ended = reasoning_ended(request, has_parser=self._has_reasoning_parser)
+        stream = RequestStream(request, self.renderer)
+        changes = merged([self._answer(request, i, stream, ended) for i in range(request.params.n)])
+        with self._following(request):
+            async with aclosing(changes):
+                async for _ in changes:
+                    if stream.error is not None:
+                        raise _failure(request, stream)
+                    await stream.read_prompt_soon()
+                    output = stream.pop()
+                    if output is not None:
+                        yield output
+
+    async def _answer(
+        self, request: Request, index: int, stream: RequestStream, ended: bool | None
+    ) -> AsyncGenerator[None, None]:
+        """Run one of the answers, and yield whenever there is more of it in the stream."""
+        constraint = to_constraint(request.params.structured_outputs)
+        with translated(next(iter(constraint), None) if constraint else None):
+            outputs = self._llm.generate(
+                to_prompt(request),
+                to_sampling_params(to_sampling(request, index)),
+                request.request_id,  # by which it is aborted; vLLM makes it unique for itself
+                lora_request=to_lora(request.lora_request),
+                trace_headers=request.trace_headers,
+                priority=request.priority,
+                data_parallel_rank=request.data_parallel_rank,
+                reasoning_ended=ended,
+            )
+            async with aclosing(outputs):
+                async for output in outputs:
+                    is_matched = stream.push(to_sequence_output(request, index, output))
+                    yield
+                    if is_matched:  # a stop string, of which the engine knows nothing
+                        return
+
+    async def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        with self._following(request), translated():
+            outputs = self._llm.encode(
+                to_prompt(request),
+                to_pooling_params(to_pooling(request)),
+                request.request_id,
+                lora_request=to_lora(request.lora_request),
+                trace_headers=request.trace_headers,
+                priority=request.priority,
+            )
+            async with aclosing(outputs):
+                async for output in outputs:
+                    yield to_pooling_output(request, output)
+
+    @contextmanager
+    def _following(self, request: Request) -> Iterator[None]:
+        """A request while it is open."""
+        self._check_alive()
+        self._open[request.engine_id] = request
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            del self._open[request.engine_id]
+            if not self._open:
+                self._idle.set()
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        if ids and not self._llm.errored:
+            with translated():
+                await self._llm.abort(ids)
+
+    # -- state --------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return self._closing is None and not self._llm.errored
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self._llm.errored) or (self._closing is not None and self._closing.done())
+
+    @property
+    def errored(self) -> bool:
+        """An engine that was shut down is not in error."""
+        return self._closing is None and bool(self._llm.errored)
+
+    @property
+    def dead_error(self) -> BaseException:
+        return EngineDead()
+
+    @property
+    def num_active_requests(self) -> int:
+        return len(self._open)
+
+    async def check_health(self) -> None:
+        """See `EngineClient`. vLLM says when its engine has died, not when it hangs: that one is pinged."""
+        if self._closing is not None:
+            return
+        self._check_alive()
+        now, last = self._clock(), max(meter.last_report_at for meter in self._meters.values())
+        is_pending = self._ping is not None and not self._ping.done()
+        if is_pending and now - max(self._pinged_at, last) > STALL_S:
+            raise Unavailable(f"the engine has not answered for {now - self._pinged_at:.0f} s")
+        if not is_pending and now - last > _IDLE_S:
+            self._pinged_at = now
+            self._ping = asyncio.create_task(self._llm.is_paused())
+            self._ping.add_done_callback(lambda ping: ping.cancelled() or ping.exception())
+
+    async def is_tracing_enabled(self) -> bool:
+        return bool(await self._llm.is_tracing_enabled())
+
+    async def do_log_stats(self) -> None:
+        await self._llm.do_log_stats()
+
+    async def get_loads(self) -> list[EngineLoad]:
+        self._check_alive()
+        config = self.vllm_config
+        is_single = len(self._meters) == 1
+        return [
+            meter.read(
+                config,
+                is_idle=not self._open,
+                num_loras=len(self.lora_requests),
+                # vLLM counts those of all ranks together.
+                num_waiting_tokens=self._llm.get_num_queued_tokens() if is_single else 0,
+            )
+            for meter in self._meters.values()
+        ]
+
+    def subscribe_kv_events(
+        self, start_sequence_number: int | None = None
+    ) -> AsyncGenerator[KvEventBatch, None]:
+        self._check_alive()
+        if self._events is None:
+            raise Unsupported("subscribe_kv_events is not supported: there is no prefix cache")
+        return self._events.feed.subscribe(start_sequence_number)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(timeout or 0.0))
+
+    async def wait_closed(self) -> None:
+        if self._closing is None:
+            await asyncio.wait({self._watching})
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _close(self, timeout_s: float) -> None:
+        is_alive = not self._llm.errored
+        if self._open and is_alive and not await is_set_within(self._idle, timeout_s):
+            await self._llm.abort([request.request_id for request in self._open.values()])
+        for task in (self._reading, self._ping):
+            if task is not None:
+                task.cancel()
+        # On a thread: it waits for its processes.
+        await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
+        await asyncio.wait({self._watching})
+        if self._events is not None:
+            self._events.feed.close(EngineDead("the engine was shut down"))
+            self._events.close()
+
+    async def _watch(self) -> None:
+        """Until vLLM's own reader of its engine has ended: the engine is dead, or was shut down."""
+        await asyncio.wait({self._llm.output_handler})
+        if self._closing is None and self._events is not None:
+            self._events.feed.close(EngineDead())
+
+    def _check_alive(self) -> None:
+        if self._closing is not None:
+            raise Unavailable("the server is shutting down")
+        if self._llm.errored:
+            raise self.dead_error
+
+
+_SHUTDOWN_S = 5.0  # for vLLM's processes to leave by themselves
+
+
+def _failure(request: Request, stream: RequestStream) -> WeftError:
+    """Why vLLM gave an answer up. Of a grammar that nothing satisfies its engine says no more, after a first token."""
+    assert stream.error is not None
+    constraint = to_constraint(request.params.structured_outputs)
+    if constraint and all(stream.progress(i)[0] <= 1 for i in range(request.params.n)):
+        (name,) = constraint
+        return BadRequest(name, f"{name}: no answer could be begun under it")
+    return GenerationError(stream.error)

@@ -1,0 +1,176 @@
+"""vLLM itself: the one module that imports it. An engine is started here, and our values made its own."""
+
+import dataclasses
+import json
+import os
+from argparse import ArgumentError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from prometheus_client import REGISTRY
+from prometheus_client.core import Metric
+
+from weft.core.declare import spelled
+from weft.core.errors import ConfigError
+from weft.core.types import LoRARequest, Request
+from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+
+RELEASE = "0.32"
+_SERIES = "vllm:"
+_MERGED = "structured_outputs_config"  # of which this server decides a part
+# Before vLLM's first import, which reads them.
+_VARIABLES = {
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output has the ready block
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
+}
+
+
+class VllmSeries:
+    """A collector of vLLM's own series, from the registry that its loggers fill."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Those of vLLM; the process's own are collected already."""
+        return (family for family in REGISTRY.collect() if family.name.startswith(_SERIES))
+
+    def describe(self) -> Iterator[Metric]:
+        """No names to claim: there are none before the engine is."""
+        return iter(())
+
+
+def import_vllm() -> Any:
+    """The package; `ConfigError` if it is not there, or is another release."""
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
+    try:
+        vllm = import_module("vllm")
+    except ImportError as error:
+        raise ConfigError(
+            f"--engine vllm needs vLLM {RELEASE}: pip install 'weft[vllm]' ({error})"
+        ) from error
+    if not vllm.__version__.startswith(f"{RELEASE}."):
+        raise ConfigError(
+            f"--engine vllm needs vLLM {RELEASE}, and {vllm.__version__} is installed"
+        )
+    return vllm
+
+
+def read_words(words: Sequence[str]) -> dict[str, Any]:
+    """Flags of vLLM's command line, as its own parser reads them; only those that are given."""
+    given = _parse(words)
+    if _MERGED in given:
+        chosen, usual = given[_MERGED], type(given[_MERGED])()
+        names = [field.name for field in dataclasses.fields(chosen) if field.init]
+        given[_MERGED] = {
+            name: getattr(chosen, name)
+            for name in names
+            if getattr(chosen, name) != getattr(usual, name)
+        }
+    return given
+
+
+def _parse(words: Sequence[str]) -> dict[str, Any]:
+    import_vllm()
+    parser = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser(
+        prog="weft serve --engine vllm", add_help=False, exit_on_error=False
+    )
+    arguments = import_module("vllm.engine.arg_utils").AsyncEngineArgs
+    parser = arguments.add_cli_args(parser)
+    parser.set_defaults(**{action.dest: None for action in parser._actions})
+
+    def refuse(message: str) -> None:
+        raise ConfigError(f"vLLM {RELEASE}: {message}")
+
+    parser.error = refuse
+    try:
+        given = vars(parser.parse_args(list(words)))
+    except ArgumentError as error:
+        raise ConfigError(f"vLLM {RELEASE}: {error}") from error
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) -> tuple[Any, str]:
+    """An `AsyncLLM` whose weights are loaded, and vLLM's version. `ConfigError` if vLLM refuses.
+
+    `record` gets the statistics of each step: the rank, those of its scheduler, those of its requests.
+    """
+    version = import_vllm().__version__
+    arguments = import_module("vllm.engine.arg_utils").AsyncEngineArgs
+    known = {field.name for field in dataclasses.fields(arguments)}
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"--engine-args: {name} is no argument of vLLM {RELEASE}'s engine")
+    # vLLM makes objects of some of these by itself, and of the others only where its parser reads them.
+    objects = {name: value for name, value in settings.items() if isinstance(value, dict)}
+    words = [f"{spelled(name)}={json.dumps(value)}" for name, value in objects.items()]
+    settings = {**settings, **_parse(words)}
+    base: Any = import_module("vllm.v1.metrics.loggers").StatLoggerBase
+
+    class Recorder(base):  # type: ignore[misc]  # vLLM's is known once it is imported
+        def __init__(self, _config: Any, engine_index: int = 0) -> None:
+            self._rank = engine_index
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, **_others: Any) -> None:
+            record(self._rank, scheduler_stats, iteration_stats)
+
+        def log_engine_initialized(self) -> None:
+            """There is nothing to say."""
+
+    engine = import_module("vllm.v1.engine.async_llm").AsyncLLM
+    try:
+        config = arguments(**settings).create_engine_config()
+    except (TypeError, ValueError, OSError) as error:
+        raise ConfigError(f"vLLM refuses this configuration: {_line(error)}") from error
+    try:
+        return engine.from_vllm_config(config, stat_loggers=[Recorder]), version
+    except Exception as error:
+        raise ConfigError(f"vLLM could not start: {_line(error)}") from error
+
+
+def to_prompt(request: Request) -> Any:
+    """With a type, so that vLLM's renderer and tokenizer are not asked."""
+    inputs = import_module("vllm.inputs.engine").tokens_input
+    return inputs(request.prompt_token_ids, prompt=request.prompt, cache_salt=request.cache_salt)
+
+
+def to_sampling_params(arguments: Mapping[str, Any]) -> Any:
+    """vLLM's parameters, which refuse what does not go together."""
+    there = import_module("vllm.sampling_params")
+    values = dict(arguments)
+    for name, kind in (
+        ("structured_outputs", there.StructuredOutputsParams),
+        ("repetition_detection", there.RepetitionDetectionParams),
+    ):
+        values[name] = None if values[name] is None else kind(**values[name])
+    return there.SamplingParams(**values, output_kind=there.RequestOutputKind.DELTA)
+
+
+def to_pooling_params(arguments: Mapping[str, Any]) -> Any:
+    """vLLM's parameters of pooling."""
+    return import_module("vllm.pooling_params").PoolingParams(**arguments)
+
+
+def to_lora(request: LoRARequest | None) -> Any:
+    """vLLM's request of the same name."""
+    if request is None:
+        return None
+    return import_module("vllm.lora.request").LoRARequest(
+        lora_name=request.lora_name,
+        lora_int_id=request.lora_int_id,
+        lora_path=request.lora_path,
+        base_model_name=request.base_model_name,
+        load_inplace=request.load_inplace,
+    )
+
+
+def to_weight_transfer(request: WeightTransferInitRequest | WeightTransferUpdateRequest) -> Any:
+    """vLLM's request of the same name."""
+    there = import_module("vllm.distributed.weight_transfer.base")
+    if isinstance(request, WeightTransferInitRequest):
+        return there.WeightTransferInitRequest(init_info=dict(request.init_info))
+    return there.WeightTransferUpdateRequest(update_info=dict(request.update_info))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:2000] or type(error).__name__

@@ -1,0 +1,76 @@
+"""vLLM's errors as ours, by the names of their classes; pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from weft.core.errors import (
+    BadRequest,
+    EngineDead,
+    FailedPrecondition,
+    GenerationError,
+    NotFound,
+    Overloaded,
+    Unavailable,
+    Unsupported,
+    WeftError,
+)
+
+# A call of vLLM's engine that failed is a bare Exception; of these its operator has to hear.
+_NOT_SET_UP = ("not enabled", "not configured", "not initialized", "must be enabled")
+
+_UNKNOWN = "has no attribute"  # what a worker says of a method by a name that it does not have
+
+
+def _bad_request(error: BaseException, parameter: str | None) -> WeftError:
+    named = getattr(error, "parameter", None) or parameter
+    text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
+    return BadRequest(named, text if named is None or named in text else f"{named}: {text}")
+
+
+def _generation_error(error: BaseException, parameter: str | None) -> WeftError:
+    cause = error.__cause__
+    if cause is None or isinstance(cause, type(error)):
+        return GenerationError(str(error) or type(error).__name__)
+    return to_weft_error(cause, parameter)
+
+
+# The first of an error's classes that is here counts.
+TABLE: Mapping[str, Callable[[BaseException, str | None], WeftError]] = {
+    "EngineDeadError": lambda _error, _parameter: EngineDead(),
+    "EngineGenerateError": _generation_error,
+    "VLLMNotFoundError": lambda error, parameter: NotFound(str(error), parameter),
+    "QueueOverflowError": lambda error, _parameter: Overloaded(str(error)),
+    "MaxQueuedTokensError": lambda error, _parameter: Overloaded(str(error)),
+    "ProfilerAlreadyActiveError": lambda error, _parameter: FailedPrecondition(str(error)),
+    "RetryableRequestError": lambda error, _parameter: Unavailable(str(error)),
+    "VLLMClientError": _bad_request,
+    "NotImplementedError": lambda error, _parameter: Unsupported(str(error) or "not implemented"),
+    "ValueError": _bad_request,
+    "TypeError": _bad_request,
+}
+
+
+def to_weft_error(error: BaseException, parameter: str | None = None) -> WeftError:
+    """The error that a caller gets; `parameter` is what was at fault where vLLM does not say."""
+    if isinstance(error, WeftError):
+        return error
+    for kind in type(error).__mro__:
+        if kind.__name__ in TABLE:
+            return TABLE[kind.__name__](error, parameter)
+    text = str(error) or type(error).__name__
+    if parameter is not None and _UNKNOWN in text:
+        return BadRequest(parameter, f"{parameter}: {text}")
+    if any(words in text for words in _NOT_SET_UP):
+        return FailedPrecondition(text)
+    return GenerationError(text)
+
+
+@contextmanager
+def translated(parameter: str | None = None) -> Iterator[None]:
+    """What vLLM raises inside is raised as ours."""
+    try:
+        yield
+    except WeftError:
+        raise
+    except Exception as error:
+        raise to_weft_error(error, parameter) from error

@@ -1,0 +1,148 @@
+"""`KvEventReader`: changes of vLLM's prefix caches, from the ZeroMQ sockets of its ranks to one feed."""
+
+import logging
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from weft.core.errors import ConfigError
+from weft.core.kv_cache import Medium
+from weft.core.kv_feed import KvEventFeed
+from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
+
+log = logging.getLogger("weft.engine")
+
+_LOOPBACK = "tcp://127.0.0.1"
+_MAX_MESSAGE_BYTES = 64 << 20
+_HWM = 100_000  # batches that may wait for us, as vLLM's publisher has it
+_MAX_TRIES = 20  # to find as many free ports in a row as there are ranks
+
+
+class _Stored(msgspec.Struct, tag="BlockStored"):
+    block_hashes: list[int | bytes]
+    parent_block_hash: int | bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_name: str | None = None
+    medium: str | None = None
+    extra_keys: list[list[Any] | None] | None = None
+    group_idx: int | None = None
+
+
+class _Removed(msgspec.Struct, tag="BlockRemoved"):
+    block_hashes: list[int | bytes]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class _Cleared(msgspec.Struct, tag="AllBlocksCleared"):
+    pass
+
+
+class _Batch(msgspec.Struct, array_like=True):
+    ts: float
+    events: list[_Stored | _Removed | _Cleared]
+    data_parallel_rank: int | None = None
+
+
+_decoder = msgspec.msgpack.Decoder(_Batch)
+
+
+class KvEventReader:
+    """Made before vLLM is, whose publishers connect to it: no port is open to others.
+
+    Batches of all ranks are numbered anew in one feed.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self.feed = KvEventFeed()
+        self._num_published = 0
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.RCVHWM, _HWM)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
+        self._socket.subscribe(b"")
+        self._port = _bind(self._socket, num_ranks)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What vLLM is configured with; rank r connects to the port that is r further."""
+        endpoint = f"{_LOOPBACK}:{self._port}"
+        return {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint}
+
+    async def run(self) -> None:
+        """Publish what comes, until cancelled."""
+        while True:
+            frames = await self._socket.recv_multipart()
+            try:
+                batch = _decoder.decode(frames[-1])
+            except msgspec.DecodeError as error:
+                log.warning("an event of the prefix cache could not be read: %s", error)
+                continue
+            events = [value for event in batch.events if (value := to_event(event)) is not None]
+            if events:
+                self.feed.publish(
+                    KvEventBatch(
+                        sequence_number=self._num_published,
+                        timestamp=batch.ts,
+                        events=events,
+                        data_parallel_rank=batch.data_parallel_rank or 0,
+                    )
+                )
+                self._num_published += 1
+
+    def close(self) -> None:
+        """Leave the sockets. Idempotent."""
+        self._context.destroy(linger=0)
+
+
+def to_event(event: _Stored | _Removed | _Cleared) -> KvEvent | None:
+    """Ours; None for what is not of the first group of blocks in the pool that is computed on."""
+    if isinstance(event, _Cleared):
+        return AllBlocksCleared()
+    if event.medium not in (None, Medium.POOL) or event.group_idx not in (None, 0):
+        return None
+    hashes = [_to_bytes(block_hash) for block_hash in event.block_hashes]
+    if isinstance(event, _Removed):
+        return BlockRemoved(block_hashes=hashes)
+    parent = event.parent_block_hash
+    return BlockStored(
+        block_hashes=hashes,
+        parent_block_hash=None if parent is None else _to_bytes(parent),
+        token_ids=event.token_ids,
+        block_size=event.block_size,
+        lora_name=event.lora_name,
+        cache_salt=_salt(event),
+    )
+
+
+def _salt(event: _Stored) -> str | None:
+    """The one text among the first block's extra keys that is not the adapter's name; pictures have pairs."""
+    keys = (event.extra_keys or [None])[0] or []
+    texts = [key for key in keys if isinstance(key, str) and key != event.lora_name]
+    return texts[0] if texts else None
+
+
+def _to_bytes(block_hash: int | bytes) -> bytes:
+    if isinstance(block_hash, bytes):
+        return block_hash
+    return (block_hash & (2**64 - 1)).to_bytes(8, "big")
+
+
+def _bind(socket: "zmq.asyncio.Socket", num_ranks: int) -> int:
+    """The first of so many ports in a row on which the socket listens now."""
+    for _ in range(_MAX_TRIES):
+        first: int = socket.bind_to_random_port(_LOOPBACK)
+        bound = [first]
+        try:
+            for port in range(first + 1, first + num_ranks):
+                socket.bind(f"{_LOOPBACK}:{port}")
+                bound.append(port)
+        except zmq.ZMQError:
+            for port in bound:
+                socket.unbind(f"{_LOOPBACK}:{port}")
+        else:
+            return first
+    raise ConfigError(f"no {num_ranks} free ports in a row for events of the prefix cache")

@@ -1,0 +1,61 @@
+"""An engine of vLLM's, from its settings to a client: loaded on a thread, followed on the event loop."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.config import EngineConfig
+from weft.text.tokenizer import Tokenizer
+from weft.vllm.client import VllmClient
+from weft.vllm.config import to_engine_config, to_eos_ids, with_pooler
+from weft.vllm.engine import start
+from weft.vllm.errors import translated
+from weft.vllm.kv_events import KvEventReader
+from weft.vllm.load import LoadMeter
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """An engine whose weights are loaded; `connect` is called once."""
+
+    llm: Any
+    config: EngineConfig
+    meters: Mapping[int, LoadMeter]
+    events: KvEventReader | None
+    version: str
+
+    async def connect(self, tokenizer: Tokenizer) -> VllmClient:
+        """The client of it, in a running event loop."""
+        with translated():
+            tasks = await self.llm.get_supported_tasks()
+        config = with_pooler(self.config, self.llm.model_config, tasks)
+        return VllmClient(self.llm, config, tokenizer, meters=self.meters, events=self.events)
+
+
+def launch(settings: Mapping[str, Any], tokenizer: Tokenizer) -> Launched:
+    """Load the weights, which takes minutes: on a thread. `ConfigError` says what vLLM refuses."""
+    num_ranks = settings.get("data_parallel_size", 1)
+    events = KvEventReader(num_ranks) if settings.get("enable_prefix_caching", True) else None
+    meters = {rank: LoadMeter(rank) for rank in range(num_ranks)}
+
+    def record(rank: int, scheduler: Any, iteration: Any) -> None:
+        # With ranks elsewhere, the one that is here has a number of theirs.
+        meters.setdefault(rank, LoadMeter(rank)).record(scheduler, iteration)
+
+    feeds = {} if events is None else {"kv_events_config": events.settings}
+    try:
+        llm, version = start({**settings, **feeds}, record)
+    except BaseException:
+        if events is not None:
+            events.close()
+        raise
+    there = llm.vllm_config
+    config = to_engine_config(
+        there,
+        names=settings["served_model_name"],
+        eos_token_ids=to_eos_ids(
+            tokenizer.eos_token_id, there.model_config.try_get_generation_config()
+        ),
+        bos_token_id=tokenizer.bos_token_id,
+    )
+    return Launched(llm=llm, config=config, meters=meters, events=events, version=version)

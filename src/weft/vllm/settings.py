@@ -1,0 +1,111 @@
+"""From flags of ours to arguments of vLLM's engine, by the names of its fields; pure."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.config import EngineOptions
+from weft.core.declare import spelled
+from weft.core.errors import ConfigError
+
+FLAG = "--engine-args"
+# Of `EngineOptions`: what vLLM has under the same name. It is given where it was set.
+SAME = (
+    "revision", "tokenizer", "hf_overrides", "generation_config", "override_generation_config", "dtype",
+    "runner", "pooler_config", "data_parallel_size", "max_model_len", "max_num_seqs",
+    "max_num_batched_tokens", "block_size", "num_gpu_blocks_override", "enable_prefix_caching",
+    "scheduling_policy", "max_num_queued_reqs", "max_num_queued_tokens", "max_logprobs",
+    "logprobs_mode", "speculative_config", "profiler_config", "enable_lora", "max_loras",
+    "max_lora_rank",
+)  # fmt: skip
+RENAMED = {"kv_cache_bytes": "kv_cache_memory_bytes", "memory_share": "gpu_memory_utilization"}
+# Given in words of their own, or in other ways.
+OWN = ("model", "served_model_name", "structured_outputs_in_reasoning")
+_IN_ARGS = f"give vLLM's own in {FLAG}, or on the command line"
+REFUSED = {
+    "compute": "vLLM has kernels of its own",
+    "num_threads": "vLLM takes VLLM_CPU_OMP_THREADS_BIND from the environment",
+    "stream_interval_ms": "give --stream-interval, in tokens",
+    "quantization": _IN_ARGS,
+    "kv_cache_dtype": _IN_ARGS,
+    "kv_offloading_size": _IN_ARGS,
+    "kv_offloading_path": _IN_ARGS,
+    "kv_events_config": "SubscribeKvEvents and the picker see vLLM's events through this server",
+    "kv_transfer_config": "kv_transfer_params of requests are refused with it",
+    "weight_transfer_config": _IN_ARGS,
+    "enable_elastic_ep": "scale_elastic_ep does not reach vLLM's engines",
+}  # fmt: skip
+# What the front has to know too: these are read here, and given to vLLM as above.
+READ_HERE = (
+    "model", "served_model_name", "tokenizer", "revision", "reasoning_parser", "enable_lora",
+    "disable_log_stats",
+)  # fmt: skip
+# What this server decides, so that it can keep what it promises.
+DECIDED = (
+    "model", "served_model_name", "reasoning_parser", "kv_events_config", "disable_log_stats",
+    "skip_tokenizer_init", "trust_remote_code",
+)  # fmt: skip
+# JSON without white space, as our engine writes it; xgrammar alone of vLLM's backends can be told so.
+_COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
+
+
+def to_settings(
+    options: EngineOptions, extra: Mapping[str, Any], reasoning_parser: str | None
+) -> dict[str, Any]:
+    """Arguments of `AsyncEngineArgs`; `extra` are vLLM's own, which come first.
+
+    `ConfigError` names a flag that means nothing to vLLM, or that this server decides.
+    """
+    defaults = EngineOptions()
+    for name, why in REFUSED.items():
+        if getattr(options, name) != getattr(defaults, name):
+            raise ConfigError(f"{spelled(name)} does nothing with --engine vllm: {why}")
+    for name in DECIDED:
+        if name in extra:
+            raise ConfigError(f"{FLAG}: {name} is decided by this server; {_remedy(name)}")
+    names = dict(zip(SAME, SAME, strict=True)) | RENAMED
+    given = {
+        theirs: _value(ours, getattr(options, ours))
+        for ours, theirs in names.items()
+        if getattr(options, ours) != getattr(defaults, ours)
+    }
+    constraints: dict[str, Any] = {**_COMPACT, **(extra.get("structured_outputs_config") or {})}
+    if options.structured_outputs_in_reasoning:
+        constraints["enable_in_reasoning"] = True
+    if constraints["backend"] != _COMPACT["backend"]:
+        constraints.pop("disable_any_whitespace", None)  # which other backends refuse
+    return {
+        **given,
+        **extra,
+        "model": options.model,
+        "served_model_name": options.served_model_name or [options.model],
+        "structured_outputs_config": constraints,
+        **({"reasoning_parser": reasoning_parser} if reasoning_parser else {}),
+    }
+
+
+def read_engine_args(text: str | None) -> dict[str, Any]:
+    """The object that --engine-args is."""
+    if text is None:
+        return {}
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{FLAG}: not valid JSON ({error})") from None
+    if not isinstance(given, dict):
+        raise ConfigError(f'{FLAG}: must be a JSON object, such as {{"tensor_parallel_size": 2}}')
+    return {str(key).replace("-", "_"): value for key, value in given.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    """As a field holds it: an object, where the flag is the JSON of one."""
+    if name.endswith(("_config", "_overrides")) and isinstance(value, str) and value[:1] == "{":
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{spelled(name)}: not valid JSON ({error})") from None
+    return value
+
+
+def _remedy(name: str) -> str:
+    return f"give {spelled(name)}" if name in READ_HERE else "leave it out"

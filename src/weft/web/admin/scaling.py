@@ -1,0 +1,60 @@
+"""More or fewer engines while they serve, for holders of a control key."""
+
+import msgspec
+
+from weft.core.errors import DeadlineExceeded
+from weft.web.admin.control import control_endpoint
+from weft.web.http.endpoint import Answer, Call
+from weft.web.http.problem import HttpError
+
+
+class ScaleBody(msgspec.Struct, frozen=True, kw_only=True):
+    """How many engines there are to be, and how long those that leave may take for their requests."""
+
+    new_data_parallel_size: int
+    drain_timeout: float = 300.0
+
+
+class Scaled(msgspec.Struct, frozen=True):
+    """How many there are."""
+
+    message: str
+
+
+class Scaling(msgspec.Struct, frozen=True):
+    """Whether the number of engines is being changed."""
+
+    is_scaling_elastic_ep: bool
+
+
+async def _scale(call: Call) -> Answer:
+    body: ScaleBody = call.body
+    try:
+        await call.served.client.scale_elastic_ep(body.new_data_parallel_size, body.drain_timeout)
+    except DeadlineExceeded as error:
+        raise HttpError(408, str(error)) from error
+    return Scaled(f"Scaled to {body.new_data_parallel_size} data parallel engines")
+
+
+async def _is_scaling(call: Call) -> Answer:
+    return Scaling(await call.served.client.is_scaling_elastic_ep())
+
+
+ENDPOINTS = (
+    control_endpoint(
+        "POST",
+        "/scale_elastic_ep",
+        _scale,
+        "Serve with more engines, or with fewer once their requests are finished.",
+        Scaled,
+        body=ScaleBody,
+        example={"new_data_parallel_size": 2},
+    ),
+    control_endpoint(
+        "POST",
+        "/is_scaling_elastic_ep",
+        _is_scaling,
+        "Whether the number of engines is being changed.",
+        Scaling,
+    ),
+)

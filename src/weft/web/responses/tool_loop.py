@@ -1,0 +1,165 @@
+"""From a request to the events of its response: a turn, or as many as the calls of servers' tools make."""
+
+import dataclasses
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+
+from weft.core.errors import ContextLengthExceeded
+from weft.schema.response_events import StreamEvent
+from weft.schema.response_object import McpListToolsItem, ResponseObject
+from weft.web.chat.run import PreparedTurn, prepare_turn, run_turn
+from weft.web.chat.turn import Turn
+from weft.web.inference.logprobs import LogprobWriter
+from weft.web.mcp.toolbox import Toolbox
+from weft.web.mcp.values import CallResult, failed
+from weft.web.responses.items import Message, RequestInput, to_messages
+from weft.web.responses.open_items import OpenServerCall
+from weft.web.responses.writer import ResponseWriter
+from weft.web.served import Served
+
+_LIMIT_REACHED = -32000  # JSON-RPC's first number for errors of a server's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A request that has been checked: nothing of it can be refused any more but by the engine.
+
+    `before` is what was said in earlier responses; the turn's messages hold that and the conversation.
+    `later_turn` is for the turns that follow on calls, without what they came to. With calls to make
+    before the first turn, that cannot be `prepared` yet; and nothing is before the tools of `toolbox` are
+    known.
+    """
+
+    turn: Turn
+    later_turn: Turn
+    prepared: PreparedTurn | None
+    response: ResponseObject
+    conversation: RequestInput
+    before: list[Message]
+    own_item_ids: tuple[str, ...]
+    logprobs: LogprobWriter | None
+    toolbox: Toolbox | None = None
+    listed: tuple[McpListToolsItem, ...] = ()
+    known_labels: frozenset[str] = frozenset()
+
+    def close(self) -> None:
+        """Give back what it holds; idempotent."""
+        if self.toolbox is not None:
+            self.toolbox.close()
+
+
+class ToolLoop:
+    """Model, calls, results, and the model again, within the limits of the request and of its toolbox."""
+
+    def __init__(self, served: Served, request: PreparedRequest, writer: ResponseWriter) -> None:
+        self._served = served
+        self._request = request
+        self._writer = writer
+        self._num_turns = 0
+        self._num_calls = 0
+
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+        """All but the end of a response that fails. Closing this aborts the engine's request."""
+        request, writer = self._request, self._writer
+        turn: Turn | None = request.turn
+        prepared = request.prepared
+        if request.conversation.approved:
+            for event in self._approved():
+                yield event
+            async with aclosing(self._calls()) as made:
+                async for event in made:
+                    yield event
+            turn = self._next_turn()
+        while turn is not None:
+            prepared = prepared or await self._prepared(turn)
+            async with aclosing(self._turn(turn, prepared)) as made:
+                async for event in made:
+                    yield event
+            if not writer.calls_to_make():
+                break
+            async with aclosing(self._calls()) as made:
+                async for event in made:
+                    yield event
+            if writer.waits_for_client:
+                break
+            turn, prepared = self._next_turn(), None
+        for event in writer.finish(is_cut=turn is None):
+            yield event
+
+    def _approved(self) -> list[StreamEvent]:
+        writer = self._writer
+        events = list(writer.begin())
+        for call in self._request.conversation.approved:
+            events += writer.begin_approved(call)
+        return events
+
+    async def _turn(self, turn: Turn, prepared: PreparedTurn) -> AsyncGenerator[StreamEvent, None]:
+        self._num_turns += 1
+        async with aclosing(run_turn(self._served, turn, prepared)) as events:
+            async for event in events:
+                for made in self._writer.add(event):
+                    yield made
+
+    async def _calls(self) -> AsyncGenerator[StreamEvent, None]:
+        """The calls of a turn, one after the other."""
+        for call in self._writer.calls_to_make():
+            result = await self._made(call)
+            for event in self._writer.finish_call(call, result):
+                yield event
+
+    async def _made(self, call: OpenServerCall) -> CallResult:
+        if self._num_calls >= self._max_calls:
+            message = f"the limit of {self._max_calls} calls is reached"
+            return failed("mcp_protocol_error", _LIMIT_REACHED, message)
+        self._num_calls += 1
+        toolbox = self._request.toolbox
+        assert toolbox is not None, "a call is of a toolbox's tool"
+        return await toolbox.call(call.label, call.name, call.text)
+
+    @property
+    def _max_calls(self) -> int:
+        toolbox, wanted = self._request.toolbox, self._request.response.max_tool_calls
+        most = 0 if toolbox is None else toolbox.limits.max_calls
+        return most if wanted is None else min(most, wanted)
+
+    def _next_turn(self) -> Turn | None:
+        """The turn that goes on with what calls came to; None where the response may have no more tokens.
+
+        After the last turn but one, or the last call, the model has to do without.
+        """
+        request, turn = self._request, self._request.later_turn
+        params = turn.params
+        if params.max_tokens is not None:
+            left = params.max_tokens - self._writer.num_tokens
+            if left <= 0:
+                return None
+            params = msgspec.structs.replace(
+                params, max_tokens=left, min_tokens=min(params.min_tokens, left)
+            )
+        assert request.toolbox is not None
+        is_last = (
+            self._num_turns >= request.toolbox.limits.max_turns - 1
+            or self._num_calls >= self._max_calls
+        )
+        output = msgspec.to_builtins(self._writer.response.output)
+        request_id = f"{turn.options.request_id}-{self._num_turns + 1}"
+        return dataclasses.replace(
+            turn,
+            messages=(*turn.messages, *to_messages(output)),
+            params=params,
+            tool_choice="none" if is_last else turn.tool_choice,
+            options=msgspec.structs.replace(turn.options, request_id=request_id),
+        )
+
+    async def _prepared(self, turn: Turn) -> PreparedTurn:
+        try:
+            return await prepare_turn(self._served, turn)
+        except ContextLengthExceeded:
+            if turn.params.max_tokens is None:
+                raise
+            # Less room is left than the request allows: the answer ends where the context does.
+            params = msgspec.structs.replace(turn.params, max_tokens=None)
+            return await prepare_turn(self._served, dataclasses.replace(turn, params=params))

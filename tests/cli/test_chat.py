@@ -1,0 +1,261 @@
+"""`weft chat` on a terminal: a real one, at whose other end the test types."""
+
+import json
+import signal
+import stat
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Server, running, weft
+from tests.cli.terminal import Terminal
+from tests.model.checkpoints import write_checkpoint
+
+ESCAPE = b"\x1b"
+CTRL_C, CTRL_D, UP = b"\x03", b"\x04", b"\x1b[A"
+PASTES = b"\x1b[?2004h"  # what a terminal is told before it is typed into
+# Answers begin inside the reasoning; that there is any is what parsers go by.
+OPEN = "{{ messages[-1]['content'] }}<think>{# </think> #}"
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[Server]:
+    """Answers with the prompt, so that the answer shows what was sent."""
+    with running("embedded:echo", "--served-model-name", "parrot") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Reasons until it may not go on."""
+    path = write_checkpoint(tmp_path_factory.mktemp("thinker"))
+    (path / "chat_template.jinja").write_text(OPEN)
+    with running(str(path)) as server:
+        yield server
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(tmp_path)}
+
+
+def chat(server: Server, *argv: str, **environment: str) -> closing[Terminal]:
+    return closing(Terminal("chat", "--address", server.address, *argv, **environment))
+
+
+def num_running(server: Server) -> int:
+    with urllib.request.urlopen(f"{server.http.removesuffix('/v1')}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return int(sum(float(line.split()[-1]) for line in lines if "requests_running{" in line))
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_ends_an_answer_but_not_the_conversation(state: dict[str, str]):
+    """The server aborts it too; the next message is answered, and Ctrl-D leaves."""
+    with (
+        running("embedded:echo?itl_ms=50") as server,
+        chat(server, **state, TERM="xterm") as terminal,
+    ):
+        terminal.read_until(PASTES)
+        terminal.type(b"abcdefghijklmnopqrstuvwxyz" * 20 + b"\r")
+        terminal.read_until(b"user\r\nabc")
+        assert num_running(server) == 1
+        terminal.type(CTRL_C)
+        terminal.read_until(b"[stopped]")
+        while num_running(server):
+            pass
+        terminal.read_until(PASTES)
+        terminal.type(b"/clear\r")
+        terminal.read_until(PASTES)
+        terminal.type(b"!\r")
+        terminal.read_until(b"assistant")
+        terminal.read_until(PASTES)
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_second_ctrl_c_leaves(echo: Server, state: dict[str, str]):
+    """The first clears what is typed, or says so; a message in between takes it back."""
+    with chat(echo, **state, TERM="xterm") as terminal:
+        terminal.read_until(PASTES)
+        terminal.type(b"typed" + CTRL_C)
+        terminal.read_until(PASTES)
+        terminal.type(CTRL_C)
+        terminal.read_until(b"[Ctrl-C again, or Ctrl-D, leaves]")
+        terminal.read_until(PASTES)
+        terminal.type(b"hello\r")
+        terminal.read_until(b"assistant")
+        terminal.read_until(PASTES)
+        terminal.type(CTRL_C)
+        terminal.read_until(b"[Ctrl-C again, or Ctrl-D, leaves]")
+        terminal.read_until(PASTES)
+        terminal.type(CTRL_C)
+        assert terminal.wait() == 0
+
+
+def test_commands_of_a_conversation(echo: Server, state: dict[str, str], tmp_path: Path):
+    """The echo shows which prompt each led to."""
+    with chat(echo, "--system", "Be brief.", **state) as terminal:
+        terminal.read_until(b"> ")
+        for typed, shown in (
+            ("one", "system\r\nBe brief.\r\nuser\r\none\r\nassistant"),
+            ("/regen", "system\r\nBe brief.\r\nuser\r\none\r\nassistant"),
+            ("/system", "Be brief."),
+            ("/clear", "[forgotten]"),
+            ("/regen", "error: nothing was answered yet"),
+            ("/system Be kind.", "> "),
+            ("//two", "system\r\nBe kind.\r\nuser\r\n/two\r\nassistant"),
+            ("/nope", "error: /nope is no command; /help lists them"),
+            ("/help", "/regen     answer the last message again"),
+            ("/verbose", "[with tokens a second]"),
+            ("/reasoning", "there was none"),
+            ("/save", "error: say where to"),
+            (f"/save {tmp_path}/a.json", "[saved"),
+            (f"/save {tmp_path}/a.md", "[saved"),
+            (f"/save {tmp_path}/a.md", "File exists"),
+        ):
+            terminal.type(typed.encode() + b"\r")
+            terminal.read_until(typed.encode())
+            terminal.read_until(shown.encode())
+        terminal.type(b"/bye\r")
+        assert terminal.wait() == 0
+    saved = json.loads((tmp_path / "a.json").read_text())
+    assert saved["model"] == "parrot"
+    assert [message["role"] for message in saved["messages"]] == ["system", "user", "assistant"]
+    assert saved["messages"][1]["content"] == "/two"
+    assert (
+        (tmp_path / "a.md").read_text().startswith("# parrot\n\n## system\n\nBe kind.\n\n## user")
+    )
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [b"one\\\rtwo\r", b"one" + ESCAPE + b"\rtwo\r", b"\x1b[200~one\rtwo\x1b[201~\r"],
+    ids=["backslash", "alt-enter", "pasted"],
+)
+def test_a_message_may_have_several_lines(echo: Server, state: dict[str, str], typed: bytes):
+    """A pasted text is one message, not one a line."""
+    with chat(echo, "--verbose", **state, TERM="xterm") as terminal:
+        terminal.read_until(PASTES)
+        terminal.type(typed)
+        terminal.read_until(b"user\r\none\r\ntwo\r\nassistant\r\n")
+        terminal.read_until(b" tokens/s, first after ")
+
+
+def test_what_is_typed_is_remembered(echo: Server, state: dict[str, str], tmp_path: Path):
+    """In a file that nobody else reads; the next conversation has it under the arrow."""
+    history = tmp_path / "weft" / "chat_history"
+    history.parent.mkdir()
+    history.touch(mode=0o644)
+    with chat(echo, **state, TERM="xterm") as terminal:
+        terminal.read_until(PASTES)
+        terminal.type(b"remember me\r")
+        terminal.read_until(b"assistant")
+        terminal.read_until(PASTES)
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert "remember me" in history.read_text()
+    with chat(echo, **state, TERM="xterm") as terminal:
+        terminal.read_until(PASTES)
+        terminal.type(UP)
+        terminal.read_until(b"remember me")
+        terminal.type(b"\r")
+        terminal.read_until(b"user\r\nremember me")
+
+
+def test_nothing_is_remembered_on_request(echo: Server, state: dict[str, str], tmp_path: Path):
+    """Secrets are typed too."""
+    with chat(echo, "--no-history", **state, TERM="xterm") as terminal:
+        terminal.read_until(PASTES)
+        terminal.type(b"my secret\r")
+        terminal.read_until(b"assistant")
+        terminal.read_until(PASTES)
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_history_does_not_grow_for_ever(echo: Server, state: dict[str, str], tmp_path: Path):
+    """The later half stays, in whole entries."""
+    history = tmp_path / "weft" / "chat_history"
+    history.parent.mkdir()
+    history.write_text("".join(f"\n# 2026-01-01\n+message {number}\n" for number in range(40_000)))
+    with chat(echo, **state, TERM="xterm") as terminal:
+        terminal.read_until(PASTES)
+        terminal.type(UP)
+        terminal.read_until(b"message 39999")
+    assert history.stat().st_size < 2**20
+    assert history.read_text().startswith("\n# 2026-01-01\n+message ")
+
+
+def test_reasoning_is_folded_to_a_line(thinker: Server, state: dict[str, str]):
+    """Dimmed while it comes, then one line in its place, which a command unfolds."""
+    argv = ("--no-history", "--max-tokens", "8", "--seed", "1")
+    with chat(thinker, *argv, **state, TERM="xterm") as terminal:
+        terminal.read_until(PASTES)
+        terminal.type(b"hello\r")
+        terminal.read_until(b"\r\x1b[K\x1b[2mreasoning: ")
+        terminal.read_until(
+            b"\r\x1b[K\x1b[2m[reasoning, 8 tokens: /reasoning shows it]\x1b[22m\r\n"
+        )
+        terminal.read_until(b"[cut off: ")
+        terminal.read_until(PASTES)
+        terminal.type(b"/reasoning\r")
+        terminal.read_until(b"\x1b[?2004l\x1b[2m")
+        assert len(terminal.read_until(b"\x1b[22m\r\n")) > 0
+
+
+@pytest.mark.parametrize(("mode", "shows"), [("fold", False), ("show", True), ("hide", False)])
+def test_a_pipe_gets_the_answer_alone(thinker: Server, mode: str, shows: bool):
+    """Unless the reasoning is requested."""
+    argv = ("chat", "hello", "--max-tokens", "8", "--address", thinker.address)
+    result = weft(*argv, "--reasoning", mode)
+    assert (bool(result.stdout.strip()), result.stderr) == (shows, "")
+
+
+# Parts as a parser finds them, on a real screen.
+SHOW = """
+from weft.cli.conversation import Answer
+from weft.cli.screen import Screen
+from weft.text.parsers.parts import Content, Reasoning
+screen = Screen("fold", "--reasoning show")
+screen.begin(answer := Answer(num_reasoning_tokens=3))
+for text in ("two\x1b", " " + "words " * 40):
+    answer.reasoning += text
+    screen.show(Reasoning(text))
+screen.show(Content("\\n\\nso"))
+screen.end()
+"""
+
+
+def test_what_a_model_reasons_does_not_command_the_terminal():
+    """Only the end of a long line is shown, for a line that wraps cannot be taken back."""
+    with closing(Terminal(program=(sys.executable, "-c", SHOW), TERM="xterm")) as terminal:
+        shown = terminal.read_rest().decode()
+    _, first, second, last = shown.split("\r\x1b[K\x1b[2m")
+    assert first == "reasoning: two\u241b\x1b[22m"
+    assert second.startswith("reasoning: ")
+    assert len(second.removesuffix("\x1b[22m")) < 80
+    assert last == "[reasoning, 3 tokens: --reasoning show shows it]\x1b[22m\r\nso\r\n"
+
+
+def test_a_wrong_option_ends_with_status_2_before_anything_is_typed(echo: Server):
+    """Not with the first answer."""
+    with chat(echo, "--top-p", "2") as terminal:
+        terminal.read_until(b"error: top_p")
+        assert terminal.wait() == 2
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_ends_one_message_with_status_130(state: dict[str, str]):
+    """As any program that is interrupted; what came so far stays."""
+    with running("embedded:echo?itl_ms=50") as server, chat(server, "x" * 500, **state) as terminal:
+        terminal.read_until(b"user")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.wait() == 130

@@ -1,0 +1,84 @@
+"""`weft serve --engine vllm`, as far as it goes without vLLM: the line, and what is refused before a start."""
+
+import pytest
+
+from tests.cli.running import weft
+from tests.model.checkpoints import write_checkpoint
+from weft.cli.main import make_app
+from weft.cli.options import ServeOptions
+from weft.cli.vllm_line import to_own_arguments
+
+VLLM = ("m", "--engine", "vllm")
+
+
+def parsed(*argv: str) -> ServeOptions:
+    """The options of a line."""
+    line = ["serve", *to_own_arguments(argv)]
+    _, bound, _ = make_app().parse_args(line, exit_on_error=False, print_error=False)
+    bound.apply_defaults()
+    return bound.arguments["options"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--tensor-parallel-size", "4"),
+        ("-tp=4",),
+        ("--max-model-len", "auto"),
+        ("--quantization=awq",),
+        ("--kv-cache-dtype", "fp8"),
+        ("--enforce-eager",),
+        ("--no-enable-prefix-caching",),
+        ("--speculative-config.method", "eagle"),
+        ("--gpu-memory-utilization", "0.5"),
+    ],
+)
+def test_flags_of_vllms_engine_go_to_it_as_they_are(words: tuple[str, ...]):
+    """Also those that an engine of ours would refuse, or would read in another way."""
+    options = parsed(*VLLM, *words, "--port", "8001")
+    assert options.vllm_words == list(words)
+    assert (options.engine, options.port) == ("vllm", 8001)
+    assert options.engine_options() == ServeOptions().engine_options()
+
+
+def test_what_our_servers_have_to_know_is_ours():
+    """Names, tokenizer and parsers; and flags of vLLM's server, which is not there."""
+    options = parsed(
+        *VLLM, "--served-model-name", "a", "--enable-lora", "--uvicorn-log-level=debug"
+    )
+    assert options.vllm_words is None
+    assert (options.served_model_name, options.enable_lora) == (["a"], True)
+    assert options.log_level == "debug"
+
+
+def test_a_list_ends_before_the_next_flag():
+    """As it does for vLLM."""
+    options = parsed(*VLLM, "--cudagraph-capture-sizes", "1", "2", "--port", "8001")
+    assert options.vllm_words == ["--cudagraph-capture-sizes", "1", "2"]
+
+
+def test_without_it_nothing_goes_there():
+    """`--engine weft` reads vLLM's flags as it always did."""
+    assert parsed("m", "--enforce-eager").vllm_words is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--engine", "vllm"), "needs a MODEL"),
+        (("DIR", "--engine", "vllm", "--num-threads", "2"), "--num-threads does nothing with"),
+        (("DIR", "--engine", "vllm", "--engine-args", "["), "--engine-args: not valid JSON"),
+        (("DIR", "--engine", "vllm", "--engine-args", '{"model": "x"}'), "model is decided by"),
+        (("DIR", "--engine-args", "{}"), "--engine-args needs --engine vllm"),
+        (("--engine", "vllm", "--remote", "grpc://a:1"), "--engine vllm and --remote"),
+        (("no/such/dir", "--engine", "vllm"), "no such directory"),
+    ],
+)
+def test_what_cannot_be_started_says_why(argv, words, tmp_path):
+    """In one line, before anything is loaded."""
+    model = str(write_checkpoint(tmp_path / "model"))
+    argv = [model if word == "DIR" else word for word in argv]
+    ended = weft("serve", *argv, "--port", "0", "--grpc-port", "0")
+    assert ended.returncode == 2, ended.stderr
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr

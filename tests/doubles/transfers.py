@@ -1,0 +1,22 @@
+"""How the engines of tests take part in transfers."""
+
+import msgspec
+
+from tests.busy import PATIENCE_S
+from weft.core.kv_transfer import KvRole, KvTransferConfig
+from weft.engine.transfer.settings import LOOPBACK
+
+
+def transfer(role: KvRole, **changes) -> KvTransferConfig:
+    """Of an engine on a port that is free, whose leases do not run out."""
+    config = KvTransferConfig(
+        role=role,
+        engine_id="e",
+        host="127.0.0.1",
+        port=0,
+        networks=LOOPBACK,
+        secret_path=None,
+        lease_s=PATIENCE_S * 10,
+        fails_requests=False,
+    )
+    return msgspec.structs.replace(config, **changes)

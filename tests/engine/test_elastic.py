@@ -1,0 +1,155 @@
+"""weft.engine.front.elastic_group: more engines, and fewer, while they serve."""
+
+import asyncio
+import itertools
+
+import msgspec
+import psutil
+import pytest
+
+from tests.busy import PATIENCE_S, until
+from tests.contract.engines import data_parallel, local
+from tests.engine.test_data_parallel import by_hand, last, leave, refused, sent
+from tests.engine.test_lora import adapter
+from weft.core.elastic import ElasticConfig
+from weft.core.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Unavailable,
+    Unsupported,
+)
+from weft.core.metrics import Metrics
+from weft.engine.cpu_shares import cpus_of
+from weft.engine.messages import UseShare
+
+
+async def elastic_by_hand(size=2, num_threads=2, engine_bytes=0):
+    """A client whose engines the test plays by hand, and how many there are may change."""
+    group, engines = await by_hand(size)
+    config = msgspec.structs.replace(
+        group.vllm_config,
+        elastic_config=ElasticConfig(num_threads=num_threads, engine_bytes=engine_bytes),
+    )
+    group._use(config)
+    return group, engines
+
+
+async def test_an_engine_that_is_to_leave_finishes_its_requests_first():
+    """It gets no more of them; the one that stays has all threads then."""
+    group, engines = await elastic_by_hand()
+    first = await sent(group, engines, data_parallel_rank=1)
+    scaling = asyncio.create_task(group.scale_elastic_ep(1))
+    await until(lambda: group._ranks[1].is_draining)
+    assert await group.is_scaling_elastic_ep()
+    later = [await sent(group, engines) for _ in range(2)]
+    assert [number for number, *_ in later] == [0, 0]
+    with pytest.raises(Unavailable, match="engine 1"):
+        await refused(group, data_parallel_rank=1)
+    with pytest.raises(Unavailable, match="already"):
+        await group.scale_elastic_ep(2)
+    assert not engines[1]._is_closing
+    await leave(first)
+    await until(lambda: any(isinstance(command, UseShare) for command in engines[0].sent))
+    [share] = [command for command in engines[0].sent if isinstance(command, UseShare)]
+    assert share.num_threads == 2
+    assert engines[1]._is_closing
+    assert group.info.data_parallel_size == 1
+    with pytest.raises(BadRequest, match="data_parallel_rank"):
+        await refused(group, data_parallel_rank=1)
+    scaling.cancel()
+    await leave(*later)
+
+
+async def test_what_takes_too_long_is_not_dropped():
+    """All engines stay, and take requests as before."""
+    group, engines = await elastic_by_hand()
+    slow = await sent(group, engines, data_parallel_rank=1)
+    with pytest.raises(DeadlineExceeded, match="1 requests open"):
+        await group.scale_elastic_ep(1, drain_timeout=0.01)
+    assert not await group.is_scaling_elastic_ep()
+    again = await sent(group, engines, data_parallel_rank=1)
+    assert again[0] == 1
+    await leave(slow, again)
+
+
+async def test_requests_that_are_paused_are_not_waited_for():
+    """They could not end."""
+    group, engines = await elastic_by_hand()
+    open_one = await sent(group, engines, data_parallel_rank=1)
+    group._is_paused = True
+    with pytest.raises(FailedPrecondition, match="resume_generation"):
+        await group.scale_elastic_ep(1)
+    assert not group._ranks[1].is_draining
+    await leave(open_one)
+
+
+@pytest.mark.parametrize(
+    ("size", "engine_bytes", "error", "message"),
+    [
+        (0, 0, BadRequest, "new_data_parallel_size must be at least 1"),
+        (65, 0, BadRequest, "at most 64"),
+        (3, 0, FailedPrecondition, "3 engines need 3 threads at least, and there are 2"),
+        (2, 1 << 60, FailedPrecondition, "2 engines take .* are free"),
+    ],
+)
+async def test_a_size_that_cannot_be_is_refused_with_numbers(size, engine_bytes, error, message):
+    """Nothing is started for it."""
+    group, _ = await elastic_by_hand(1, engine_bytes=engine_bytes)
+    with pytest.raises(error, match=message):
+        await group.scale_elastic_ep(size)
+    assert group.info.data_parallel_size == 1
+
+
+async def test_the_number_is_fixed_unless_the_start_said_otherwise():
+    """Several engines or one."""
+    group, _ = await by_hand()
+    with pytest.raises(Unsupported, match="--enable-elastic-ep"):
+        await group.scale_elastic_ep(1)
+
+
+@pytest.mark.slow
+async def test_one_engine_becomes_three_and_one_again_under_load(tmp_path):
+    """No request is lost, each has the very answer of an engine alone; adapters and pauses go along."""
+    async with local() as alone:
+        expected = [await last(alone, number) for number in range(8)]
+    metrics = Metrics()
+    options = {"enable_elastic_ep": True, "num_threads": 3, "enable_lora": True}
+    async with data_parallel(data_parallel_size=1, metrics=metrics, **options) as group:
+        numbers, answers = itertools.count(), []
+        is_over = False
+
+        async def ask():
+            while not is_over:
+                number = next(numbers) % 8
+                answers.append((number, await last(group, number)))
+
+        assert await group.add_lora(adapter(tmp_path, "a"))
+        workers = [asyncio.create_task(ask()) for _ in range(6)]
+        await group.scale_elastic_ep(3)
+        children = [psutil.Process(rank.client._child.process.pid) for rank in group._ranks]
+        assert [child.cpu_affinity() for child in children] == [
+            cpus_of(group.vllm_config.of_rank(number)) for number in range(3)
+        ]
+        assert [list(rank.client.lora_requests) for rank in group._ranks] == [["a"]] * 3
+        await until(lambda: all(rank.num_open for rank in group._ranks))
+        assert engines_shown(metrics) == {"0", "1", "2"}
+        assert [load.data_parallel_rank for load in await group.get_loads()] == [0, 1, 2]
+        await group.scale_elastic_ep(1, drain_timeout=PATIENCE_S)
+        is_over = True
+        await asyncio.gather(*workers)
+        assert answers
+        assert [answer for _, answer in answers] == [expected[number] for number, _ in answers]
+        assert engines_shown(metrics) == {"0"}
+        assert [child.is_running() for child in children] == [True, False, False]
+        await group.pause_generation()
+        await group.scale_elastic_ep(2)
+        assert await group._ranks[1].client.is_paused()
+        await group.resume_generation()
+        assert await last(group, 0, data_parallel_rank=1) == expected[0]
+
+
+def engines_shown(metrics):
+    """Labels of the engines of which there are numbers."""
+    [family] = [f for f in metrics.collect() if f.name == "vllm:num_requests_running"]
+    return {sample.labels["engine"] for sample in family.samples}

@@ -1,0 +1,138 @@
+"""What users and callers write of transfers, and what is refused of it."""
+
+import pytest
+
+from tests.engine.test_kv_transfer import LEND, options, with_args
+from tests.engine.test_offloading import MODEL
+from weft import LLM
+from weft.core.config import EngineOptions
+from weft.core.errors import BadRequest, ConfigError
+from weft.core.kv_transfer import read_params
+from weft.core.types import SamplingParams
+from weft.engine.fit import fit
+from weft.engine.transfer.settings import read_kv_transfer
+from weft.model.open import open_model
+
+SECRET = b"0123456789abcdef"
+
+
+def given(**more):
+    return {"kv_connector": "TcpConnector", "kv_role": "kv_both", **more}
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"kv_role": "kv_both"}, "kv_connector"),
+        (given(kv_connector="P2pNcclConnector", kv_rank=0), "it pushes from GPU to GPU"),
+        (given(kv_connector="x"), "'x' is not supported: take TcpConnector or NixlConnector"),
+        (given(kv_role="x"), "kv_role"),
+        (given(kv_rank=1), "kv_rank"),
+        (given(kv_connector_extra_config={"backends": ["UCX"]}), "backends"),
+        (given(kv_port=70000), "kv_port must be between 0 and 65535"),
+        (given(kv_ip="0.0.0.0"), "must be the address that others reach"),
+        (given(kv_ip="localhost"), "kv_ip must be an address"),
+        (given(kv_ip="10.0.0.1"), "needs a secret_file"),
+        (given(kv_connector_extra_config={"peers": ["10.0.0.0/8"]}), "needs a secret_file"),
+        (given(kv_connector_extra_config={"peers": ["x"]}), "peers must be addresses"),
+        (given(kv_connector_extra_config={"peers": []}), "number of peers"),
+        (given(kv_connector_extra_config={"lease_s": 0}), "lease_s must be between 1"),
+        (given(kv_load_failure_policy="x"), "must be recompute or fail"),
+        (given(engine_id=""), "engine_id must have 1 to 128"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(config, text):
+    """By their names."""
+    with pytest.raises(ConfigError, match=text):
+        read_kv_transfer(config)
+
+
+def test_several_engines_count_ids_and_ports_from_the_first():
+    """So that each can be reached, and a lease of one is not looked for at another."""
+    config = read_kv_transfer(given(engine_id="a", kv_port=7000))
+    third = config.of_rank(2)
+    assert (third.engine_id, third.port) == ("a-2", 7002)
+    assert read_kv_transfer(given(kv_port=0)).of_rank(2).port == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"enable_prefix_caching": False}, "needs a prefix cache"),
+        ({"block_size": 24}, "a multiple of 16, not 24"),
+    ],
+)
+def test_an_engine_whose_blocks_cannot_be_copied_takes_no_part(more, text):
+    """As with a second tier."""
+    settings = EngineOptions(model=MODEL, kv_transfer_config=given(), **more)
+    with pytest.raises(ConfigError, match=f"--kv-transfer-config {text}|{text}"):
+        fit(open_model(MODEL), settings)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "text"),
+    [
+        (None, 0, "No such file"),
+        (b"short", 0o600, "16 to 4096 bytes, and has 5"),
+        (SECRET, 0o604, "open to others"),
+    ],
+)
+def test_a_secret_that_is_none_is_refused_at_the_start(tmp_path, content, mode, text):
+    """Before anything is served."""
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
+    extra = {"secret_file": str(path)}
+    with pytest.raises(ConfigError, match=text):
+        LLM(MODEL, **options("kv_both", kv_connector_extra_config=extra))
+
+
+FOUND = {
+    "do_remote_prefill": True,
+    "remote_engine_id": "e",
+    "remote_request_id": "r",
+    "remote_block_ids": [[1, 2]],
+    "remote_host": "127.0.0.1",
+    "remote_port": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"do_remote_decode": True}, "not both possible"),
+        ({"remote_engine_id": None}, "needs remote_engine_id"),
+        ({"remote_request_id": None}, "needs remote_request_id"),
+        ({"remote_host": None}, "needs remote_host"),
+        ({"remote_port": None}, "needs remote_port"),
+        ({"remote_block_ids": None}, "needs remote_block_ids"),
+        ({"remote_block_ids": [1, 2]}, "remote_block_ids"),
+        ({"remote_block_ids": [[-1]]}, "remote_block_ids"),
+        ({"remote_block_ids": [[1], [2]]}, "remote_block_ids"),
+        ({"remote_block_ids": [[0] * 65537]}, "remote_block_ids"),
+        ({"remote_port": 0}, "remote_port"),
+        ({"remote_port": "1"}, "remote_port"),
+        ({"tp_size": 1 << 40}, "tp_size"),
+        ({"tp_size": 2}, "tp_size"),
+        ({"remote_bootstrap_addr": "x"}, "remote_bootstrap_addr"),
+    ],
+)
+def test_parameters_that_are_not_whole_are_refused(change, text):
+    """By the field's name, before an engine knows of the request."""
+    assert read_params(FOUND) is not None
+    with pytest.raises(BadRequest, match=text):
+        read_params({**FOUND, **change})
+
+
+def test_an_engine_refuses_what_is_not_its_role():
+    """A prompt is not lent by one that only fetches, nor for several answers."""
+    with LLM(MODEL, **options("kv_consumer")) as llm:
+        for args, text in ((LEND, "not for an engine of kv_role kv_consumer"), ({"x": 1}, "`x`")):
+            with pytest.raises(BadRequest, match=text):
+                llm.generate([5], with_args(SamplingParams(), args), use_tqdm=False)
+    with LLM(MODEL, **options("kv_producer")) as llm:
+        with pytest.raises(BadRequest, match="not for an engine of kv_role kv_producer"):
+            llm.generate([5], with_args(SamplingParams(), FOUND), use_tqdm=False)
+        with pytest.raises(BadRequest, match="goes with n=1, got 2"):
+            llm.generate([5], with_args(SamplingParams(n=2), LEND), use_tqdm=False)

@@ -1,0 +1,186 @@
+"""What goes between two engines: who gets blocks, and what bytes of others do."""
+
+import socket
+import threading
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from tests.busy import PATIENCE_S
+from tests.doubles.fake_runner import FakeRunner
+from tests.doubles.transfers import transfer
+from weft.core.kv_transfer import KvRole
+from weft.engine.transfer import lending, wire
+from weft.engine.transfer.settings import LOOPBACK
+
+SECRET = b"0123456789abcdef"
+IDENTITY = wire.Identity(version="1", model="m", kv_layout="l", block_size=4, block_bytes=64)
+
+
+@contextmanager
+def listening(secret: bytes = SECRET):
+    woken = threading.Event()
+    producer = lending.KvProducer(transfer(KvRole.PRODUCER), secret, IDENTITY, woken.set)
+    try:
+        yield producer
+    finally:
+        producer.close()
+
+
+def greet(producer, secret: bytes = SECRET, identity: wire.Identity = IDENTITY):
+    """Somebody who has got through the handshake."""
+    peer = wire.connect("127.0.0.1", producer.port, LOOPBACK)
+    try:
+        peer.greet(secret, identity, "e")
+    except BaseException:
+        peer.__exit__()
+        raise
+    return peer
+
+
+def runner_of(num_blocks: int = 8) -> FakeRunner:
+    runner = FakeRunner()
+    runner.allocate_kv(num_blocks=num_blocks, block_size=4)
+    return runner
+
+
+def read_one(peer: wire.Peer):
+    peer.send(wire.Read("r", [1], [b"h" * 32]))
+    return peer.receive_block(IDENTITY.block_bytes)
+
+
+def offer(producer) -> FakeRunner:
+    runner = runner_of()
+    producer.offer("r", [1], [b"h" * 32], runner)
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("secret", "identity", "message"),
+    [
+        (b"another secret, just as long", IDENTITY, "the secrets are not the same"),
+        (b"", IDENTITY, "the secrets are not the same"),
+        (SECRET, msgspec.structs.replace(IDENTITY, model="n"), "it has another model"),
+        (SECRET, msgspec.structs.replace(IDENTITY, block_bytes=2), "it has another block_bytes"),
+    ],
+)
+def test_who_is_somebody_else_gets_no_block(secret, identity, message):
+    """And who should gets them still."""
+    with listening() as producer:
+        runner = offer(producer)
+        with pytest.raises(wire.TransferError, match=message), greet(producer, secret, identity):
+            pass
+        with greet(producer) as peer:
+            assert (read_one(peer) == runner.read_block(1)).all()
+
+
+HELLO = wire.MAGIC + bytes(32)
+HOSTILE = {
+    "nothing": b"",
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(64),
+    "half a hello": HELLO[:20],
+    "no proof": HELLO,
+    "a wrong proof": HELLO + bytes(32),
+    "a huge frame": HELLO + b"\xff" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_bytes_of_strangers_change_nothing(name):
+    """Whatever they send, and however they leave; who should gets blocks still."""
+    with listening() as producer:
+        runner = offer(producer)
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", producer.port)) as stranger:
+                stranger.sendall(HOSTILE[name])
+        with greet(producer) as peer:
+            assert (read_one(peer) == runner.read_block(1)).all()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\xff\xff\xff\xff",
+        b"\x00\x00\x00\x03\xc1\xc1\xc1",
+        b"\x00\x00\x00\x02\x93\x01",
+        b"\x00\x00\x00\x00",
+    ],
+)
+def test_frames_that_are_none_end_their_connection_alone(frame):
+    """From who knows the secret, too: no length is believed."""
+    with listening() as producer:
+        runner = offer(producer)
+        with greet(producer) as bad, greet(producer) as peer:
+            bad._socket.sendall(frame)
+            with pytest.raises(wire.TransferError, match="closed the connection"):
+                bad.receive_block(IDENTITY.block_bytes)
+            assert (read_one(peer) == runner.read_block(1)).all()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        wire.Read("r", [2], [b"h" * 32]),
+        wire.Read("r", [1], [b"i" * 32]),
+        wire.Read("r", [-1], [b"h" * 32]),
+        wire.Read("r", [10**9], [b"h" * 32]),
+        wire.Read("s", [1], [b"h" * 32]),
+    ],
+)
+def test_blocks_that_are_not_of_the_lease_are_not_sent(wanted):
+    """Each id and each hash is checked."""
+    with listening() as producer:
+        offer(producer)
+        with greet(producer) as peer:
+            peer.send(wanted)
+            assert peer.receive_block(IDENTITY.block_bytes) is None
+
+
+def test_who_leaves_in_the_middle_leaves_the_lease():
+    """It may come back, and the blocks are there until the lease has run out."""
+    with listening() as producer:
+        offer(producer)
+        with greet(producer) as peer:
+            peer.send(wire.Read("r", [1] * 1000, [b"h" * 32] * 1000))
+            assert peer.receive_block(IDENTITY.block_bytes) is not None
+        with greet(producer) as peer:
+            assert read_one(peer) is not None
+        assert producer.take_ended() == []
+
+
+def test_a_block_of_another_length_is_not_taken():
+    """No memory is made for a length that somebody sends."""
+    with listening() as producer:
+        offer(producer)
+        with greet(producer) as peer:
+            peer.send(wire.Read("r", [1], [b"h" * 32]))
+            with pytest.raises(
+                wire.TransferError, match="a block has 64 bytes, and should have 32"
+            ):
+                peer.receive_block(32)
+
+
+def test_there_is_no_connection_to_who_is_no_peer():
+    """Whatever a request says of hosts."""
+    with listening() as producer, pytest.raises(wire.TransferError, match="among the peers"):
+        wire.connect("127.0.0.1", producer.port, ["10.0.0.0/8"])
+
+
+def test_more_connections_than_there_may_be_are_closed():
+    """And the next one finds a place when one has left."""
+    with listening() as producer:
+        offer(producer)
+        peers = [greet(producer) for _ in range(lending.MAX_CONNECTIONS)]
+        with pytest.raises((wire.TransferError, OSError)):
+            greet(producer)
+        for peer in peers:
+            peer.__exit__()
+        for _ in range(int(PATIENCE_S / 0.01)):
+            try:
+                with greet(producer) as peer:
+                    assert read_one(peer) is not None
+                return
+            except (wire.TransferError, OSError):
+                threading.Event().wait(0.01)
+        raise AssertionError("no place became free")

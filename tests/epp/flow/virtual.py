@@ -1,0 +1,180 @@
+"""Time that passes only when everybody waits for it, and servers that take that much of it."""
+
+import asyncio
+import random
+import selectors
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tests.epp.pools import Bench, bench, pool_of, request
+from weft.epp.decision.tickets import Decision, Ending
+from weft.epp.pool.endpoint import Load
+from weft.epp.pool.objects import Objects
+from weft.epp.pool.pool import Pool
+from weft.epp.request.values import Refused, Usage
+
+_T = TypeVar("_T")
+HEAD = "featureGates: [flowControl]\n"
+# One endpoint takes `maxConcurrency`; nothing is to be polled.
+CONCURRENCY = """\
+plugins:
+- {type: concurrency-detector, parameters: {maxConcurrency: %d}}
+- {type: active-request-scorer}
+- {type: round-robin-fairness-policy}
+- {type: program-aware-fairness}
+- {type: edf-ordering-policy}
+- {type: slo-deadline-ordering-policy}
+- {type: soft-reflective-ceiling-policy}
+- {type: priority-holdback-policy, parameters: {minCeiling: 0.5}}
+"""
+ROUND_ROBIN = "defaultPriorityBand: {fairnessPolicyRef: round-robin-fairness-policy}"
+
+
+def concurrency(limit: int, flow: str = "") -> str:
+    """A configuration whose endpoints take `limit` requests each."""
+    flow = f", {flow}" if flow else ""
+    return (
+        f"{HEAD}{CONCURRENCY % limit}"
+        f"flowControl: {{saturationDetector: {{pluginRef: concurrency-detector}}{flow}}}\n"
+    )
+
+
+class _Selector(selectors.SelectSelector):
+    """Finds nothing later than what is there; waiting moves the clock."""
+
+    now = 1000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        found = super().select(0)
+        if not found:
+            assert timeout is not None, "everybody waits, and nothing will ever happen"
+            self.now += max(0.0, timeout)
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop with such a clock."""
+
+    def __init__(self) -> None:
+        self._virtual = _Selector()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.now
+
+
+def run(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Run it in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass
+class Result:
+    """What became of one request."""
+
+    name: str
+    seconds: float
+    endpoint: str = ""
+    refused: Refused | None = None
+
+
+@dataclass
+class Scene:
+    """A director in virtual time, its requests, and what became of them, in the order of the ends."""
+
+    made: Bench
+    results: list[Result] = field(default_factory=list)
+    placed: list[str] = field(default_factory=list)  # in the order of the decisions
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    tasks: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    def send(
+        self,
+        name: str,
+        service_s: float = 1.0,
+        *,
+        objective: str = "",
+        flow: str = "",
+        **fields: Any,
+    ) -> "asyncio.Task[None]":
+        """A request that then is served for so long."""
+        headers = fields.pop("headers", {}) | {
+            "x-llm-d-inference-objective": objective,
+            "x-llm-d-inference-fairness-id": flow,
+        }
+        task = asyncio.create_task(self._one(name, service_s, headers, fields))
+        self.tasks.append(task)
+        return task
+
+    async def _one(
+        self, name: str, service_s: float, headers: dict[str, str], fields: dict[str, Any]
+    ) -> None:
+        began = now()
+        wanted = request(1, 2, 3, request_id=name, headers=headers, **fields)
+        try:
+            decision = await self.made.director.pick(wanted, None)
+        except Refused as refused:
+            self.results.append(Result(name, now() - began, refused=refused))
+            return
+        self.placed.append(name)
+        self.decisions[name] = decision
+        await asyncio.sleep(service_s)
+        ticket = decision.ticket
+        assert ticket is not None
+        self.made.director.on_usage(ticket, Usage(num_prompt_tokens=10, num_completion_tokens=20))
+        self.made.director.on_end(ticket, Ending.NATURAL)
+        self.results.append(Result(name, now() - began, endpoint=decision.endpoints[0]))
+
+    async def finish(self) -> list[Result]:
+        """Wait for all of them."""
+        await asyncio.gather(*self.tasks)
+        return self.results
+
+    def of(self, prefix: str) -> list[Result]:
+        """Results of requests whose names begin so."""
+        return [each for each in self.results if each.name.startswith(prefix)]
+
+    def outcomes(self) -> dict[str, float]:
+        """How many waits ended how."""
+        counts: dict[str, float] = {}
+        for family in self.made.assembly.metrics.registry.collect():
+            if family.name == "llm_d_epp_flow_control_requests":
+                for each in family.samples:
+                    if each.name.endswith("_total"):
+                        name = each.labels["outcome"]
+                        counts[name] = counts.get(name, 0) + each.value
+        return counts
+
+
+def scene(
+    text: str, pool: Pool | None = None, priorities: dict[str, int] | None = None, **settings: Any
+) -> Scene:
+    """One, as `text` configures it."""
+    loop = asyncio.get_running_loop()
+    made = bench(text, pool_of(1) if pool is None else pool, loop.time, **settings)
+    made.director.objects = Objects(priorities or {})
+    return Scene(made)
+
+
+async def arrivals(
+    made: Scene, prefix: str, *, per_second: float, seconds: float, service_s: float, **how: Any
+) -> None:
+    """Requests at random times, at this rate, served for times around `service_s`."""
+    drawn = random.Random(prefix)
+    end, number = now() + seconds, 0
+    while now() < end:
+        made.send(f"{prefix}{number}", service_s * drawn.uniform(0.5, 1.5), **how)
+        number += 1
+        await asyncio.sleep(drawn.expovariate(per_second))
+
+
+def report(pool: Pool, **load: Any) -> None:
+    """Every endpoint reports this load, as of now."""
+    for endpoint in pool:
+        endpoint.observe(Load(**load), polled_at=now())

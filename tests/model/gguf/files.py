@@ -1,0 +1,145 @@
+"""Checkpoints of the tests as GGUF files, named and packed by the `gguf` package, as converters write them."""
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+from safetensors.numpy import load_file
+
+from weft.model.embedded.byte_tokenizer import CHATML
+
+ARCHITECTURES = {"gemma3_text": "gemma3", "mistral": "llama"}
+INTERLEAVED = ("llama", "granite", "smollm3")
+KINDS = {"normal": 1, "unknown": 2, "control": 3, "user": 4, "unused": 5, "byte": 6}
+_UNPACKED_BYTES = {"F32": np.float32, "F16": np.float16}
+
+
+def write_gguf(
+    path: Path, checkpoint: Path, kinds="F32", *, change=None, metadata=(), extra=()
+) -> Path:
+    """The checkpoint as a file. `kinds` is a type of all matrices, or a function of their names.
+
+    `change` may spoil or drop tensors; `metadata` are keys and values that come last, with the writer's method;
+    `extra` are rows of numbers that the checkpoint does not have.
+    """
+    config = json.loads((checkpoint / "config.json").read_text())
+    name = ARCHITECTURES.get(config["model_type"], config["model_type"])
+    writer = gguf.GGUFWriter(path, name)
+    _write_settings(writer, config)
+    write_bytes_tokenizer(writer, config["vocab_size"])
+    for tensor, values in dict(extra).items():
+        writer.add_tensor(tensor, values)
+    for method, *values in metadata:
+        getattr(writer, method)(*values)
+    for tensor, values in gguf_tensors(checkpoint, config, name).items():
+        kind = kinds if isinstance(kinds, str) else kinds(tensor)
+        add_tensor(writer, tensor, values, kind if values.ndim == 2 else "F32", change)
+    return close(writer, path)
+
+
+def close(writer, path):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_tensor(writer, name, values, kind, change=None):
+    values = values if change is None else change(name, values)
+    if values is None:
+        return
+    packed = random_packed(values, kind)
+    writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType[kind])
+
+
+def random_packed(values, kind):
+    """In that type: as the package packs it, or where it cannot, any blocks with scales of that size."""
+    number = gguf.GGMLQuantizationType[kind]
+    try:
+        return gguf.quants.quantize(values, number)
+    except NotImplementedError:
+        size, num_bytes = gguf.GGML_QUANT_SIZES[number]
+        rng = np.random.default_rng(values.size)
+        shape = (len(values), values.shape[1] // size, num_bytes)
+        blocks = rng.integers(0, 256, shape, dtype=np.uint8)
+        scale = np.frombuffer(np.float16(values.std() / 1000).tobytes(), np.uint8)
+        places = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_K": (0, 2), "Q5_K": (0, 2)}
+        for start in places.get(kind, (0,)):
+            blocks[:, :, start : start + 2] = scale
+        return blocks.reshape(len(values), -1)
+
+
+def gguf_tensors(checkpoint, config, name):
+    """By their names in the file, as float32: what llama.cpp's converter makes of a checkpoint."""
+    number = next(n for n, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
+    tensors = {}
+    for theirs, values in load_file(checkpoint / "model.safetensors").items():
+        wide = values.astype(np.float32)
+        ours = names.get_name(theirs, (".weight", ".bias"))
+        assert ours is not None, theirs
+        if name in INTERLEAVED and ("q_proj" in theirs or "k_proj" in theirs):
+            key = "num_attention_heads" if "q_proj" in theirs else "num_key_value_heads"
+            wide = interleaved(wide, config[key])
+        if name.startswith("gemma") and theirs.endswith("norm.weight"):
+            wide = wide + np.float32(1)
+        tensors[ours] = wide
+    return tensors
+
+
+def interleaved(values, num_heads):
+    """The rows of both halves of a head by turns."""
+    halves = values.reshape(num_heads, 2, len(values) // num_heads // 2, -1)
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
+
+
+def _write_settings(writer, config):
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    rope = config.get("rope_parameters") or {}
+    full = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(full.get("rope_theta", config.get("rope_theta", 10000.0)))
+    if config.get("head_dim"):
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    if full.get("rope_type", "default") in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
+        writer.add_rope_scaling_factor(full["factor"])
+        if "original_max_position_embeddings" in full:
+            writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+    if config.get("sliding_window") and config["model_type"].startswith("gemma"):
+        writer.add_sliding_window(config["sliding_window"])
+    if config.get("attn_logit_softcapping"):
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+    if config["model_type"] == "granite":
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if config.get("final_logit_softcapping"):
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def write_bytes_tokenizer(writer, vocab_size):
+    """That of `write_checkpoint`: bytes, three special tokens, and words that make up the number."""
+    letters = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in letters]
+    chars = {byte: chr(byte) for byte in letters} | {b: chr(256 + i) for i, b in enumerate(others)}
+    tokens = [chars[byte] for byte in range(256)]
+    tokens += ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    kinds = [KINDS["control" if 256 <= i < 259 else "normal"] for i in range(vocab_size)]
+    tokens += [f"Ġw{i}" for i in range(259, vocab_size)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([])
+    writer.add_eos_token_id(256)
+    writer.add_chat_template(CHATML)

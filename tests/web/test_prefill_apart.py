@@ -1,0 +1,141 @@
+"""Prompts that one server computes and another continues, as routers speak with both."""
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import httpx2
+import pytest
+
+from tests.web.serving import http_serving, serving
+from weft.web.inference.prefiller import Prefiller
+from weft.web.options import ApiOptions
+
+PROMPT = [*range(5, 105)]
+LEND = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+def config(role: str) -> dict:
+    return {"kv_connector": "NixlConnector", "kv_role": role, "kv_port": 0}
+
+
+@asynccontextmanager
+async def both():
+    """A client of each: who computes prompts, and who continues them."""
+    async with (
+        serving(kv_transfer_config=config("kv_producer")) as producer,
+        serving(kv_transfer_config=config("kv_consumer")) as consumer,
+        http_serving(producer) as first,
+        http_serving(consumer) as second,
+        httpx2.AsyncClient(base_url=first) as prefill,
+        httpx2.AsyncClient(base_url=second) as decode,
+    ):
+        yield prefill, decode
+
+
+CHAT = {"messages": [{"role": "user", "content": "a word " * 20}]}
+BODIES = {
+    "/v1/completions": {"prompt": PROMPT, "max_tokens": 6},
+    "/v1/chat/completions": {**CHAT, "max_tokens": 6},
+    "/inference/v1/generate": {"token_ids": PROMPT, "sampling_params": {"max_tokens": 6}},
+}
+
+
+def once(body: dict) -> dict:
+    """The body as a router sends it to who computes the prompt."""
+    if "sampling_params" in body:
+        return {**body, "sampling_params": {"max_tokens": 1}, "kv_transfer_params": LEND}
+    return {**body, "max_tokens": 1, "kv_transfer_params": LEND}
+
+
+def with_greed(body: dict) -> dict:
+    inner = body.get("sampling_params")
+    greed = {"temperature": 0, "seed": 1}
+    return {**body, "sampling_params": {**inner, **greed}} if inner else {**body, **greed}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_what_one_server_answers_goes_unchanged_to_the_other(path):
+    """And the answer is that of a server that computes all itself."""
+    body = with_greed(BODIES[path])
+    async with both() as (prefill, decode):
+        found = (await prefill.post(path, json=once(body))).json()["kv_transfer_params"]
+        answer = (await decode.post(path, json={**body, "kv_transfer_params": found})).json()
+        alone = (await prefill.post(path, json=body)).json()
+    assert found["do_remote_prefill"]
+    assert found["remote_block_ids"][0]
+    assert answer["choices"] == alone["choices"]
+    assert answer["kv_transfer_params"] is None
+    assert alone["kv_transfer_params"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"kv_transfer_params": {"do_remote_decode": True}}, "kv_role kv_consumer"),
+        ({"kv_transfer_params": {"do_remote_prefill": True}}, "needs remote_engine_id"),
+        ({"kv_transfer_params": {"x": 1}}, "unknown field `x`"),
+        ({"kv_transfer_params": LEND, "prompt": [PROMPT, PROMPT]}, "goes with one prompt"),
+        ({"kv_transfer_params": LEND, "use_beam_search": True}, "use_beam_search"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_by_its_field(change, text):
+    """With 400, and before an engine knows of it."""
+    async with both() as (_, decode):
+        answer = await decode.post("/v1/completions", json={**BODIES["/v1/completions"], **change})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "kv_transfer_params"
+    assert text in answer.json()["error"]["message"]
+
+
+@asynccontextmanager
+async def routed():
+    """The address of who computes prompts, and a client of one that is told so by each request."""
+    shown = ApiOptions(enable_prompt_tokens_details=True)
+    async with (
+        serving(kv_transfer_config=config("kv_producer")) as producer,
+        serving(kv_transfer_config=config("kv_consumer"), options=shown) as consumer,
+        http_serving(producer) as first,
+    ):
+        prefiller = Prefiller(consumer.client.vllm_config.kv_transfer_config, 16)
+        async with (
+            http_serving(replace(consumer, prefiller=prefiller)) as second,
+            httpx2.AsyncClient(base_url=second) as decode,
+        ):
+            yield first.removeprefix("http://"), decode
+
+
+def num_cached(answer: dict) -> int:
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_server_has_the_prompt_computed_where_the_picker_says(path):
+    """With no other process between: as in the header, and the answer is the same."""
+    body = with_greed(BODIES[path])
+    async with routed() as (address, decode):
+        answer = (await decode.post(path, json=body, headers={HEADER: address})).json()
+        alone = (await decode.post(f"http://{address}{path}", json=body)).json()
+    assert answer["choices"] == alone["choices"]
+    assert num_cached(answer) >= 32
+
+
+HEADER = "x-prefiller-host-port"
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "10.0.0.1:80", "localhost:80", "127.0.0.1", "127.0.0.1:1/x", "x", ""]
+)
+async def test_a_prefiller_that_is_none_costs_nothing_but_time(address):
+    """Or that a client made up: the prompt is computed here."""
+    path = "/v1/completions"
+    async with routed() as (_, decode):
+        answer = await decode.post(path, json=BODIES[path], headers={HEADER: address})
+    assert answer.status_code == 200
+    assert num_cached(answer.json()) == 0

@@ -1,0 +1,73 @@
+"""The fields of the classes of vLLM that `weft.vllm` reads or fills, from an installed vLLM.
+
+`python tools/vllm_fields.py > tests/vllm/fields_0_32.tsv` needs a Python with vLLM: what a new release
+changes is seen there, and in the tests that compare our tables with it.
+"""
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+
+import msgspec
+
+CLASSES = (
+    "vllm.engine.arg_utils:AsyncEngineArgs",
+    "vllm.sampling_params:SamplingParams",
+    "vllm.sampling_params:StructuredOutputsParams",
+    "vllm.sampling_params:RepetitionDetectionParams",
+    "vllm.pooling_params:PoolingParams",
+    "vllm.outputs:RequestOutput",
+    "vllm.outputs:CompletionOutput",
+    "vllm.outputs:PoolingRequestOutput",
+    "vllm.logprobs:FlatLogprobs",
+    "vllm.lora.request:LoRARequest",
+    "vllm.v1.metrics.stats:SchedulerStats",
+    "vllm.v1.metrics.stats:IterationStats",
+    "vllm.v1.metrics.stats:PrefixCacheStats",
+    "vllm.v1.metrics.stats:RequestSpecDecodeMetrics",
+    "vllm.v1.spec_decode.metrics:SpecDecodingStats",
+    "vllm.distributed.kv_events:BlockStored",
+    "vllm.distributed.kv_events:BlockRemoved",
+    "vllm.distributed.kv_events:AllBlocksCleared",
+    "vllm.distributed.kv_events:KVEventBatch",
+)
+# What exists to be raised, with its bases: an error is known by the first of them that is in our table.
+ERRORS = ("vllm.exceptions", "vllm.v1.engine.exceptions")
+
+
+def fields_of(kind: type) -> list[str]:
+    """Public fields, whatever the class is made with; of a plain one, what its constructor takes or sets."""
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    elif issubclass(kind, msgspec.Struct):
+        names = [field.name for field in msgspec.structs.fields(kind)]
+    else:
+        parameters = list(inspect.signature(kind).parameters)
+        names = parameters or list(vars(kind()))
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+def read_vllm() -> Iterator[tuple[str, str]]:
+    """Class and field; of errors, the classes they derive from."""
+    for source in CLASSES:
+        module, _, name = source.partition(":")
+        for field in fields_of(getattr(import_module(module), name)):
+            yield name, field
+    for module in ERRORS:
+        for name, kind in sorted(vars(import_module(module)).items()):
+            if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == module:
+                yield f"error {name}", " ".join(base.__name__ for base in kind.__mro__[1:-3])
+
+
+def main() -> int:
+    """Print the table."""
+    print("class\tfield")
+    for row in read_vllm():
+        print("\t".join(row))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
