@@ -32,7 +32,7 @@ def with_every_call(directory: Path) -> tuple[str, ...]:
     profiler = json.dumps({"torch_profiler_dir": str(directory)})
     transfer = json.dumps({"backend": "shared_memory"})
     flags = ("--profiler-config", profiler, "--weight-transfer-config", transfer)
-    return (str(model), *flags)
+    return (str(model), *flags, "--enable-elastic-ep", "--num-threads", "2")
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

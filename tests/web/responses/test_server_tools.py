@@ -3,11 +3,12 @@
 import asyncio
 import dataclasses
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import openai
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.web.mcp.tool_server import ANSWER, NAME, tool_serving
 from tests.web.responses.serving_responses import QWEN, Handlers
 from tests.web.serving import ECHO, http_serving, serving
@@ -15,6 +16,7 @@ from weft.core.errors import BadRequest, Overloaded
 from weft.web.http.problem import HttpError
 from weft.web.mcp.limits import ToolLimits
 from weft.web.mcp.servers import ToolServers, read_servers
+from weft.web.mcp.sessions import Sessions
 from weft.web.options import ApiOptions
 
 pytestmark = pytest.mark.slow  # the mcp package takes seconds to import
@@ -356,6 +358,22 @@ async def test_servers_over_events_are_known_by_the_name_they_give_themselves():
             assert made["output"][1]["output"] == ANSWER
             with pytest.raises(BadRequest, match=NAME):
                 await to.create(input=call(), tools=[station(server_label="x")])
+
+
+async def test_what_a_server_calls_itself_is_known_when_its_session_is_over():
+    """Of a client that is closed the package tells nothing, and it closes on a thread of its own."""
+    sessions = Sessions(ToolLimits(max_sessions=1))
+    with tool_serving() as (address, _):
+        first = await sessions.open("a", address, {})
+        first.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with suppress(Overloaded):
+                    (await sessions.open("b", address, {})).close()
+                    break
+                await asyncio.sleep(0.01)
+        sessions.close()
+    assert first.server_name == NAME
 
 
 async def test_a_request_may_bring_a_server_of_an_allowed_host(tools):

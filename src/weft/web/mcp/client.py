@@ -23,12 +23,9 @@ class ToolClient:
     def __init__(self, client: Client, limits: ToolLimits) -> None:
         self._client = client
         self._limits = limits
-
-    @property
-    def server_name(self) -> str:
-        """What the server calls itself."""
-        about = self._client.server_info
-        return "" if about is None else about.name
+        # Of a client that is closed, the package tells nothing.
+        about = client.server_info
+        self.server_name = "" if about is None else about.name
 
     async def list_tools(self) -> tuple[McpListedTool, ...]:
         """All tools, page after page."""

@@ -140,8 +140,8 @@ class _Unlabelled:
                     self._paused_until = time.monotonic() + self._pause_s
                     self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
                 else:
-                    session.close()
                     self._name = session.server_name
+                    session.close()
             return self._name
 
 
