@@ -15,8 +15,8 @@ from statistics import quantiles
 
 import psutil
 
-from weft.cli.up_binary import find_envoy
-from weft.cli.up_envoy import EnvoyPlan, envoy_config
+from weft.cli.up.binary import find_envoy
+from weft.cli.up.envoy import EnvoyPlan, envoy_config
 
 WEFT = (sys.executable, "-m", "weft.cli.main")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

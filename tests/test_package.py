@@ -78,7 +78,7 @@ def test_the_installed_wheel_serves_its_model(wheel: Path, tmp_path: Path):
 def test_nothing_that_serves_imports_torch():
     """Server, engine and clients, in a process of their own."""
     program = (
-        "import sys, weft.cli.serve, weft.cli.loading, weft.cli.chat, weft.cli.complete\n"
+        "import sys, weft.cli.serving.serve, weft.cli.serving.loading, weft.cli.chat.chat, weft.cli.chat.complete\n"
         "import weft.engine.process, weft.engine.process_main\n"
         "import weft.engine.offline\n"
         "print(sorted({'torch', 'transformers', 'pydantic'} & set(sys.modules)))"

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import pytest
 
-from weft.cli.epp_options import EppOptions
 from weft.cli.flags import flag_names, flags
-from weft.cli.loading import check_parsers, to_api_options, to_rpc_options
 from weft.cli.options import ServeOptions
-from weft.cli.serve import to_http_options
+from weft.cli.picker.options import EppOptions
+from weft.cli.serving.loading import check_parsers, to_api_options, to_rpc_options
+from weft.cli.serving.serve import to_http_options
 from weft.core.config import EngineOptions
 from weft.core.declare import Flag
 from weft.core.errors import ConfigError

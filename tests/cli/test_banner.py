@@ -9,10 +9,10 @@ import pytest
 
 from tests.cli.running import SMALL
 from tests.cli.terminal import open_terminal
-from weft.cli.banner import Address, Ready, ready_block, show_block
-from weft.cli.cautions import cautions
-from weft.cli.finding import find
 from weft.cli.options import ServeOptions
+from weft.cli.serving.banner import Address, Ready, ready_block, show_block
+from weft.cli.serving.cautions import cautions
+from weft.cli.serving.finding import find
 from weft.engine.fit import Fitted
 
 HTTP = Address(host_port="127.0.0.1:8000", has_tls=False, has_page=True)

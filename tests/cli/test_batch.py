@@ -17,8 +17,8 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import WEFT, clean_environment, here, running, weft
-from weft.cli.batch import wanted_pause_s
-from weft.cli.batch_file import AnswerFile
+from weft.cli.batch.batch import wanted_pause_s
+from weft.cli.batch.file import AnswerFile
 from weft.cli.main import run as run_command
 
 CHAT = "/v1/chat/completions"

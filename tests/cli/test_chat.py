@@ -221,8 +221,8 @@ def test_a_pipe_gets_the_answer_alone(thinker: Server, mode: str, shows: bool):
 
 # Parts as a parser finds them, on a real screen.
 SHOW = """
-from weft.cli.conversation import Answer
-from weft.cli.screen import Screen
+from weft.cli.chat.conversation import Answer
+from weft.cli.chat.screen import Screen
 from weft.text.parsers.parts import Content, Reasoning
 screen = Screen("fold", "--reasoning show")
 screen.begin(answer := Answer(num_reasoning_tokens=3))

@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import WEFT, clean_environment, weft
-from weft.cli.epp_options import EppOptions
+from weft.cli.picker.options import EppOptions
 from weft.core.errors import ConfigError
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
@@ -397,7 +397,7 @@ class Refuse:
 
 sys.meta_path.insert(0, Refuse())
 
-from weft.cli.epp import epp  # what the command runs
+from weft.cli.picker.epp import epp  # what the command runs
 from weft.epp.build import open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.options import ServerOptions

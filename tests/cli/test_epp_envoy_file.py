@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from weft.cli.up_envoy import EnvoyPlan, envoy_config
+from weft.cli.up.envoy import EnvoyPlan, envoy_config
 
 FILE = Path(__file__).resolve().parents[2] / "deploy" / "envoy.yaml"
 

@@ -7,11 +7,11 @@ import pytest
 from tests.cli.running import SMALL, running, weft
 from tests.cli.test_serve_http import get
 from tests.model.adapters import write_adapter
-from weft.cli.adapters import read_lora_modules
-from weft.cli.finding import find
-from weft.cli.loading import load
 from weft.cli.options import ServeOptions
-from weft.cli.serve import check
+from weft.cli.serving.adapters import read_lora_modules
+from weft.cli.serving.finding import find
+from weft.cli.serving.loading import load
+from weft.cli.serving.serve import check
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 

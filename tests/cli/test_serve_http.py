@@ -90,7 +90,7 @@ def test_http_answers_long_before_the_model_is_ready():
 
 def test_http_is_up_before_anything_that_computes_is_imported():
     """The probes answer meanwhile: numpy, gRPC and the backends take as long to import as all of HTTP does."""
-    code = "import sys, weft.cli.main, weft.cli.serve\nprint(*sys.modules)"
+    code = "import sys, weft.cli.main, weft.cli.serving.serve\nprint(*sys.modules)"
     result = subprocess.run(
         [WEFT[0], "-c", code], capture_output=True, text=True, check=True, env=clean_environment()
     )

@@ -9,11 +9,11 @@ import httpx2
 import pytest
 
 from tests.cli.running import SMALL, running, weft
-from weft.cli.finding import find
-from weft.cli.loading import check_parsers, read_template, to_api_options, to_rpc_options
 from weft.cli.main import make_app, run
 from weft.cli.options import ServeOptions
-from weft.cli.serve import check
+from weft.cli.serving.finding import find
+from weft.cli.serving.loading import check_parsers, read_template, to_api_options, to_rpc_options
+from weft.cli.serving.serve import check
 from weft.cli.vllm_line import to_own_arguments
 from weft.core.errors import ConfigError
 from weft.engine.fit import Fitted

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from weft.cli.up_envoy import EnvoyPlan, envoy_config
+from weft.cli.up.envoy import EnvoyPlan, envoy_config
 from weft.epp.pool.endpoint import parse_endpoint
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"

@@ -12,8 +12,8 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from weft.cli.commands import make_app
-from weft.cli.epp_options import EppOptions
 from weft.cli.options import ServeOptions
+from weft.cli.picker.options import EppOptions
 from weft.core.metric_series import PREFIX, SERIES, Kind
 from weft.epp.metrics.series import PREFIX as PICKER_PREFIX
 from weft.epp.metrics.series import PickerMetrics

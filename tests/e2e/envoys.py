@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.busy import PATIENCE_S
-from weft.cli.up_binary import find_envoy
-from weft.cli.up_envoy import EnvoyPlan, envoy_config
+from weft.cli.up.binary import find_envoy
+from weft.cli.up.envoy import EnvoyPlan, envoy_config
 
 START_TIMEOUT_S = PATIENCE_S
 

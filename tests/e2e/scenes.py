@@ -13,7 +13,7 @@ from tests.busy import PATIENCE_S
 from tests.doubles.fake_director import FakeDirector, make_ticket
 from tests.e2e.envoys import Running, envoy
 from tests.e2e.workers import GrpcWorker, HttpWorker, grpc_worker, http_worker
-from weft.cli.up_envoy import EnvoyPlan
+from weft.cli.up.envoy import EnvoyPlan
 from weft.epp.decision.tickets import Decision
 from weft.epp.request.values import InferenceRequest
 from weft.epp.server.options import ServerOptions

@@ -14,7 +14,7 @@ from tests.busy import PATIENCE_S, until
 from tests.e2e.envoys import envoy
 from tests.e2e.scenes import CHAT, split
 from tests.e2e.workers import HttpWorker, grpc_worker, http_worker
-from weft.cli.up_envoy import EnvoyPlan
+from weft.cli.up.envoy import EnvoyPlan
 from weft.epp.build import Picker, open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.options import ServerOptions

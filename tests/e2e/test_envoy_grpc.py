@@ -7,7 +7,7 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.e2e.scenes import scene, until
-from weft.cli.up_envoy import EnvoyPlan
+from weft.cli.up.envoy import EnvoyPlan
 from weft.core.prompts import pack_tokens
 from weft.epp.decision.tickets import Ending
 from weft.epp.plugins.producers.tokens import pack

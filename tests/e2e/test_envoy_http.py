@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tests.e2e.scenes import CHAT, STREAMED, scene, until
-from weft.cli.up_envoy import EnvoyPlan
+from weft.cli.up.envoy import EnvoyPlan
 from weft.epp.decision.tickets import Ending
 from weft.epp.request.values import Drop, Refused, Usage
 

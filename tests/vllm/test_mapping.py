@@ -438,7 +438,7 @@ def test_engine_args_are_an_object(text):
 def test_without_vllm_nothing_else_is_missed():
     """`import weft`, its command and these mappings load neither vLLM nor torch; a start says what to install."""
     code = (
-        "import sys, weft, weft.cli.serve, weft.vllm.client, weft.vllm.launch, weft.cli.vllm\n"
+        "import sys, weft, weft.cli.serving.serve, weft.vllm.client, weft.vllm.launch, weft.cli.serving.vllm\n"
         "assert not {'vllm', 'torch'} & set(sys.modules)\n"
         "sys.modules['vllm'] = None\n"
         "from weft.core.errors import ConfigError\n"

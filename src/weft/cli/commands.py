@@ -183,7 +183,7 @@ COMMANDS = (
     ),
     Command(
         words="epp",
-        target="weft.cli.epp_options:epp_app",
+        target="weft.cli.picker.options:epp_app",
         help="Pick an endpoint for each request that Envoy shows, until SIGTERM or Ctrl-C.",
         notes=(
             "Durations: 300ms, 5s, 1m30s. Every flag can also be set in the environment (--grpc-port as "
@@ -196,7 +196,7 @@ COMMANDS = (
     ),
     Command(
         words="epp explain",
-        target="weft.cli.epp_options:explain",
+        target="weft.cli.picker.options:explain",
         help="Say why a request went where it went: candidates, filters, scores, runner-up.",
         arguments="REQUEST_ID",
         examples=("weft epp explain 3f2a --metrics-port 9090 --json",),
@@ -204,7 +204,7 @@ COMMANDS = (
     ),
     Command(
         words="up",
-        target="weft.cli.epp_options:up",
+        target="weft.cli.picker.options:up",
         help="Start workers, an endpoint picker and Envoy on this machine, until Ctrl-C.",
         arguments="[MODEL]",
         notes=(

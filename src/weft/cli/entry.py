@@ -25,7 +25,7 @@ def main() -> NoReturn:
     if command == "serve" and sys.stderr.isatty() and "--version" not in arguments:
         print(f"Weft {__version__} is starting", file=sys.stderr, flush=True)
         with _importing():
-            import_module("weft.cli.serve")
+            import_module("weft.cli.serving.serve")
     import_module("weft.cli.main").main()
     raise AssertionError("it has ended the process")
 

@@ -216,7 +216,7 @@ def serve(model: Model = None, *, options: ServeOptions = ServeOptions()) -> int
         that is built in:
         embedded:tiny (the default), embedded:random?layers=2&..., embedded:echo.
     """
-    return call("weft.cli.serve:serve", model, options=options)
+    return call("weft.cli.serving.serve:serve", model, options=options)
 
 
 def complete(
@@ -233,7 +233,7 @@ def complete(
     prompt
         The text; read from standard input if not given.
     """
-    return call("weft.cli.complete:complete", prompt, options, connect, sample)
+    return call("weft.cli.chat.complete:complete", prompt, options, connect, sample)
 
 
 def chat(
@@ -251,7 +251,7 @@ def chat(
         Say this, print the answer and leave. Without it you talk on the terminal; what is piped in
         is one message.
     """
-    return call("weft.cli.chat:chat", message, options, connect, sample)
+    return call("weft.cli.chat.chat:chat", message, options, connect, sample)
 
 
 def run(
@@ -282,4 +282,4 @@ def batch(model: Model = None, *, options: BatchOptions) -> int:
     model
         What `weft serve` takes; embedded:tiny if not given.
     """
-    return call("weft.cli.batch:batch", model, options)
+    return call("weft.cli.batch.batch:batch", model, options)

@@ -7,15 +7,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TextIO
 
-from weft.cli.chat import converse
+from weft.cli.chat.chat import converse
 from weft.cli.children import Child, ChildFailed, inherited_environment, weft_command
 from weft.cli.commands import EXIT_USAGE
 from weft.cli.flags import flag_names
 from weft.cli.limits import check_port
 from weft.cli.options import ChatOptions, ConnectOptions, RunOptions, SampleOptions
-from weft.cli.serving import DEFAULT_MODEL, EXIT_SIGNALLED
+from weft.cli.serving.servers import DEFAULT_MODEL, EXIT_SIGNALLED
 from weft.cli.state import state_file
-from weft.cli.up import Worker
+from weft.cli.up.up import Worker
 from weft.core.config import EngineOptions
 from weft.core.declare import spelled
 from weft.core.errors import ConfigError

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.rpc.test_auth import make_pair
-from weft.cli.machine.certificates import validity
-from weft.cli.machine.doctor import check_dates, check_open_files
-from weft.cli.machine.hardware import (
+from weft.cli.hardware import (
     check_cpu,
     check_cpu_quota,
     check_huge_pages,
     check_memory,
     check_numa,
 )
+from weft.cli.machine.certificates import validity
+from weft.cli.machine.doctor import check_dates, check_open_files
 from weft.cli.main import run
 from weft.compute.native import Cpu
 

@@ -10,8 +10,8 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.web.openai.calls import HELLO
 from tests.web.serving import ECHO, RANDOM, TINY, http_serving, is_compact, serving, weather_tool
-from weft.cli.loading import to_api_options
 from weft.cli.options import ServeOptions
+from weft.cli.serving.loading import to_api_options
 from weft.model.open import open_model
 
 

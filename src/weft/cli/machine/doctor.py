@@ -9,9 +9,7 @@ from pathlib import Path
 
 from weft import __version__
 from weft.cli.flags import pick
-from weft.cli.limits import LOW_OPEN_FILES, WANTED_OPEN_FILES, check_port
-from weft.cli.machine.certificates import validity
-from weft.cli.machine.hardware import (
+from weft.cli.hardware import (
     Check,
     check_cpu,
     check_cpu_quota,
@@ -19,6 +17,8 @@ from weft.cli.machine.hardware import (
     check_memory,
     check_numa,
 )
+from weft.cli.limits import LOW_OPEN_FILES, WANTED_OPEN_FILES, check_port
+from weft.cli.machine.certificates import validity
 from weft.cli.machine.serve_line import read_serve_line
 from weft.cli.options import ServeOptions
 from weft.cli.shown import print_json

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from weft import __version__
-from weft.cli.finding import find
 from weft.cli.machine.serve_line import read_serve_line
+from weft.cli.serving.finding import find
 from weft.cli.shown import print_block, print_json
 from weft.compute.backends import backend_of
 from weft.compute.native import Roofline, measure_roofline

@@ -7,7 +7,7 @@ from cyclopts import App, ArgumentCollection, CycloptsError
 
 from weft.cli.commands import make_app
 from weft.cli.options import ServeOptions
-from weft.cli.serving import DEFAULT_MODEL
+from weft.cli.serving.servers import DEFAULT_MODEL
 from weft.cli.vllm_line import to_own_arguments
 from weft.core.errors import WeftError
 

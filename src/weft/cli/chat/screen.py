@@ -12,7 +12,7 @@ from typing import Literal
 
 from rich.cells import cell_len
 
-from weft.cli.conversation import Answer, Conversation
+from weft.cli.chat.conversation import Answer, Conversation
 from weft.core.terminal import harmless, say
 from weft.text.parsers.parts import Content, Reasoning
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from weft.cli.up_replies import local_replies
+from weft.cli.up.replies import local_replies
 from weft.core.callers import HOST_ADVICE
 
 _TYPE: Final = "type.googleapis.com/envoy."

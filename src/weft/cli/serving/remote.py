@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from weft.cli.banner import Address, other_block, show_block
 from weft.cli.flags import flag_names, pick
-from weft.cli.loading import check_parsers, make_served, read_template, to_api_options
 from weft.cli.options import ServeOptions
+from weft.cli.serving.banner import Address, other_block, show_block
+from weft.cli.serving.loading import check_parsers, make_served, read_template, to_api_options
 from weft.core.config import EngineOptions
 from weft.core.declare import refuse_unused
 from weft.core.errors import ConfigError

@@ -1,6 +1,6 @@
 """The first part of a start: the model is found and checked, and all that its engine must know decided.
 
-Its tokenizer is read, and what stands before the engine imported, later (`weft.cli.loading`): while the
+Its tokenizer is read, and what stands before the engine imported, later (`weft.cli.serving.loading`): while the
 engine reads the weights.
 """
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from weft.cli.connect import connected, to_sampling_params
+from weft.cli.chat.connect import connected, to_sampling_params
 from weft.cli.options import ConnectOptions, SampleOptions
 from weft.core.errors import ConfigError
 from weft.core.types import RequestOptions, SamplingParams

@@ -1,6 +1,6 @@
 """`weft serve`: checks what can go wrong before the slow part, then hands over to `Serving`.
 
-What it imports decides how soon HTTP answers; the rest is imported by then (`weft.cli.loading`).
+What it imports decides how soon HTTP answers; the rest is imported by then (`weft.cli.serving.loading`).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import uvloop
 from weft.cli.flags import pick
 from weft.cli.limits import check_port, raise_open_files
 from weft.cli.options import ServeOptions
-from weft.cli.serving import Serving
+from weft.cli.serving.servers import Serving
 from weft.core.callers import is_loopback
 from weft.core.declare import spelled
 from weft.core.errors import ConfigError

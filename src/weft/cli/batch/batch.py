@@ -12,19 +12,19 @@ from typing import Any
 import httpx2
 import msgspec
 
-from weft.cli.batch_file import (
+from weft.cli.batch.file import (
     AnswerFile,
     BatchRequest,
     BatchResponse,
     check_requests,
     read_requests,
 )
+from weft.cli.chat.connect import handle_interrupts
 from weft.cli.commands import EXIT_FAILED
-from weft.cli.connect import handle_interrupts
-from weft.cli.finding import find
-from weft.cli.loading import load
 from weft.cli.options import BatchOptions, LoadOptions, ServeOptions
-from weft.cli.serving import DEFAULT_MODEL
+from weft.cli.serving.finding import find
+from weft.cli.serving.loading import load
+from weft.cli.serving.servers import DEFAULT_MODEL
 from weft.cli.settings import wrong_key
 from weft.core.client import EngineClient
 from weft.core.declare import refuse_unused

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from weft.cli.children import Child, ChildFailed, inherited_environment, weft_command
-from weft.cli.epp_options import UpOptions
 from weft.cli.limits import raise_open_files
-from weft.cli.up_binary import find_envoy
-from weft.cli.up_envoy import EnvoyPlan, envoy_config
+from weft.cli.picker.options import UpOptions
+from weft.cli.up.binary import find_envoy
+from weft.cli.up.envoy import EnvoyPlan, envoy_config
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, Unavailable
 from weft.core.kv_transfer import KvRole

@@ -14,9 +14,9 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from weft.cli.conversation import Conversation
+from weft.cli.chat.conversation import Conversation
+from weft.cli.chat.screen import Screen, print_answer, speed
 from weft.cli.options import ChatOptions
-from weft.cli.screen import Screen, print_answer, speed
 from weft.cli.state import state_file
 from weft.core.errors import BadRequest
 from weft.core.terminal import say

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from weft.cli.commands import branch, call
-from weft.cli.epp_reference_flags import ReferenceFlags
 from weft.cli.flags import flags, pick
+from weft.cli.picker.reference_flags import ReferenceFlags
 from weft.core.config import EngineOptions
 from weft.core.declare import Flag
 from weft.core.errors import ConfigError
@@ -171,7 +171,7 @@ def read_token(path: Path) -> str:
 
 def epp(*, options: EppOptions = EppOptions()) -> int:
     """Pick an endpoint for each request that Envoy shows, until SIGTERM or Ctrl-C."""
-    return call("weft.cli.epp:epp", options)
+    return call("weft.cli.picker.epp:epp", options)
 
 
 def explain(request_id: str, *, options: ExplainOptions = ExplainOptions()) -> int:
@@ -182,7 +182,7 @@ def explain(request_id: str, *, options: ExplainOptions = ExplainOptions()) -> i
     request_id
         The request's x-request-id. The picker keeps the last thousand.
     """
-    return call("weft.cli.epp:explain", request_id, options)
+    return call("weft.cli.picker.epp:explain", request_id, options)
 
 
 def up(model: str = EngineOptions().model, *, options: UpOptions = UpOptions()) -> int:
@@ -193,7 +193,7 @@ def up(model: str = EngineOptions().model, *, options: UpOptions = UpOptions()) 
     model
         What each worker serves; see weft serve --help.
     """
-    return call("weft.cli.up:up", model, options)
+    return call("weft.cli.up.up:up", model, options)
 
 
 epp_app = branch("epp", epp)  # loaded by name, when it is called

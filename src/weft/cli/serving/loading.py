@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.cli.adapters import load_lora_modules, read_lora_modules
-from weft.cli.banner import Address, Ready, ready_block, show_block
-from weft.cli.cautions import cautions
 from weft.cli.flags import pick
 from weft.cli.options import ServeOptions
+from weft.cli.serving.adapters import load_lora_modules, read_lora_modules
+from weft.cli.serving.banner import Address, Ready, ready_block, show_block
+from weft.cli.serving.cautions import cautions
 from weft.compute.backends import backend_of
 from weft.compute.native import trim_heap
 from weft.core.address import join_host_port

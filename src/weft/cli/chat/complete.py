@@ -5,7 +5,7 @@ import sys
 import uuid
 from contextlib import aclosing
 
-from weft.cli.connect import connected, handle_interrupts, to_sampling_params
+from weft.cli.chat.connect import connected, handle_interrupts, to_sampling_params
 from weft.cli.options import CompleteOptions, ConnectOptions, SampleOptions
 from weft.cli.shown import print_json
 from weft.core.errors import ConfigError

@@ -12,8 +12,8 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import quote
 
-from weft.cli.epp_options import EppOptions, ExplainOptions, read_token
 from weft.cli.limits import raise_open_files
+from weft.cli.picker.options import EppOptions, ExplainOptions, read_token
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, NotFound, Unavailable
 from weft.core.log import configure_logging

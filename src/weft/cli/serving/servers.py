@@ -14,9 +14,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from weft.cli.banner import Address, http_url
 from weft.cli.options import ServeOptions
-from weft.cli.start_show import show_start
+from weft.cli.serving.banner import Address, http_url
+from weft.cli.serving.start_show import show_start
 from weft.core.address import join_host_port
 from weft.core.client import EngineClient
 from weft.core.config import EngineOptions
@@ -30,7 +30,7 @@ from weft.web.http.state import ServerState
 from weft.web.page.files import DOCS, PAGES
 
 if TYPE_CHECKING:
-    from weft.cli.loading import Loaded
+    from weft.cli.serving.loading import Loaded
     from weft.engine.fit import Fitted
     from weft.rpc.server import RpcServer
     from weft.web.http.endpoint import Endpoint
@@ -132,11 +132,13 @@ class Serving:
             if self._options.remote is not None:
                 self._progress.enter("importing", 0.1)
                 loaded, client = await self._start_other(
-                    "weft.cli.remote:reach", "reaching the servers"
+                    "weft.cli.serving.remote:reach", "reaching the servers"
                 )
             elif self._options.engine == "vllm":
                 self._progress.enter("starting vLLM", 0.1)
-                loaded, client = await self._start_other("weft.cli.vllm:load", "following vLLM")
+                loaded, client = await self._start_other(
+                    "weft.cli.serving.vllm:load", "following vLLM"
+                )
             else:
                 loaded, client = await self._start_engine()
         stat_log = asyncio.create_task(self._log_stats(client))
@@ -201,14 +203,14 @@ class Serving:
             await client.do_log_stats()
 
     def _find(self) -> "Fitted":
-        finding = import_module("weft.cli.finding")
+        finding = import_module("weft.cli.serving.finding")
         found: Fitted = finding.find(
             self._model or DEFAULT_MODEL, self._options, self._progress.load
         )
         return found
 
     def _load(self, found: "Fitted") -> "Loaded":
-        loaded: Loaded = import_module("weft.cli.loading").load(found, self._options)
+        loaded: Loaded = import_module("weft.cli.serving.loading").load(found, self._options)
         return loaded
 
     def _address(self, port: int) -> Address:

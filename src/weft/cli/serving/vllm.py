@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.cli.adapters import load_lora_modules, read_lora_modules
-from weft.cli.banner import Address, other_block, show_block
-from weft.cli.loading import (
+from weft.cli.options import ServeOptions
+from weft.cli.serving.adapters import load_lora_modules, read_lora_modules
+from weft.cli.serving.banner import Address, other_block, show_block
+from weft.cli.serving.loading import (
     check_parsers,
     make_served,
     read_template,
@@ -13,7 +14,6 @@ from weft.cli.loading import (
     to_api_options,
     to_rpc_options,
 )
-from weft.cli.options import ServeOptions
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError

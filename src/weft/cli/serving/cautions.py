@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from weft.cli.machine.hardware import check_cpu, check_cpu_quota, check_huge_pages, check_numa
+from weft.cli.hardware import check_cpu, check_cpu_quota, check_huge_pages, check_numa
 from weft.engine.fit import Fitted
 
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from importlib import import_module
 
-from weft.cli.connect import handle_interrupts
-from weft.cli.conversation import Conversation
+from weft.cli.chat.connect import handle_interrupts
+from weft.cli.chat.conversation import Conversation
+from weft.cli.chat.screen import Screen, print_answer, speed
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions
-from weft.cli.screen import Screen, print_answer, speed
 from weft.cli.shown import print_json
 from weft.core.errors import ConfigError
 
@@ -44,7 +44,7 @@ def converse(message: str | None, options: ChatOptions, sample: SampleOptions, r
         try:
             talk = runner.run(_open(stack, options, sample, reach))
             if message is None:
-                session = import_module("weft.cli.chat_session").ChatSession
+                session = import_module("weft.cli.chat.session").ChatSession
                 session(runner, talk, options).hold()
             else:
                 runner.run(_answer_once(talk, message, options))

@@ -1,0 +1,1 @@
+"""`weft batch`: the requests of a file."""

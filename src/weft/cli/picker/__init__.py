@@ -1,0 +1,1 @@
+"""`weft epp`: the flags of the picker."""

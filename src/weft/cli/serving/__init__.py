@@ -1,0 +1,1 @@
+"""`weft serve`: from the flags to servers that answer."""

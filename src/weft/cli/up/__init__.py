@@ -1,0 +1,1 @@
+"""`weft up`: workers, the picker and Envoy on one machine."""
