@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from weft.core.allowed import explain
 from weft.core.errors import ConfigError
 
 T = TypeVar("T")
@@ -16,7 +17,7 @@ def read_json(flag: str, given: Any, kind: type[T]) -> T:
             return msgspec.json.decode(given, type=kind)
         return msgspec.convert(given, kind)
     except msgspec.DecodeError as error:  # ValidationError is one of these
-        raise ConfigError(f"{flag}: {error}") from None
+        raise ConfigError(f"{flag}: {explain(error, kind)}") from None
 
 
 def check_between(name: str, value: int, low: int, high: int) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from weft.core.allowed import explain
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, Unsupported
@@ -112,7 +113,7 @@ def _read(info: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(info, kind)
     except msgspec.ValidationError as error:
-        raise BadRequest("update_info", f"update_info: {error}") from None
+        raise BadRequest("update_info", f"update_info: {explain(error, kind)}") from None
 
 
 def _tensors(given: _Segment) -> list[SentTensor]:

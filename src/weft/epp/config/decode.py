@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from weft.core.allowed import explain
 from weft.core.errors import ConfigError
 
 MAX_DOCUMENT_BYTES = 1 << 20
@@ -75,7 +76,7 @@ def decode(value: Any, into: type[_T], path: str) -> _T:
     try:
         return msgspec.convert(value, into)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), into, path)) from error
+        raise ConfigError(_explain(explain(error, into), into, path)) from error
 
 
 def join(path: str, rest: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from starlette.types import Receive
 
+from weft.core.allowed import explain
 from weft.core.errors import BadRequest
 from weft.core.json_pieces import LONG, SLICE_BYTES, STRING, JsonPieces
 from weft.core.patterns import NEVER_BYTES
@@ -179,7 +180,7 @@ def _decode(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:  # ValidationError is one of these
-        text = str(error)  # which may repeat what was sent
+        text = explain(error, kind)  # which may repeat what was sent
         if len(text) > _MAX_MESSAGE_CHARS:
             place = text[-_MAX_MESSAGE_CHARS:].rpartition(" - at `")[2]
             text = f"{text[:_MAX_MESSAGE_CHARS]}... - at `{place}"
