@@ -252,7 +252,8 @@ async def test_a_long_wake_is_not_taken_for_a_stall():
     async with engine() as client:
         await client.sleep(1)
         waking = asyncio.create_task(client.wake_up())
-        await asyncio.sleep(0)
+        while not client._calls._loads:
+            await asyncio.sleep(0)
         client._calls._pinged_at, client._calls.last_event_at = 1.0, 0.0
         await client.check_health()
         await waking
