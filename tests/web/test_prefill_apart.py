@@ -139,3 +139,12 @@ async def test_a_prefiller_that_is_none_costs_nothing_but_time(address):
         answer = await decode.post(path, json=BODIES[path], headers={HEADER: address})
     assert answer.status_code == 200
     assert num_cached(answer.json()) == 0
+
+
+async def test_a_key_that_is_no_text_fails_no_request():
+    """It cannot be sent on, and where no keys are configured nobody has looked at it."""
+    path = "/v1/completions"
+    async with routed() as (address, decode):
+        headers = {HEADER: address, "authorization": b"Bearer \xe9"}
+        answer = await decode.post(path, json=BODIES[path], headers=headers)
+    assert answer.status_code == 200

@@ -3,6 +3,7 @@
 The picker names the server, in the header `x-prefiller-host-port`. Whatever goes wrong, the prompt is computed here.
 """
 
+import asyncio
 import ipaddress
 import logging
 from typing import Any
@@ -27,6 +28,16 @@ class PrefillError(Exception):
     """The other server did not do it."""
 
 
+_FAILURES = (
+    PrefillError,
+    httpx2.HTTPError,
+    msgspec.DecodeError,
+    BadRequest,
+    TimeoutError,
+    UnicodeError,  # of a header of the client's that is no ASCII
+)
+
+
 class Prefiller:
     """For an engine that fetches prompts: `config` says from whom."""
 
@@ -42,7 +53,7 @@ class Prefiller:
             return request
         try:
             found = await self._lend(request, self._origin(address), authorization)
-        except (PrefillError, httpx2.HTTPError, msgspec.DecodeError, BadRequest) as error:
+        except _FAILURES as error:
             reason = str(error) or type(error).__name__
             log.warning(
                 "no prefill at %.80r: %s, request_id=%s", address, reason, request.request_id
@@ -76,7 +87,10 @@ class Prefiller:
         if authorization is not None:
             headers["authorization"] = authorization
         timeout = httpx2.Timeout(PREFILL_S, connect=CONNECT_S)
+        # It speaks plain HTTP and follows no redirects: certificates, whose list takes long to read, are for
+        # nothing here.
         async with (
+            asyncio.timeout(PREFILL_S),
             httpx2.AsyncClient(timeout=timeout, trust_env=False, verify=False) as client,
             client.stream(
                 "POST", origin + PATH, content=msgspec.json.encode(body), headers=headers
