@@ -75,7 +75,9 @@ def show(arguments: Sequence[str], word: str) -> int | None:
 def _matching(panels: Sequence[Panel], word: str) -> list[Panel]:
     found = []
     for panel in panels:
-        rows = [row for row in panel["rows"] if word in _folded(f"{panel['title']} {' '.join(row)}")]
+        rows = [
+            row for row in panel["rows"] if word in _folded(f"{panel['title']} {' '.join(row)}")
+        ]
         if rows:
             found.append(Panel(title=panel["title"], rows=rows))
     return found
