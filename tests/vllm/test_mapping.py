@@ -448,10 +448,10 @@ def test_what_this_server_decides_cannot_be_given(name):
 @pytest.mark.parametrize("given", ["2", 0, True, 2.0, 10**6, None])
 def test_a_number_of_ranks_that_is_none_is_refused_by_name(given):
     """Ports are opened for so many before vLLM looks at it."""
-    with pytest.raises(
-        ConfigError, match="--engine-args: data_parallel_size must be a whole number"
-    ):
+    with pytest.raises(ConfigError, match="--data-parallel-size must be a whole number"):
         to_settings(EngineOptions(), {"data_parallel_size": given}, None)
+    with pytest.raises(ConfigError, match="--data-parallel-size"):
+        to_settings(EngineOptions(data_parallel_size=0), {}, None)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3"])

@@ -64,10 +64,10 @@ def to_settings(
     for name in DECIDED:
         if name in extra:
             raise ConfigError(f"{FLAG}: {name} is decided by this server; {_remedy(name)}")
-    num_ranks = extra.get("data_parallel_size", 1)
+    num_ranks = extra.get("data_parallel_size", options.data_parallel_size)
     if type(num_ranks) is not int or not 1 <= num_ranks <= MAX_RANKS:
         raise ConfigError(
-            f"{FLAG}: data_parallel_size must be a whole number from 1 to {MAX_RANKS}, got {num_ranks!r:.80}"
+            f"{spelled('data_parallel_size')} must be a whole number from 1 to {MAX_RANKS}, got {num_ranks!r:.80}"
         )
     names = dict(zip(SAME, SAME, strict=True)) | RENAMED
     given = {

@@ -39,11 +39,14 @@ _FAILURES = (
 
 
 class Prefiller:
-    """For an engine that fetches prompts: `config` says from whom."""
+    """For an engine that fetches prompts: `config` says from whom. A prompt may take `timeout_s`."""
 
-    def __init__(self, config: KvTransferConfig, block_size: int) -> None:
+    def __init__(
+        self, config: KvTransferConfig, block_size: int, timeout_s: float = PREFILL_S
+    ) -> None:
         self._networks = [ipaddress.ip_network(network) for network in config.networks]
         self._block_size = block_size
+        self._timeout_s = timeout_s
 
     async def compute(self, request: Request, address: str, authorization: str | None) -> Request:
         """The request, with where its prompt lies; as it was where there is nothing to gain, or it failed."""
@@ -86,11 +89,11 @@ class Prefiller:
         headers = {"content-type": "application/json", "x-request-id": request.request_id}
         if authorization is not None:
             headers["authorization"] = authorization
-        timeout = httpx2.Timeout(PREFILL_S, connect=CONNECT_S)
+        timeout = httpx2.Timeout(self._timeout_s, connect=CONNECT_S)
         # It speaks plain HTTP and follows no redirects: certificates, whose list takes long to read, are for
         # nothing here.
         async with (
-            asyncio.timeout(PREFILL_S),
+            asyncio.timeout(self._timeout_s),
             httpx2.AsyncClient(timeout=timeout, trust_env=False, verify=False) as client,
             client.stream(
                 "POST", origin + PATH, content=msgspec.json.encode(body), headers=headers
