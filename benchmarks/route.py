@@ -38,26 +38,12 @@ from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 from weft.pb.vllm_engine_pb2 import GenerateRequest, TokenizedInput
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
-SCORERS = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: openai-parser
-- type: vllmgrpc-parser
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-requestHandler:
-  parsers:
-  - pluginRef: openai-parser
-  - pluginRef: vllmgrpc-parser
-"""
+_UNUSED = ("anthropic-parser", "vllmhttp-parser", "passthrough-parser")
+SCORERS = "".join(
+    line
+    for line in PICKER_CONFIG.splitlines(keepends=True)
+    if not any(name in line for name in _UNUSED)
+)
 # Large enough for a prompt to cost what a small real model asks for it.
 MODEL = (
     "embedded:random?layers=8&hidden=512&heads=8&kv_heads=4&head_dim=64&intermediate=1536&vocab=8192"

@@ -106,6 +106,7 @@ def test_every_command_is_in_the_table():
         (["serve", "--help=block"], ["--block-size", "--num-gpu-blocks-override"], "--port"),
         (["serve", "--help=Remote engines"], ["--remote-tls-ca"], "--port"),
         (["serve", "--help=gpu_memory"], ["--gpu-memory-utilization"], "--port"),
+        (["serve", "--help=prompt_lookup"], ["--speculative-config"], "--port"),
         (["serve", "--port", "1", "--help=KEY"], ["--control-api-key"], "--block-size"),
         (["--help=memory"], ["plan"], "chat"),
         (["bench", "serve", "--help=goodput"], ["--goodput"], "--seed"),

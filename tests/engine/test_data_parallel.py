@@ -23,9 +23,12 @@ from weft.core.types import (
     SamplingParams,
     StructuredOutputsParams,
 )
+from weft.core.weight_transfer import WeightTransferConfig
 from weft.engine.front.data_parallel import DataParallelClient
 from weft.engine.front.elastic_group import ANSWER_TOKENS
 from weft.engine.front.local_client import LocalClient
+from weft.engine.messages import FinishWeightUpdate, Reply, Wake
+from weft.engine.weight_files import WeightFiles
 
 PROMPT = {"prompt_token_ids": list(range(100, 200))}
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
@@ -254,6 +257,46 @@ async def test_calls_go_to_all_engines():
         await group.resume_generation()
         assert not await engines[1].is_paused()
         assert len(await group.collective_rpc("check_health")) == 1
+
+
+async def left(client, call, kind):
+    """A call whose caller leaves once the engine has it; the command."""
+    task = asyncio.create_task(call)
+    await until(lambda: any(isinstance(command, kind) for command in client.sent))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    [command] = [command for command in client.sent if isinstance(command, kind)]
+    return command
+
+
+async def test_who_leaves_while_engines_wake_leaves_no_other_state_behind():
+    """An engine that starts later is brought to where the others are, and not to where they were."""
+    group, engines = await by_hand(1)
+    group._is_paused, group._sleep_level = True, 1
+    engines[0]._is_paused = True
+    wake = await left(engines[0], group.wake_up(), Wake)
+    engines[0]._on_event(Reply(wake.call_id))
+    await until(lambda: not group._is_paused)
+    assert group._sleep_level == 0
+    assert not await engines[0].is_paused()
+
+
+async def test_who_leaves_while_weights_are_replaced_leaves_one_kind_of_them():
+    """All engines have them once one has, whoever waits for that."""
+    group, engines = await by_hand()
+    group._weights, group._is_paused = WeightFiles(), True
+    transfer = WeightTransferConfig(backend="shared_memory")
+    for client in (group, *engines):
+        client.vllm_config = msgspec.structs.replace(
+            client.vllm_config, weight_transfer_config=transfer
+        )
+    first = await left(engines[0], group.finish_weight_update(), FinishWeightUpdate)
+    engines[0]._on_event(Reply(first.call_id))
+    await until(lambda: engines[1].sent)
+    [second] = engines[1].sent
+    assert (second.packed, second.is_elsewhere) == (first.packed, True)
+    assert group._weights.current.key == first.packed.key
+    engines[1]._on_event(Reply(second.call_id))
 
 
 async def test_an_adapter_that_one_engine_refuses_is_in_none(tmp_path):

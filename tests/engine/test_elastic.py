@@ -10,6 +10,7 @@ import pytest
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import data_parallel, local
 from tests.engine.test_data_parallel import by_hand, last, leave, refused, sent
+from tests.engine.test_front import HandClient
 from tests.engine.test_lora import adapter
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import (
@@ -104,8 +105,9 @@ async def test_a_size_that_cannot_be_is_refused_with_numbers(size, engine_bytes,
 async def test_the_number_is_fixed_unless_the_start_said_otherwise():
     """Several engines or one."""
     group, _ = await by_hand()
-    with pytest.raises(Unsupported, match="--enable-elastic-ep"):
-        await group.scale_elastic_ep(1)
+    for client in (group, HandClient()):
+        with pytest.raises(Unsupported, match="--enable-elastic-ep"):
+            await client.scale_elastic_ep(1)
 
 
 @pytest.mark.slow

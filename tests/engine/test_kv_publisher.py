@@ -325,6 +325,26 @@ async def test_what_is_no_request_changes_nothing(source: Source, frames: list[b
         assert not await bad.poll(50)
 
 
+async def test_a_flood_of_requests_is_taken_a_few_at_a_time(source: Source):
+    """Between them others have their turns."""
+    source.say(AllBlocksCleared())
+    router = source.publisher._router
+    assert router is not None
+    num_left = 0
+    with zmq.Context() as context, context.socket(zmq.DEALER) as flooding:
+        flooding.connect(source.replay)
+        for _ in range(500):
+            flooding.send_multipart([b"", b"none"])
+        assert router.poll(PATIENCE_S * 1000)
+        source.publisher._take_requests()
+        while num_left < 400 and router.poll(PATIENCE_S * 1000):
+            router.recv_multipart()
+            num_left += 1
+    assert num_left == 400
+    with requester(source) as socket:
+        assert len(await replayed(socket, 0)) == 2
+
+
 async def test_readers_that_read_nothing_hold_nobody_up(source: Source):
     """As many as are served at once request all there is, and leave it; others get theirs, and then so do those."""
     for number in range(2000):

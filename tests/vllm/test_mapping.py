@@ -1,5 +1,6 @@
 """What is given to vLLM and read from it, held to the names of the fields that 0.32 has. No vLLM is needed."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -319,6 +320,23 @@ def test_what_is_not_set_up_is_a_precondition():
 # -- loads and events -------------------------------------------------------------------------
 
 
+def test_what_nobody_reads_takes_no_memory():
+    """vLLM reports every step, for as long as the server lives."""
+    seconds = itertools.count()
+    meter = LoadMeter(0, clock=lambda: float(next(seconds)))
+    cache = stats("PrefixCacheStats", requests=100, queries=40, hits=10)
+    report = stats(
+        "SchedulerStats", num_running_reqs=1, num_waiting_reqs=0, num_skipped_waiting_reqs=0,
+        kv_cache_usage=0.5, prefix_cache_stats=cache, spec_decoding_stats=None,
+    )  # fmt: skip
+    for _ in range(1000):
+        meter.record(
+            report, stats("IterationStats", num_generation_tokens=20, num_preempted_reqs=1)
+        )
+    assert len(meter._recent) <= 10
+    assert len(meter._lookups) <= 10
+
+
 def test_the_load_is_what_vllm_said_last():
     """While it has requests; after the last of them it says nothing more."""
     now = 100.0
@@ -425,6 +443,15 @@ def test_what_this_server_decides_cannot_be_given(name):
     """Two answers to one question would be one too many."""
     with pytest.raises(ConfigError, match=name):
         to_settings(EngineOptions(), {name: 1}, None)
+
+
+@pytest.mark.parametrize("given", ["2", 0, True, 2.0, 10**6, None])
+def test_a_number_of_ranks_that_is_none_is_refused_by_name(given):
+    """Ports are opened for so many before vLLM looks at it."""
+    with pytest.raises(ConfigError, match="--data-parallel-size must be a whole number"):
+        to_settings(EngineOptions(), {"data_parallel_size": given}, None)
+    with pytest.raises(ConfigError, match="--data-parallel-size"):
+        to_settings(EngineOptions(data_parallel_size=0), {}, None)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3"])

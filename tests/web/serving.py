@@ -2,9 +2,10 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from weft.compute.backends import load_model
@@ -15,6 +16,7 @@ from weft.model.open import open_model
 from weft.text.chat import ChatTemplate, RequestTemplates
 from weft.text.tokenizer import Tokenizer
 from weft.web.admin.probes import probe_endpoints
+from weft.web.http.endpoint import Call, Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
 from weft.web.http.state import ServerState
@@ -29,6 +31,29 @@ ECHO = "embedded:echo"
 TINY = "embedded:tiny"
 SCRIPT = "{{ messages[0]['content'] }}"
 GIB = 1 << 30
+
+
+def call_of(
+    endpoints: Mapping[str, Endpoint],
+    served: Served,
+    path: str,
+    body: dict,
+    headers: Mapping[str, str] | None = None,
+    label: str = "r1",
+    request_id: str = "r1",
+) -> Call:
+    """The call that a server would make of a body, for the endpoint of that path."""
+    raw = json.dumps(body).encode()
+    return Call(
+        body=msgspec.json.decode(raw, type=endpoints[path].body),
+        served=served,
+        request_id=request_id,
+        label=label,
+        headers=headers or {},
+        path_parameters={},
+        query={},
+        raw_body=raw,
+    )
 
 
 @asynccontextmanager

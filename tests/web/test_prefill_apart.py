@@ -1,12 +1,15 @@
 """Prompts that one server computes and another continues, as routers speak with both."""
 
-from contextlib import asynccontextmanager
+import asyncio
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import httpx2
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.web.serving import http_serving, serving
+from weft.core.types import RequestOptions, SamplingParams
 from weft.web.inference.prefiller import Prefiller
 from weft.web.options import ApiOptions
 
@@ -139,3 +142,39 @@ async def test_a_prefiller_that_is_none_costs_nothing_but_time(address):
         answer = await decode.post(path, json=BODIES[path], headers={HEADER: address})
     assert answer.status_code == 200
     assert num_cached(answer.json()) == 0
+
+
+async def test_a_prefiller_that_never_ends_is_left():
+    """However much it sends meanwhile."""
+
+    async def drip(_reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        writer.close()
+
+    async with (
+        serving(kv_transfer_config=config("kv_consumer")) as consumer,
+        await asyncio.start_server(drip, "127.0.0.1", 0) as server,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        options = RequestOptions(request_id="r")
+        request = await consumer.client.prepare(
+            {"prompt_token_ids": PROMPT}, SamplingParams(), options
+        )
+        transfer = consumer.client.vllm_config.kv_transfer_config
+        port = server.sockets[0].getsockname()[1]
+        slow = Prefiller(transfer, 16, timeout_s=0.2)
+        assert await slow.compute(request, f"127.0.0.1:{port}", None) is request
+
+
+async def test_a_key_that_is_no_text_fails_no_request():
+    """It cannot be sent on, and where no keys are configured nobody has looked at it."""
+    path = "/v1/completions"
+    async with routed() as (address, decode):
+        headers = {HEADER: address, "authorization": b"Bearer \xe9"}
+        answer = await decode.post(path, json=BODIES[path], headers=headers)
+    assert answer.status_code == 200

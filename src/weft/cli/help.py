@@ -59,8 +59,9 @@ def show(arguments: Sequence[str], word: str) -> int | None:
             )
         )
         return 0
-    panels = _matching(page["panels"], word.lower().replace("_", "-"))
-    others = _flags_of_vllm(word) - _names(panels) if command == "serve" else set()
+    folded = _folded(word)
+    panels = _matching(page["panels"], folded)
+    others = _flags_of_vllm(folded) - _names(panels) if command == "serve" else set()
     if panels:
         say("\n\n".join(_panels(panels)))
     if others:
@@ -74,7 +75,9 @@ def show(arguments: Sequence[str], word: str) -> int | None:
 def _matching(panels: Sequence[Panel], word: str) -> list[Panel]:
     found = []
     for panel in panels:
-        rows = [row for row in panel["rows"] if word in f"{panel['title']} {' '.join(row)}".lower()]
+        rows = [
+            row for row in panel["rows"] if word in _folded(f"{panel['title']} {' '.join(row)}")
+        ]
         if rows:
             found.append(Panel(title=panel["title"], rows=rows))
     return found
@@ -109,4 +112,9 @@ def _panels(panels: Sequence[Panel]) -> list[str]:
 
 def _flags_of_vllm(word: str) -> set[str]:
     known = import_module("weft.compat.vllm").vllm_flags()
-    return {name for name in known if word.lower().replace("_", "-") in name}
+    return {name for name in known if word in name}
+
+
+def _folded(text: str) -> str:
+    """Without what words that mean the same may differ in."""
+    return text.lower().replace("_", "-")

@@ -44,8 +44,8 @@ class Renderer(Protocol):
         ...
 
 
-def _unsupported(method: str, where: str = "by this engine") -> NoReturn:
-    raise Unsupported(f"{method} is not supported {where}")
+def _unsupported(method: str) -> NoReturn:
+    raise Unsupported(f"{method} is not supported by this engine")
 
 
 class EngineClient(Protocol):
@@ -344,7 +344,7 @@ class EngineClient(Protocol):
         memory for more, and DeadlineExceeded, with all engines as before, where requests of those that were
         to leave take longer than `drain_timeout` seconds.
         """
-        _unsupported("scale_elastic_ep", "without --enable-elastic-ep")
+        _unsupported("scale_elastic_ep")
 
     async def is_scaling_elastic_ep(self) -> bool:
         """Whether the number of engines is being changed."""

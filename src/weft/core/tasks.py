@@ -27,6 +27,14 @@ async def gather_all(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which goes on to its end where who waits for it is cancelled."""
+    task = asyncio.create_task(work)
+    # Nobody may be left to look at how it ended.
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return await asyncio.shield(task)
+
+
 async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
     """Wait until `event` is set; False if that takes longer than `timeout_s`."""
     try:

@@ -21,6 +21,7 @@ class LoadMeter:
         self._clock = clock
         self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
         self._lookups: deque[tuple[int, int, int]] = deque()  # (prompts, tokens, tokens found)
+        self._num_prompts = 0  # of these lookups
         self._num_running = 0
         self._num_waiting = 0
         self._usage = 0.0
@@ -35,6 +36,7 @@ class LoadMeter:
         if iteration is not None:
             self._recent.append((self.last_report_at, iteration.num_generation_tokens))
             self._num_preemptions += iteration.num_preempted_reqs
+            self._forget_old()  # here too: it may be that nobody reads
         if scheduler is None:
             return
         self._num_steps += 1
@@ -44,6 +46,9 @@ class LoadMeter:
         cache = scheduler.prefix_cache_stats
         if cache is not None and cache.requests:
             self._lookups.append((cache.requests, cache.queries, cache.hits))
+            self._num_prompts += cache.requests
+            while self._num_prompts - self._lookups[0][0] >= _WINDOW_LOOKUPS:
+                self._num_prompts -= self._lookups.popleft()[0]
         drafts = scheduler.spec_decoding_stats
         if drafts is not None:
             self._num_drafted += drafts.num_draft_tokens
@@ -81,6 +86,3 @@ class LoadMeter:
         horizon = self._clock() - _THROUGHPUT_WINDOW_S
         while self._recent and self._recent[0][0] < horizon:
             self._recent.popleft()
-        total = sum(prompts for prompts, _, _ in self._lookups)
-        while self._lookups and total - self._lookups[0][0] >= _WINDOW_LOOKUPS:
-            total -= self._lookups.popleft()[0]

@@ -9,6 +9,7 @@ from weft.core.declare import spelled
 from weft.core.errors import ConfigError
 
 FLAG = "--engine-args"
+MAX_RANKS = 1024  # each has a port for its cache events
 # Of `EngineOptions`: what vLLM has under the same name. It is given where it was set.
 SAME = (
     "revision", "tokenizer", "hf_overrides", "generation_config", "override_generation_config", "dtype",
@@ -63,6 +64,11 @@ def to_settings(
     for name in DECIDED:
         if name in extra:
             raise ConfigError(f"{FLAG}: {name} is decided by this server; {_remedy(name)}")
+    num_ranks = extra.get("data_parallel_size", options.data_parallel_size)
+    if type(num_ranks) is not int or not 1 <= num_ranks <= MAX_RANKS:
+        raise ConfigError(
+            f"{spelled('data_parallel_size')} must be a whole number from 1 to {MAX_RANKS}, got {num_ranks!r:.80}"
+        )
     names = dict(zip(SAME, SAME, strict=True)) | RENAMED
     given = {
         theirs: _value(ours, getattr(options, ours))

@@ -1,11 +1,13 @@
 """Calls of the handlers without a server: a body in, an answer or the events of a stream out."""
 
 import json
+from functools import partial
 
 import msgspec
 
+from tests.web.serving import call_of
 from weft.web.anthropic import ENDPOINTS
-from weft.web.http.endpoint import Call, Events
+from weft.web.http.endpoint import Events
 from weft.web.served import Served
 
 _BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
@@ -29,19 +31,7 @@ def weather_tool(name: str = "get_weather", **fields) -> dict:
     }
 
 
-def make_call(served: Served, path: str, body: dict, headers=None, label="r1") -> Call:
-    """The call that a server would make of a body."""
-    raw = json.dumps(body).encode()
-    return Call(
-        body=msgspec.json.decode(raw, type=_BY_PATH[path].body),
-        served=served,
-        request_id="r1",
-        label=label,
-        headers=headers or {},
-        path_parameters={},
-        query={},
-        raw_body=raw,
-    )
+make_call = partial(call_of, _BY_PATH)
 
 
 def filled(served: Served, fields: dict, path: str = MESSAGES) -> dict:

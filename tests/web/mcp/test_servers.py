@@ -4,9 +4,15 @@ import asyncio
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from weft.core.errors import BadRequest, ConfigError
+from weft.schema.response_object import McpListedTool
 from weft.text.content import Place
+from weft.web.mcp.limits import ToolLimits
 from weft.web.mcp.servers import NamedServers, ToolServer, ToolServers, check_url, read_servers
+from weft.web.mcp.sessions import Session, Sessions
+from weft.web.mcp.toolbox import ServerTool, Toolbox
+from weft.web.mcp.values import ToolServerError
 from weft.web.options import ApiOptions
 
 PLACE = Place("tools", "tools[0]")
@@ -105,6 +111,50 @@ def test_an_address_is_one_of_http(url):
     """Whatever else a library would do with it."""
     with pytest.raises(BadRequest, match=r"^tools\[0\] must be a URL"):
         check_url(url, PLACE)
+
+
+async def test_a_session_may_be_closed_after_all_are():
+    """As by a response that ends while the server does."""
+    sessions = Sessions(ToolLimits())
+    session = Session("a", sessions._started(), ToolLimits())
+    sessions.close()
+    session.close()
+
+
+@pytest.mark.slow  # the mcp package takes seconds to import
+async def test_who_connects_while_all_sessions_end_gets_an_error():
+    """And does not wait for a thread that has ended."""
+    connected, left = asyncio.Event(), asyncio.Event()
+
+    async def accept(reader, writer):  # and says nothing
+        connected.set()
+        while await reader.read(1024):
+            pass
+        writer.close()
+        await writer.wait_closed()
+        left.set()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    sessions = Sessions(ToolLimits(connect_timeout_s=2 * PATIENCE_S))
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    opening = asyncio.create_task(sessions.open("a", url, {}))
+    async with asyncio.timeout(PATIENCE_S):
+        await connected.wait()
+        sessions.close()
+        with pytest.raises(ToolServerError, match="shutting down"):
+            await opening
+        await left.wait()
+    server.close()
+
+
+async def test_arguments_that_are_nested_too_deep_are_no_object():
+    """A client may write them, as of a call that it approves of."""
+    toolbox = Toolbox(ToolServers(NamedServers()), [])
+    listed = McpListedTool(name="t", description=None, input_schema={}, annotations=None)
+    session = Session("a", asyncio.get_running_loop(), ToolLimits())
+    toolbox.tools["t"] = ServerTool(label="a", listed=listed, needs_approval=False, session=session)
+    result = await toolbox.call("a", "t", "[" * 100_000)
+    assert "no object" in result.text
 
 
 @pytest.mark.slow  # the mcp package takes seconds to import

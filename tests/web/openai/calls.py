@@ -1,10 +1,12 @@
 """Calls of the handlers without a server: a body in, an answer or the chunks of a stream out."""
 
 import json
+from functools import partial
 
 import msgspec
 
-from weft.web.http.endpoint import Call, Events
+from tests.web.serving import call_of
+from weft.web.http.endpoint import Events
 from weft.web.openai import ENDPOINTS
 from weft.web.served import Served
 
@@ -13,19 +15,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def make_call(served: Served, path: str, body: dict, headers=None, label="r1") -> Call:
-    """The call that a server would make of a body."""
-    raw = json.dumps(body).encode()
-    return Call(
-        body=msgspec.json.decode(raw, type=_BY_PATH[path].body),
-        served=served,
-        request_id="r1",
-        label=label,
-        headers=headers or {},
-        path_parameters={},
-        query={},
-        raw_body=raw,
-    )
+make_call = partial(call_of, _BY_PATH)
 
 
 async def answer(served: Served, path: str, body: dict, **call) -> dict:

@@ -5,9 +5,8 @@ import json
 import msgspec
 import pytest
 
-from tests.web.serving import ECHO, SCRIPT, serving
+from tests.web.serving import ECHO, SCRIPT, call_of, serving
 from weft.core.errors import BadRequest, NotFound
-from weft.web.http.endpoint import Call
 from weft.web.openai import ENDPOINTS as OPENAI
 from weft.web.tokens import ENDPOINTS as TOKENS
 
@@ -17,12 +16,8 @@ CHAT = {"messages": [{"role": "user", "content": "hello there"}]}
 
 async def ask(served, path: str, **body):
     """The answer as a client reads it."""
-    endpoint = _BY_PATH[path]
-    call = Call(
-        body=msgspec.json.decode(json.dumps(body).encode(), type=endpoint.body), served=served,
-        request_id="ours", label="theirs", headers={}, path_parameters={}, query={},
-    )  # fmt: skip
-    answer = await endpoint.handler(call)
+    call = call_of(_BY_PATH, served, path, body, label="theirs", request_id="ours")
+    answer = await _BY_PATH[path].handler(call)
     return json.loads(getattr(answer, "body", None) or msgspec.json.encode(answer))
 
 

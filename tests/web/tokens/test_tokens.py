@@ -6,10 +6,10 @@ from itertools import accumulate
 import msgspec
 import pytest
 
-from tests.web.serving import serving
+from tests.web.serving import call_of, serving
 from weft.core.errors import BadRequest, NotFound
 from weft.core.types import OutputKind, SamplingParams
-from weft.web.http.endpoint import Call, Events
+from weft.web.http.endpoint import Events
 from weft.web.options import ApiOptions
 from weft.web.tokens import ENDPOINTS
 
@@ -19,16 +19,7 @@ PROMPT = [5, 9, 17, 30]
 
 async def ask(served, path: str, **body):
     """What the handler makes of a body."""
-    raw = json.dumps(body).encode()
-    call = Call(
-        body=msgspec.json.decode(raw, type=_BY_PATH[path].body),
-        served=served,
-        request_id="ours",
-        label="theirs",
-        headers={},
-        path_parameters={},
-        query={},
-    )
+    call = call_of(_BY_PATH, served, path, body, label="theirs", request_id="ours")
     return await _BY_PATH[path].handler(call)
 
 

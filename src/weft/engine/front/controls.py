@@ -1,4 +1,7 @@
-"""`EngineControls`: the calls by which an operator pauses, empties and puts to sleep an engine."""
+"""`EngineControls`: the calls by which an operator pauses, empties and puts to sleep an engine.
+
+What is known of its state is what the engine did: a call whose caller is cancelled is followed to its reply.
+"""
 
 import asyncio
 import logging
@@ -10,6 +13,7 @@ from typing import Any
 
 from weft.core.config import EngineConfig
 from weft.core.controls import check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.elastic import refuse_scaling
 from weft.core.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -20,6 +24,7 @@ from weft.core.errors import (
 )
 from weft.core.kv_transfer import remote_prompt, to_extra_args
 from weft.core.metrics import EngineMetrics
+from weft.core.tasks import unbroken
 from weft.core.types import PauseMode, SamplingParams
 from weft.core.validate import validate_params
 from weft.engine.cpu_shares import cpus_of
@@ -71,9 +76,12 @@ class EngineControls(WeightControls):
     ) -> None:
         """See `EngineClient`. `wait_for_inflight_requests` is the older spelling of mode "wait"."""
         chosen = read_pause_mode(mode, is_wait=wait_for_inflight_requests)
-        await self._pause(Pause(self._calls.next_id(), chosen.value, clear_cache))
+        await unbroken(self._pause(Pause(self._calls.next_id(), chosen.value, clear_cache)))
 
     async def resume_generation(self) -> None:
+        await unbroken(self._resume())
+
+    async def _resume(self) -> None:
         await self._checked(Resume(self._calls.next_id()))
         self._is_paused = False
 
@@ -83,13 +91,19 @@ class EngineControls(WeightControls):
     async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
         check_sleep_level(level)
         chosen = read_pause_mode(mode)
-        reply = await self._pause(Pause(self._calls.next_id(), chosen.value, False, level))
+        await unbroken(self._sleep(level, chosen))
+
+    async def _sleep(self, level: int, mode: PauseMode) -> None:
+        reply = await self._pause(Pause(self._calls.next_id(), mode.value, False, level))
         if not reply.is_done:
             raise FailedPrecondition("the engine was resumed before it slept")
         self._set_sleep_level(max(level, self._sleep_level))
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
-        reply = await self._checked(Wake(self._calls.next_id(), read_sleep_tags(tags)))
+        return await unbroken(self._wake(read_sleep_tags(tags)))
+
+    async def _wake(self, tags: list[str]) -> bool:
+        reply = await self._checked(Wake(self._calls.next_id(), tags))
         if reply.is_done:
             self._is_paused = False
             self._set_sleep_level(0)
@@ -136,6 +150,12 @@ class EngineControls(WeightControls):
         num_threads = config.compute_config.num_threads
         await self._call(UseShare(self._calls.next_id(), cpus_of(config), num_threads))
         self.vllm_config = config
+
+    async def scale_elastic_ep(
+        self, new_data_parallel_size: int, drain_timeout: float = 300.0
+    ) -> None:
+        del new_data_parallel_size, drain_timeout
+        refuse_scaling()
 
     async def stop_profile(self) -> None:
         self._check_profiler("stop_profile")

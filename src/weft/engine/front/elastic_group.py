@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from weft.compute.backends import backend_of
 from weft.core.config import EngineConfig
+from weft.core.elastic import refuse_scaling
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     DeadlineExceeded,
@@ -252,7 +253,7 @@ class ElasticGroup(EngineGroup):
     ) -> None:
         """See `EngineClient`. Once it has begun it goes on without its caller."""
         if self.vllm_config.elastic_config is None:
-            await super().scale_elastic_ep(new_data_parallel_size, drain_timeout)
+            refuse_scaling()
         check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)
         check_number("drain_timeout", drain_timeout, 0, MAX_DRAIN_S, above=True)
         if self._is_closing:

@@ -1,6 +1,7 @@
 """`EngineGroup`: calls that go to every engine of several, and what one that joins later is brought to.
 
-A call returns when all have answered. An engine that dies meanwhile does not count, unless none is left; one that
+A call returns when all have answered; one that changes them goes on where its caller is cancelled, as else
+what is known of them would be wrong. An engine that dies meanwhile does not count, unless none is left; one that
 refuses makes the call raise what it says, and what the others did stays done: such a call can be repeated.
 """
 
@@ -15,7 +16,7 @@ import msgspec
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import FailedPrecondition, WeftError
-from weft.core.tasks import gather_available
+from weft.core.tasks import gather_available, unbroken
 from weft.core.types import LoRARequest, PauseMode
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.engine.engine_model import DISCARD
@@ -77,9 +78,12 @@ class EngineGroup(EngineClient):
     # -- scheduling and memory ----------------------------------------------------------------
 
     async def pause_generation(self, **options: Any) -> None:
-        await self._pause(lambda engine: engine.pause_generation(**options))
+        await unbroken(self._pause(lambda engine: engine.pause_generation(**options)))
 
     async def resume_generation(self) -> None:
+        await unbroken(self._resume())
+
+    async def _resume(self) -> None:
         async with self._resuming:
             await self._each(lambda engine: engine.resume_generation())
             self._is_paused = False
@@ -89,6 +93,9 @@ class EngineGroup(EngineClient):
         return any(await self._each(lambda engine: engine.is_paused()))
 
     async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
+        await unbroken(self._sleep(level, mode))
+
+    async def _sleep(self, level: int, mode: PauseMode | str) -> None:
         await self._pause(lambda engine: engine.sleep(level, mode))
         self._sleep_level = max(level, self._sleep_level)
         if level == DISCARD and self._weights is not None:
@@ -96,7 +103,9 @@ class EngineGroup(EngineClient):
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
         """See `EngineClient`; of all engines. One for which there is no memory sleeps on alone."""
-        named = None if tags is None else list(tags)
+        return await unbroken(self._wake(None if tags is None else list(tags)))
+
+    async def _wake(self, named: list[str] | None) -> bool:
         async with self._resuming:
             is_awake = all(await self._each(lambda engine: engine.wake_up(named)))
             if is_awake:
@@ -143,19 +152,22 @@ class EngineGroup(EngineClient):
         if self._weights is None or self.vllm_config.weight_transfer_config is None:
             await self._engines()[0].finish_weight_update()  # which refuses
             return
+        await unbroken(self._replace_weights(self._weights))
+
+    async def _replace_weights(self, weights: WeightFiles) -> None:
         async with self._resuming:
             if not self._is_paused or self._num_pausing:
                 raise FailedPrecondition(
                     "several engines change their weights together: pause_generation first, with mode wait, abort "
                     "or keep, and when it has returned finish_weight_update"
                 )
-            packed, first = self._weights.next(), self._engines()[0]
+            packed, first = weights.next(), self._engines()[0]
             try:
                 await first.finish_packed_update(packed, is_elsewhere=False)
             except WeftError:
                 await self._forget_update()
                 raise
-            self._weights.use(packed)
+            weights.use(packed)
             await asyncio.gather(
                 *(self._adopt(engine, packed) for engine in self._engines() if engine is not first)
             )

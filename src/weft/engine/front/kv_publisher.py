@@ -25,6 +25,9 @@ log = logging.getLogger("weft.engine")
 MAX_REPLAYS: Final = 16  # at once; who comes then waits
 _MAX_QUEUED_REPLAYED: Final = 256  # messages, for one reader
 _BATCHES_PER_TURN: Final = 16  # before anybody else has one
+_REQUESTS_PER_TURN: Final = 64
+# Of a reader or of many; the others wait for the next batch. More than one connection holds for us.
+_SUBSCRIPTIONS_PER_BATCH: Final = 4096
 _MAX_RECEIVED_BYTES: Final = 1024  # of a number, or a topic
 _STALLED_MS: Final = 30_000  # whoever reads nothing for so long is disconnected
 _RETRY_S: Final = 0.01
@@ -140,9 +143,9 @@ class KvPublisher:
         )
 
     def _take_subscriptions(self) -> None:
-        """Those that our one topic falls under, and no others: a peer may send them for ever."""
+        """Those that our one topic falls under, and no others, and not all at once: a peer may send them for ever."""
         with suppress(zmq.Again):
-            while True:
+            for _ in range(_SUBSCRIPTIONS_PER_BATCH):
                 message = self._publisher.recv(zmq.NOBLOCK)
                 if self._topic.startswith(message[1:]):
                     option = zmq.SUBSCRIBE if message[0] else zmq.UNSUBSCRIBE
@@ -171,8 +174,11 @@ class KvPublisher:
         return bool(int(self._router.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def _take_requests(self) -> None:
+        """A few: what a peer sends faster than it can be read must not hold up others."""
         assert self._router is not None
-        while len(self._replays) < MAX_REPLAYS and self._has_requests():
+        for _ in range(_REQUESTS_PER_TURN):
+            if len(self._replays) >= MAX_REPLAYS or not self._has_requests():
+                return
             reader, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             if len(frames) != 2 or len(frames[0].bytes) or len(frames[1].bytes) != 8:
                 log.debug("a request to replay cache events is none: %d frames", len(frames))

@@ -3,6 +3,7 @@
 The picker names the server, in the header `x-prefiller-host-port`. Whatever goes wrong, the prompt is computed here.
 """
 
+import asyncio
 import ipaddress
 import logging
 from typing import Any
@@ -27,12 +28,25 @@ class PrefillError(Exception):
     """The other server did not do it."""
 
 
-class Prefiller:
-    """For an engine that fetches prompts: `config` says from whom."""
+_FAILURES = (
+    PrefillError,
+    httpx2.HTTPError,
+    msgspec.DecodeError,
+    BadRequest,
+    TimeoutError,
+    UnicodeError,  # of a header of the client's that is no ASCII
+)
 
-    def __init__(self, config: KvTransferConfig, block_size: int) -> None:
+
+class Prefiller:
+    """For an engine that fetches prompts: `config` says from whom. A prompt may take `timeout_s`."""
+
+    def __init__(
+        self, config: KvTransferConfig, block_size: int, timeout_s: float = PREFILL_S
+    ) -> None:
         self._networks = [ipaddress.ip_network(network) for network in config.networks]
         self._block_size = block_size
+        self._timeout_s = timeout_s
 
     async def compute(self, request: Request, address: str, authorization: str | None) -> Request:
         """The request, with where its prompt lies; as it was where there is nothing to gain, or it failed."""
@@ -42,7 +56,7 @@ class Prefiller:
             return request
         try:
             found = await self._lend(request, self._origin(address), authorization)
-        except (PrefillError, httpx2.HTTPError, msgspec.DecodeError, BadRequest) as error:
+        except _FAILURES as error:
             reason = str(error) or type(error).__name__
             log.warning(
                 "no prefill at %.80r: %s, request_id=%s", address, reason, request.request_id
@@ -75,8 +89,11 @@ class Prefiller:
         headers = {"content-type": "application/json", "x-request-id": request.request_id}
         if authorization is not None:
             headers["authorization"] = authorization
-        timeout = httpx2.Timeout(PREFILL_S, connect=CONNECT_S)
+        timeout = httpx2.Timeout(self._timeout_s, connect=CONNECT_S)
+        # It speaks plain HTTP and follows no redirects: certificates, whose list takes long to read, are for
+        # nothing here.
         async with (
+            asyncio.timeout(self._timeout_s),
             httpx2.AsyncClient(timeout=timeout, trust_env=False, verify=False) as client,
             client.stream(
                 "POST", origin + PATH, content=msgspec.json.encode(body), headers=headers

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.core.errors import Overloaded
@@ -115,8 +116,9 @@ class Session:
         return await self._on_thread(self._call(name, arguments))
 
     def close(self) -> None:
-        """End it, soon."""
-        self._loop.call_soon_threadsafe(self._is_closing.set)
+        """End it, soon; idempotent."""
+        with suppress(RuntimeError):  # its thread has ended already, and the session with it
+            self._loop.call_soon_threadsafe(self._is_closing.set)
 
     async def _on_thread(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -143,6 +145,9 @@ class Session:
                         f"the tool server {self.label!r} cannot be reached: {reason(error)}"
                     )
                 )
+        finally:
+            if not self._connected.done():  # cancelled with the others, while its caller waits
+                self._connected.set_exception(ToolServerError("the server is shutting down"))
 
     async def _list(self) -> tuple[McpListedTool, ...]:
         try:

@@ -84,7 +84,7 @@ class Toolbox:
             return failed("mcp_protocol_error", _INVALID_PARAMS, f"{label!a} has no tool {name!a}")
         try:
             decoded = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             decoded = None
         if not isinstance(decoded, dict):
             message = "the arguments are no object of JSON"
