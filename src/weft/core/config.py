@@ -67,6 +67,7 @@ class FileOverrides(msgspec.Struct, frozen=True, kw_only=True):
     hf_overrides: dict[str, Any] = {}
     generation_config: str = "auto"
     override_generation_config: dict[str, Any] = {}
+    weight_format: str = "auto"  # not read in place of anything: what the files must be
 
 
 NO_OVERRIDES = FileOverrides()
@@ -131,6 +132,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "Model",
         ),
     ] = None
+    weight_format: Annotated[
+        Literal["auto", "safetensors", "gguf", "awq", "gptq", "compressed-tensors"],
+        Flag(
+            "What the model's files must be, or it is refused: auto takes whatever they are; awq, gptq and "
+            "compressed-tensors are safetensors of rounded weights.",
+            "Model",
+        ),
+    ] = "auto"
     kv_cache_dtype: Annotated[
         Literal["auto", "int8"],
         Flag(
