@@ -24,6 +24,7 @@ from weft.core.defaults import (
 )
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import NotFound
+from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.profiling import ProfilerConfig
@@ -58,19 +59,6 @@ class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     normalize: bool | None = None
     enable_chunked_processing: bool = False
     max_embed_len: int | None = None
-
-
-class FileOverrides(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read in place of a model's files: its tokenizer's, and values of its configs."""
-
-    tokenizer: str | None = None
-    hf_overrides: dict[str, Any] = {}
-    generation_config: str = "auto"
-    override_generation_config: dict[str, Any] = {}
-    weight_format: str = "auto"  # not read in place of anything: what the files must be
-
-
-NO_OVERRIDES = FileOverrides()
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from weft.core.config import NO_OVERRIDES, FileOverrides
 from weft.core.errors import ConfigError
+from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.types import PoolingKind
 from weft.model.card import AdapterBytes, ModelCard
 from weft.model.checkpoint import Checkpoint, TokenizerPart

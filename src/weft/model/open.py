@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from weft.core.config import NO_OVERRIDES, FileOverrides
 from weft.core.errors import ConfigError
+from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.model.checkpoint import Checkpoint
 from weft.model.directory import open_directory
 from weft.model.embedded.echo import open_echo

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.core.config import NO_OVERRIDES, EngineOptions, FileOverrides
+from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
+from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.params import OF_MODELS
 from weft.model.fields import Fields, parse_object, read_bytes
 
