@@ -72,7 +72,8 @@ def check_weight_format(name: str, overrides: FileOverrides, *found: str) -> Non
         remedy = "name one, as DIRECTORY/FILE.gguf or OWNER/NAME:FILE.gguf, or leave the flag out"
     is_what = " and ".join(found) if found else "drawn, and has no files"
     raise ConfigError(
-        f"--weight-format {wanted}: {name} is {is_what}, and {_NAMES.get(wanted, wanted)} is wanted; {remedy}"
+        f"--weight-format {wanted} (vLLM's --load-format or --quantization): {name} is {is_what}, and "
+        f"{_NAMES.get(wanted, wanted)} is wanted; {remedy}"
     )
 
 
