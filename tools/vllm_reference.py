@@ -1,6 +1,6 @@
 """The page on vLLM's flags, from the table that the command line reads."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tools.picker_reference import NOTE
 from weft.compat.vllm import Use, VllmFlag, vllm_flags
@@ -64,9 +64,15 @@ def _values(flag: VllmFlag) -> str:
     if flag.use is Use.TWIN:
         return f"`--{flag.detail[0]}`"
     if flag.use is Use.SAME:
-        pairs = flag.pairs.items()
-        return ", ".join(f"`{a}` is `{b}`" if b else f"`{a}` is left out" for a, b in pairs)
+        return ", ".join(_pairs(flag))
     if "*" in flag.detail:
         return "any"
-    values = {value.lower(): value for value in (flag.default, *flag.detail) if value}
-    return ", ".join(f"`{value}`" for value in values.values())
+    others = [value for value in (flag.default, *flag.detail) if value and "=--" not in value]
+    values = {value.lower(): f"`{value}`" for value in others}
+    moved = [pair for pair in _pairs(flag) if "--" in pair]
+    return ", ".join([*values.values(), *moved])
+
+
+def _pairs(flag: VllmFlag) -> Iterator[str]:
+    for a, b in flag.pairs.items():
+        yield f"`{a}` is `{b}`" if b else f"`{a}` is left out"

@@ -1,6 +1,7 @@
 """The ready block of `weft serve`."""
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,17 +77,20 @@ def test_what_to_try_needs_what_the_server_needs(found: Fitted):
     )
 
 
-def test_the_block_fits_the_terminal_and_commands_stay_whole(
+def test_the_block_fits_the_terminal_and_commands_can_be_copied(
     found: Fitted, monkeypatch: pytest.MonkeyPatch
 ):
-    """Long rows go on under themselves; a command that is copied must not be in two pieces."""
+    """Long rows go on under themselves; a shell reads what is copied of a command as one line."""
     monkeypatch.setenv("NO_COLOR", "1")
-    shown = on_terminal(ready_block(ready(found, computed="word " * 40)), columns=50)
-    commands = [line for line in shown if line.startswith("  try")]
-    others = [line for line in shown if line not in commands]
-    assert max(map(len, others)) < 50
-    assert [line for line in others if line.startswith("          word")]
-    assert commands[1].endswith("}'")
+    http = replace(HTTP, host_port="127.0.0.1:38471")
+    block = ready_block(ready(found, http=http, computed="word " * 40))
+    shown = on_terminal(block, columns=100)
+    assert max(map(len, shown)) < 100
+    assert [line for line in shown if line.startswith("          word")]
+    (at,) = [i for i, line in enumerate(shown) if "  curl " in line]
+    assert shown[at].endswith(" \\")
+    copied = "\n".join([shown[at][10:], shown[at + 1]]).replace("\\\n", "")  # as a shell does
+    assert shlex.split(copied) == shlex.split(rows(block, "try")[1])
 
 
 def test_colour_is_for_terminals_whose_user_wants_it(

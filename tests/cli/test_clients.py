@@ -59,7 +59,19 @@ def test_chat_takes_a_pipe_as_one_message(echo: Server):
     """A file is one question, however many lines it has."""
     result = weft("chat", "--address", echo.address, stdin="one\n\ntwo\n")
     assert result.stdout.split() == ["user", "one", "two", "assistant"]
-    assert weft("chat", "--address", echo.address, stdin="\n").returncode == 2
+    nothing = weft("chat", "--address", echo.address, stdin="\n")
+    assert (nothing.returncode, "the message must not be empty: give one" in nothing.stderr) == (
+        2,
+        True,
+    )
+
+
+@pytest.mark.parametrize("command", ["chat", "complete"])
+def test_a_url_is_no_address_whether_or_not_there_is_a_message(command: str):
+    """It is said before the message is missed."""
+    result = weft(command, "--address", "http://127.0.0.1:8000", stdin="")
+    assert result.returncode == 2
+    assert "--address must be HOST:PORT of the server's gRPC port" in result.stderr
 
 
 def test_an_answer_as_json_has_its_figures(echo: Server):

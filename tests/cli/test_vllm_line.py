@@ -1,6 +1,7 @@
 """`weft serve` with the command lines of `vllm serve`."""
 
 import json
+import re
 import shlex
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +25,7 @@ LINES = [
     for line in (Path(__file__).parent / "vllm_launch_lines.txt").read_text().splitlines()
     if not line.startswith("#")
 ]
+INSTEAD = "(leave it out|run|take|for more, one `weft serve` on each machine)"
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
@@ -46,6 +48,15 @@ def fitted(*argv: str) -> Fitted:
     return find(model, options)
 
 
+def outcome(*argv: str) -> str:
+    """That it starts, or why not."""
+    try:
+        found = fitted(*argv)
+    except ConfigError as error:
+        return str(error)
+    return "starts" if found.config.cache_config.num_blocks > 0 else "has no room"
+
+
 def with_our_model(line: str) -> list[str]:
     words = shlex.split(line.replace("$GPUS", "1"))
     place = words.index("--model") + 1 if "--model" in words else 0
@@ -57,20 +68,19 @@ def test_the_lines_are_all_there():
     assert len(LINES) == 39
 
 
-@pytest.mark.parametrize("line", [line for line, refused in LINES if not refused])
-def test_a_line_of_vllms_pages_starts(line: str, tmp_path, monkeypatch):
-    """Word for word but for the model, up to where weights would be loaded."""
+@pytest.mark.parametrize(("line", "refused"), LINES)
+def test_a_line_of_vllms_pages_starts_or_says_what_to_do(
+    line: str, refused: str, tmp_path, monkeypatch
+):
+    """Word for word but for the model, up to where weights would be loaded.
+
+    A line that cannot be followed names the flag, why, and what to do instead, before anything is read.
+    """
     for family in ("mistral", "hermes"):
         (tmp_path / f"tool_chat_template_{family}.jinja").write_text(TEMPLATE)
     monkeypatch.chdir(tmp_path)
-    assert fitted(*with_our_model(line)).config.cache_config.num_blocks > 0
-
-
-@pytest.mark.parametrize(("line", "refused"), [(line, flag) for line, flag in LINES if flag])
-def test_a_line_that_cannot_be_followed_names_the_flag(line: str, refused: str):
-    """And the reason, before anything is read."""
-    with pytest.raises(ConfigError, match=rf"^{refused}\b.* is not supported: \w"):
-        fitted(*with_our_model(line))
+    wanted = rf"^{refused}\b.* is not supported: \w.*; {INSTEAD}" if refused else "^starts$"
+    assert re.search(wanted, outcome(*with_our_model(line)))
 
 
 @pytest.mark.parametrize(

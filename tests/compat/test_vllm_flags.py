@@ -81,11 +81,8 @@ def test_what_vllm_does_by_itself_is_never_refused(flag: VllmFlag):
         ("structured-outputs-config", {"backend": "outlines"}),
         ("structured-outputs-config", '{"backend": "xgrammar"}'),
         ("limit-mm-per-prompt", {"image": 0}),
-        ("quantization", "awq"),
         ("max-model-len", "auto"),
-        ("quantization", "gguf"),
-        ("load-format", "safetensors"),
-        ("load-format", "gguf"),
+        ("load-format", "hf"),
         ("headless", False),
     ],
 )

@@ -158,6 +158,25 @@ def test_the_tokenizer_is_the_models(tiny):
     (output,) = tiny.generate("Hello!", SamplingParams(max_tokens=1), use_tqdm=False)
     assert output.prompt_token_ids == ids
     assert tiny.get_tokenizer().decode(ids) == "Hello!"
+    assert tiny.get_tokenizer().decode(ids[0]) + tiny.get_tokenizer().decode(ids[1]) == "Hello!"
+    assert tiny.get_tokenizer().vocab_size > max(ids)
+
+
+def test_the_tokenizer_writes_the_prompt_of_a_conversation(tiny):
+    """As scripts for vLLM have it written: the same prompt that `chat` makes."""
+    tokenizer = tiny.get_tokenizer()
+    messages = [{"role": "user", "content": "Hello!"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    (output,) = tiny.chat(messages, SamplingParams(max_tokens=1), use_tqdm=False)
+    assert output.prompt == text
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    assert output.prompt_token_ids == ids
+    shorter = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert text.startswith(shorter)
+    assert shorter != text
+    assert "add_generation_prompt" in tokenizer.chat_template
+    with pytest.raises(BadRequest, match="the model's own is used"):
+        tokenizer.apply_chat_template(messages, chat_template="{{ messages }}")
 
 
 @pytest.mark.slow

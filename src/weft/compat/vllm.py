@@ -43,7 +43,10 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VllmFlag:
-    """One row. `detail` has values or pairs of them, apart by spaces; `*` is any value."""
+    """One row. `detail` has values or pairs of them, apart by spaces; `*` is any value.
+
+    Behind the "=" of a pair stands the value that it is here, or a flag of ours that has it.
+    """
 
     spellings: tuple[str, ...]
     release: str  # of vLLM that has it; "older": none any more
@@ -111,6 +114,10 @@ def translate(flag: VllmFlag, value: Any, shown: str) -> Setting | None:
 
     `shown` is how the caller wrote it, for a `ConfigError` that says why it cannot be followed.
     """
+    other = flag.pairs.get(_text(value), "")
+    if other.startswith("--"):  # the value has a flag of its own
+        name, _, text = other.removeprefix("--").partition("=")
+        return Setting(name.replace("-", "_"), text)
     match flag.use:
         case Use.SAME:
             return _same(flag, value)

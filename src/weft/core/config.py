@@ -24,6 +24,7 @@ from weft.core.defaults import (
 )
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import NotFound
+from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.profiling import ProfilerConfig
@@ -58,18 +59,6 @@ class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     normalize: bool | None = None
     enable_chunked_processing: bool = False
     max_embed_len: int | None = None
-
-
-class FileOverrides(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read in place of a model's files: its tokenizer's, and values of its configs."""
-
-    tokenizer: str | None = None
-    hf_overrides: dict[str, Any] = {}
-    generation_config: str = "auto"
-    override_generation_config: dict[str, Any] = {}
-
-
-NO_OVERRIDES = FileOverrides()
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,6 +120,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "Model",
         ),
     ] = None
+    weight_format: Annotated[
+        Literal["auto", "safetensors", "gguf", "awq", "gptq", "compressed-tensors"],
+        Flag(
+            "What the model's files must be, or it is refused: auto takes whatever they are; awq, gptq and "
+            "compressed-tensors are safetensors of rounded weights.",
+            "Model",
+        ),
+    ] = "auto"
     kv_cache_dtype: Annotated[
         Literal["auto", "int8"],
         Flag(

@@ -14,7 +14,6 @@ import msgspec
 
 from weft.compat.vllm import Setting, find_flag, translate
 from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
-from weft.core.client import Renderer
 from weft.core.config import EngineOptions
 from weft.core.defaults import UNLIMITED_QUEUE
 from weft.core.errors import BadRequest, Unsupported
@@ -36,6 +35,7 @@ from weft.core.types import (
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.engine.fit import Fitted, find_and_fit
 from weft.engine.front.data_parallel import start_engines
+from weft.engine.llm_tokenizer import LLMTokenizer
 from weft.engine.metric_values import Metric, read_metrics
 from weft.engine.progress import progress_bar
 from weft.model.open import Checkpoint
@@ -262,9 +262,9 @@ class LLM:
         """What `generate` uses when it is given none."""
         return msgspec.convert(dict(self._default_params), SamplingParams)
 
-    def get_tokenizer(self) -> Renderer:
-        """The model's tokenizer: `encode` and `decode`."""
-        return self._client.renderer
+    def get_tokenizer(self) -> LLMTokenizer:
+        """The model's tokenizer: `encode`, `decode` and `apply_chat_template`."""
+        return LLMTokenizer(self._client.renderer, self._template)
 
     def get_metrics(self) -> list[Metric]:
         """What a server's `/metrics` would show now."""

@@ -20,6 +20,10 @@ from weft.epp.flow.policies import BandParts, EvictionParts, FlowParts
 from weft.epp.metrics.series import PickerMetrics, Timer
 from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
 from weft.epp.plugins.scorers.precise_prefix_cache import PrecisePrefixScorer
+from weft.epp.pool.clusters import (
+    ClusterExtractorParameters,
+    ClusterReader,
+)
 from weft.epp.pool.discovery import (
     RESOLVE_EVERY_S,
     every,
@@ -30,8 +34,13 @@ from weft.epp.pool.discovery import (
     watch,
 )
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load, parse_endpoint
-from weft.epp.pool.endpoints_file import EndpointsFile, FileDiscoveryParameters
+from weft.epp.pool.endpoints_file import (
+    ClustersFileParameters,
+    EndpointsFile,
+    FileDiscoveryParameters,
+)
 from weft.epp.pool.engines import ENGINES, ExtractorParameters, LoadReader, configured
+from weft.epp.pool.gpu import GpuPoller
 from weft.epp.pool.objects_files import ObjectFiles
 from weft.epp.pool.poller import LoadSource, MetricsSourceParameters, Poller, http_sources
 from weft.epp.pool.pool import Pool
@@ -62,6 +71,10 @@ class Assembly:
         for plugin in config.plugins:
             surroundings = Surroundings(plugin.name, pool, metrics, max_load_age_s, self.plugins)
             self.plugins[plugin.name] = plugin.row.build(plugin.parameters, surroundings)
+
+    def type_of(self, name: str) -> str:
+        """The type of a plugin."""
+        return self._types[name]
 
     def parts(self) -> Parts:
         """What the director works with."""
@@ -144,7 +157,7 @@ class GrpcLoadSource:
     """Load from VllmEngine's GetLoads."""
 
     def __init__(self, endpoint: Endpoint, connection: EngineConnection) -> None:
-        self.port = endpoint.grpc_port
+        self.port: int | None = endpoint.grpc_port
         self._connection = connection
 
     async def load(self) -> Load:
@@ -166,7 +179,10 @@ class Telemetry:
         self._subscriptions: list[KvSubscriptions] = []
         extractors = [name for _, names in assembly.config.sources for name in names]
         found = assembly.parameters.get(extractors[0]) if extractors else None
-        self._extractor: ExtractorParameters = found or ExtractorParameters()
+        self._clusters = (
+            ClusterReader(found) if isinstance(found, ClusterExtractorParameters) else None
+        )
+        self._extractor = found if isinstance(found, ExtractorParameters) else ExtractorParameters()
         self._series = dict(ENGINES) | {
             engine.name: configured(engine) for engine in self._extractor.engine_configs
         }
@@ -181,7 +197,10 @@ class Telemetry:
         """Begin; endpoints that join later are taken up as they come."""
         for source, extractors in self._assembly.config.sources[:1]:
             if extractors:
-                self._pollers.append(self._poller(self._assembly.parameters[source]))
+                self._pollers.append(self._poller(source, extractors[0]))
+        for source, extractors in self._assembly.config.telemetry:
+            for extractor in extractors:
+                self._pollers.append(self._gpu_poller(source, extractor))
         for plugin in self._assembly.plugins.values():
             if isinstance(plugin, PrecisePrefixScorer):
                 plugin = plugin.inner
@@ -214,7 +233,7 @@ class Telemetry:
 
     def is_grpc(self, endpoint: Endpoint) -> bool:
         """Whether it speaks VllmEngine, and so needs no metrics page."""
-        return self.engine_of(endpoint) == GRPC_ENGINE
+        return self._clusters is None and self.engine_of(endpoint) == GRPC_ENGINE
 
     def _connect(self, endpoint: Endpoint) -> EngineConnection:
         options = self._options
@@ -222,15 +241,38 @@ class Telemetry:
             endpoint.grpc_host_port, options.engine_api_key, options.engine_control_api_key
         )
 
-    def _poller(self, parameters: MetricsSourceParameters) -> Poller:
-        interval_s = self._options.refresh_metrics_interval_s
+    def _interval_s(self, parameters: MetricsSourceParameters) -> float:
         if parameters.interval is not None:
-            interval_s = parse_duration_s(parameters.interval)
+            return parse_duration_s(parameters.interval)
+        return self._options.refresh_metrics_interval_s
+
+    def _poller(self, source: str, extractor: str) -> Poller:
+        assembly = self._assembly
+        parameters = assembly.parameters[source]
         return Poller(
-            self._assembly.pool, self._assembly.metrics, self._sources(parameters), interval_s
+            assembly.pool,
+            assembly.metrics,
+            self._sources(parameters),
+            self._interval_s(parameters),
+            (assembly.type_of(source), assembly.type_of(extractor)),
+        )
+
+    def _gpu_poller(self, source: str, extractor: str) -> GpuPoller:
+        assembly = self._assembly
+        parameters = assembly.parameters[source]
+        return GpuPoller(
+            assembly.pool,
+            assembly.metrics,
+            parameters,
+            self._interval_s(parameters),
+            self._options.max_load_age_s,
+            assembly.plugins[extractor].observe,
         )
 
     def _sources(self, parameters: MetricsSourceParameters) -> Callable[[Endpoint], LoadSource]:
+        clusters = self._clusters
+        if clusters is not None:
+            return http_sources(parameters, lambda _: clusters)
         readers = {name: LoadReader(each) for name, each in self._series.items()}
         from_page = http_sources(parameters, lambda each: readers[self.engine_of(each)])
 
@@ -396,7 +438,8 @@ async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
 
 
 async def _follow_file(picker: Picker, parameters: FileDiscoveryParameters) -> None:
-    file = EndpointsFile(Path(parameters.path), picker.pool)
+    are_clusters = isinstance(parameters, ClustersFileParameters)
+    file = EndpointsFile(Path(parameters.path), picker.pool, are_clusters=are_clusters)
     seen = mark([file.path])
     await file.load()
     picker.spawn(every(RESOLVE_EVERY_S, file.resolve), "resolve file")

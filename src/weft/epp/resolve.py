@@ -1,7 +1,7 @@
 """From a configuration as written to one with nothing left to guess; every fault has its key's path."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -22,6 +22,9 @@ DEFAULT_PICKER = "max-score-picker"
 DEFAULT_DETECTOR = "utilization-detector"
 FLOW_CONTROL_GATE = "flowControl"
 _GATES = {FLOW_CONTROL_GATE: False, "haPopulateNonLeaderDatastore": True}
+
+
+Sources = tuple[tuple[str, tuple[str, ...]], ...]  # each with its extractors
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ class ResolvedConfig:
     handler: str
     detector: str
     parsers: tuple[str, ...]  # types, in order
-    sources: tuple[tuple[str, tuple[str, ...]], ...]  # source, its extractors
+    sources: Sources  # of load
+    telemetry: Sources
     discovery: str | None
     flow: ResolvedFlow | None = None  # None: its feature gate is off
     warnings: tuple[str, ...] = field(default=())
@@ -76,7 +80,7 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
     handler = _handler(plugins, profiles)
     detector = _detector(config, plugins)
     parsers = _parsers(config, plugins)
-    sources = _sources(config, plugins)
+    sources, telemetry = _sources(config, plugins, warnings)
     discovery = None
     if config.data_layer and config.data_layer.discovery:
         named = config.data_layer.discovery.named()
@@ -85,7 +89,7 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
             discovery = plugins.get(named[1], Kind.DISCOVERY, path).name
     flow = resolve_flow(config.flow_control or FlowControlSpec(), plugins) if has_flow else None
     ordered = plugins.in_order()
-    _check_use(ordered, discovery)
+    _check_use(ordered, discovery, sources)
     ordered = _without_idle_policies(ordered, flow, warnings)
     return ResolvedConfig(
         plugins=ordered,
@@ -94,6 +98,7 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
         detector=detector,
         parsers=parsers,
         sources=sources,
+        telemetry=telemetry,
         discovery=discovery,
         flow=flow,
         warnings=tuple(warnings),
@@ -343,48 +348,81 @@ def _parsers(config: PickerConfig, plugins: _Plugins) -> tuple[str, ...]:
     return tuple(dict.fromkeys(types))
 
 
-def _sources(config: PickerConfig, plugins: _Plugins) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _sources(
+    config: PickerConfig, plugins: _Plugins, warnings: list[str]
+) -> tuple[Sources, Sources]:
+    """Of load, and of telemetry."""
     layer = config.data_layer
     sources: list[tuple[str, tuple[str, ...]]] = []
+    telemetry: list[tuple[str, tuple[str, ...]]] = []
     for i, source in enumerate(layer.sources if layer else ()):
         path = f"dataLayer.sources[{i}]"
-        if _is_notifier(source, path, plugins):
+        if _is_idle(source, path, plugins):
+            continue
+        found = plugins.find(source.plugin_ref)
+        if found is not None and found.is_a(Kind.TELEMETRY_SOURCE):
+            extractors = _extractors(source, path, plugins, Kind.TELEMETRY_EXTRACTOR)
+            telemetry.append((found.name, extractors))
             continue
         plugin = plugins.get(source.plugin_ref, Kind.SOURCE, f"{path}.pluginRef")
         if sources or len(source.extractors) > 1:
             raise ConfigError(f"{path}: one source of load with one extractor is offered, no more")
-        extractors = _extractors(
-            ((ref.plugin_ref, f"{path}.extractors[{j}].pluginRef")
-             for j, ref in enumerate(source.extractors)), plugins,
-        )  # fmt: skip
-        sources.append((plugin.name, extractors))
+        sources.append((plugin.name, _extractors(source, path, plugins, Kind.EXTRACTOR)))
+    _warn_of_idle(plugins, telemetry, warnings)
     if layer is not None and not layer.inject_defaults:
-        return tuple(sources)
+        return tuple(sources), tuple(telemetry)
     if not sources:
-        found = plugins.of(Kind.SOURCE)
-        sources.append((found[0].name if found else plugins.ensure(METRICS_SOURCE), ()))
+        defaults = plugins.of(Kind.SOURCE)
+        sources.append((defaults[0].name if defaults else plugins.ensure(METRICS_SOURCE), ()))
     if not sources[0][1]:
         readers = plugins.of(Kind.EXTRACTOR)
         name = readers[0].name if readers else plugins.ensure(METRICS_EXTRACTOR)
         sources[0] = (sources[0][0], (name,))
-    return tuple(sources)
+    return tuple(sources), tuple(telemetry)
 
 
-def _is_notifier(source: SourceSpec, path: str, plugins: _Plugins) -> bool:
-    """Whether it reports which endpoints there are: plugins here follow the pool without being told to."""
+def _warn_of_idle(
+    plugins: _Plugins, telemetry: Sequence[tuple[str, tuple[str, ...]]], warnings: list[str]
+) -> None:
+    used = {
+        name for source, extractors in telemetry if extractors for name in (source, *extractors)
+    }
+    for plugin in [*plugins.of(Kind.TELEMETRY_SOURCE), *plugins.of(Kind.TELEMETRY_EXTRACTOR)]:
+        if plugin.name not in used:
+            why = "dataLayer.sources does not name it, with its other half"
+            warnings.append(f"{plugin.path}: {plugin.name!r} has no effect: {why}")
+    for plugin in plugins.of(Kind.MODEL_LISTS):
+        why = "no plugin goes by which models endpoints list"
+        warnings.append(f"{plugin.path}: {plugin.name!r} has no effect: {why}")
+
+
+def _is_idle(source: SourceSpec, path: str, plugins: _Plugins) -> bool:
+    """Whether nothing is asked of it: plugins here follow the pool without being told of endpoints."""
     found = plugins.find(source.plugin_ref)
-    if found is None or not found.is_a(Kind.NOTIFIER):
+    if found is None or not found.row.kinds & {Kind.NOTIFIER, Kind.MODEL_LISTS}:
         return False
     for j, ref in enumerate(source.extractors):
         plugins.require(ref.plugin_ref, f"{path}.extractors[{j}].pluginRef")
     return True
 
 
-def _extractors(refs: Iterable[tuple[str, str]], plugins: _Plugins) -> tuple[str, ...]:
-    return tuple(plugins.get(name, Kind.EXTRACTOR, path).name for name, path in refs)
+def _extractors(source: SourceSpec, path: str, plugins: _Plugins, kind: Kind) -> tuple[str, ...]:
+    return tuple(
+        plugins.get(ref.plugin_ref, kind, f"{path}.extractors[{j}].pluginRef").name
+        for j, ref in enumerate(source.extractors)
+    )
 
 
-def _check_use(ordered: tuple[ResolvedPlugin, ...], discovery: str | None) -> None:
+def _check_use(
+    ordered: tuple[ResolvedPlugin, ...], discovery: str | None, sources: Sources
+) -> None:
+    reading = {name for _, extractors in sources for name in extractors}
+    types = {plugin.row.type_name for plugin in ordered if plugin.name in reading}
     for plugin in ordered:
         if plugin.is_a(Kind.DISCOVERY) and plugin.name != discovery:
             raise ConfigError(f"{plugin.path}: {plugin.name!r} is not named in dataLayer.discovery")
+        if plugin.row.extractor is not None and plugin.row.extractor not in types:
+            raise ConfigError(
+                f"{plugin.path}: {plugin.name!r} goes by what a {plugin.row.extractor} reads, and "
+                "none is named in dataLayer.sources"
+            )

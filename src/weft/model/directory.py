@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from weft.core.config import NO_OVERRIDES, FileOverrides
 from weft.core.errors import ConfigError
+from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.types import PoolingKind
 from weft.model.card import AdapterBytes, ModelCard
 from weft.model.checkpoint import Checkpoint, TokenizerPart
@@ -22,7 +22,7 @@ from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.generation import default_sampling_params, eos_token_ids, optional_id
 from weft.model.layout import TensorPlan, decoder_layout, encoder_layout
 from weft.model.match import Matched, match_tensors
-from weft.model.overrides import read_generation
+from weft.model.overrides import check_weight_format, read_generation
 from weft.model.pooling import (
     HeadSpec,
     PoolingSpec,
@@ -31,7 +31,7 @@ from weft.model.pooling import (
     read_labels,
     read_scale,
 )
-from weft.model.quantized.config import read_quantization
+from weft.model.quantized.config import read_quantization, stored_method
 from weft.model.safetensors_files import find_tensors
 from weft.model.spec import ModelSpec
 from weft.model.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
@@ -74,6 +74,7 @@ def open_directory(
     values = parse_object(read_bytes(path / "config.json"), where)
     if overrides.hf_overrides:
         values, where = values | overrides.hf_overrides, f"{where} with --hf-overrides"
+    check_weight_format(name, overrides, "safetensors", *stored_method(Fields(values, where)))
     tokenizer_path = path if overrides.tokenizer is None else Path(overrides.tokenizer)
     if Fields(values, where).text("model_type") in ENCODER_FAMILIES:
         found = _find_encoder(path, read_encoder_config(values, where), runner)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from weft.core.config import NO_OVERRIDES, FileOverrides
 from weft.core.errors import ConfigError
+from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.model.checkpoint import Checkpoint
 from weft.model.directory import open_directory
 from weft.model.embedded.echo import open_echo
@@ -18,7 +18,7 @@ from weft.model.embedded.parameters import parse_parameters
 from weft.model.embedded.random import open_random
 from weft.model.fields import shown
 from weft.model.gguf.open import SUFFIX, open_gguf
-from weft.model.overrides import refuse_overrides
+from weft.model.overrides import check_weight_format, refuse_overrides
 from weft.model.weights import DTYPES
 
 __all__ = ["Checkpoint", "find_model", "open_model"]
@@ -87,11 +87,14 @@ def _find(
         raise ConfigError(f"runner is {shown(runner)}; it must be one of {', '.join(RUNNERS)}")
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {shown(dtype)}; it must be one of auto, {', '.join(DTYPES)}")
+    if overrides.weight_format == "gguf" and not _is_gguf(name):
+        check_weight_format(name, overrides, *(() if _is_drawn(name) else ("safetensors",)))
     overrides = _with_local_tokenizer(overrides, on_bytes)
     if name.startswith(_EMBEDDED):
         _refuse_revision(name, revision)
         return _open_embedded(name, dtype, runner, overrides)
-    if name.endswith(SUFFIX) or _hub_file(name) is not None:
+    if _is_gguf(name):
+        check_weight_format(name, overrides, "gguf")
         if runner == "pooling":
             raise ConfigError(
                 f"{name}: GGUF files are served for text alone, not for --runner pooling"
@@ -111,6 +114,14 @@ def _find(
     else:
         path = _fetch(name, revision, on_bytes)
     return open_directory(path, name=name, dtype=dtype, runner=runner, overrides=overrides)
+
+
+def _is_gguf(name: str) -> bool:
+    return name.endswith(SUFFIX) or _hub_file(name) is not None
+
+
+def _is_drawn(name: str) -> bool:
+    return name.startswith(_EMBEDDED) and name.partition("?")[0] != f"{_EMBEDDED}tiny"
 
 
 def _gguf_file(name: str, revision: str | None, on_bytes: OnBytes | None) -> Path:
@@ -193,6 +204,7 @@ def _open_embedded(name: str, dtype: str, runner: str, overrides: FileOverrides)
     model, _, query = name.removeprefix(_EMBEDDED).partition("?")
     if model != "tiny":
         refuse_overrides(name, overrides)
+        check_weight_format(name, overrides)
     match model:
         case "tiny":
             parse_parameters("tiny", query, ())

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.core.config import NO_OVERRIDES, EngineOptions, FileOverrides
+from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
+from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.params import OF_MODELS
 from weft.model.fields import Fields, parse_object, read_bytes
 
+_NAMES = {"gguf": "a GGUF file"}
 GENERATION = "generation_config.json"
 # What it says beside defaults of sampling.
 _OTHER_KEYS = frozenset(("eos_token_id", "bos_token_id", "pad_token_id", "do_sample"))
@@ -23,6 +25,7 @@ def read_overrides(options: EngineOptions) -> FileOverrides:
         override_generation_config=_object(
             "--override-generation-config", options.override_generation_config
         ),
+        weight_format=options.weight_format,
     )
     known = _OTHER_KEYS | set(OF_MODELS)
     for key in overrides.override_generation_config:
@@ -57,6 +60,21 @@ def read_generation(
     if overrides.override_generation_config:
         path = f"{path} with --override-generation-config"
     return Fields(values | overrides.override_generation_config, path)
+
+
+def check_weight_format(name: str, overrides: FileOverrides, *found: str) -> None:
+    """Refuses a model whose files are not in the format that was asked for; `found` has those that they are in."""
+    wanted = overrides.weight_format
+    if wanted == "auto" or wanted in found:
+        return
+    remedy = "leave the flag out"
+    if wanted == "gguf":
+        remedy = "name one, as DIRECTORY/FILE.gguf or OWNER/NAME:FILE.gguf, or leave the flag out"
+    is_what = " and ".join(found) if found else "drawn, and has no files"
+    raise ConfigError(
+        f"--weight-format {wanted} (vLLM's --load-format or --quantization): {name} is {is_what}, and "
+        f"{_NAMES.get(wanted, wanted)} is wanted; {remedy}"
+    )
 
 
 def refuse_overrides(name: str, overrides: FileOverrides) -> None:

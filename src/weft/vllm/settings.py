@@ -28,6 +28,7 @@ REFUSED = {
     "num_threads": "vLLM takes VLLM_CPU_OMP_THREADS_BIND from the environment",
     "stream_interval_ms": "give --stream-interval, in tokens",
     "quantization": _IN_ARGS,
+    "weight_format": _IN_ARGS,
     "kv_cache_dtype": _IN_ARGS,
     "kv_offloading_size": _IN_ARGS,
     "kv_offloading_path": _IN_ARGS,

@@ -116,6 +116,31 @@ def flow(**more: Any) -> dict[str, Any]:
     return {"featureGates": _GATE, "flowControl": more}
 
 
+def _source(source: str, extractor: str) -> dict[str, Any]:
+    return {"pluginRef": source, "extractors": [{"pluginRef": extractor}]}
+
+
+def _gpu(attribute: str, **more: Any) -> tuple[Plugin, ...]:
+    """Plugins that go by how busy GPUs are."""
+    threshold = {"operator": "LessThanOrEqual", "value": 0.9}
+    return (
+        ("dcgm-data-source", {"port": 9400, "interval": "1s"}), "dcgm-extractor",
+        ("endpoint-attribute-filter", {
+            "attribute": attribute, "onMissing": "Pass", "fallbackOnEmpty": True, **more,
+            "algorithm": {"type": "threshold", "threshold": threshold}}),
+        ("endpoint-attribute-scorer", {
+            "attributeKey": attribute, **more,
+            "algorithm": {"type": "linear_lower_is_better",
+                          "normalization": {"fixedRange": {"min": 0.0, "max": 1.0}}}}),
+    )  # fmt: skip
+
+
+_GPU_SOURCE = _source("dcgm-data-source", "dcgm-extractor")
+_BY_GPU = {
+    "default": "decode-filter endpoint-attribute-filter endpoint-attribute-scorer:2 "
+    "kv-cache-utilization-scorer:1 max-score-picker"
+}
+
 STARTING = {
     "charts/default": config(
         *_LOADS, "approx-prefix-cache-producer", *_METRICS,
@@ -291,6 +316,21 @@ STARTING = {
         ("prefix-cache-scorer", {"prefixMatchInfoProducerName": "burst-prefix-cache-producer"}),
         profiles={"default": "decode-filter prefix-cache-scorer:2 load-aware-scorer:1"},
     ),
+    "guides/multi-cluster-routing": config(
+        ("multicluster-file-discovery", {"path": "/etc/endpoints.yaml", "watchFile": True}),
+        ("multicluster-metrics-data-source", {"scheme": "http"}), "multicluster-metrics-extractor",
+        "multicluster-kv-cache-utilization-scorer", "multicluster-queue-scorer", "max-score-picker",
+        version="v1", profiles={"default": "multicluster-kv-cache-utilization-scorer:1 "
+                                           "multicluster-queue-scorer:1 max-score-picker"},
+        dataLayer={
+            "discovery": {"endpoints": {"pluginRef": "multicluster-file-discovery"}},
+            "sources": [_source("multicluster-metrics-data-source", "multicluster-metrics-extractor")]},
+    ),
+    "samples/sim-epp-gpu": config(
+        "models-data-source", "models-data-extractor", *_gpu("GPUUtilization/dcgm-extractor"),
+        "kv-cache-utilization-scorer", "decode-filter", "max-score-picker", profiles=_BY_GPU,
+        dataLayer={"sources": [_source("models-data-source", "models-data-extractor"), _GPU_SOURCE]},
+    ),
     "samples/probabilistic-admitter": config(
         "probabilistic-admitter", "random-picker", *_LOADS,
         ("utilization-detector", {"queueDepthThreshold": 999999999, "kvCacheUtilThreshold": 1.0}),
@@ -300,13 +340,6 @@ STARTING = {
 }  # fmt: skip
 
 REFUSED = {
-    "guides/multi-cluster-routing": (
-        config(
-            "multicluster-file-discovery", "multicluster-queue-scorer", version="v1",
-            dataLayer={"discovery": {"endpoints": {"pluginRef": "multicluster-file-discovery"}}},
-        ),
-        "'multicluster-file-discovery' is refused: routing over several clusters",
-    ),
     "guides/turn-priority-fairness": (
         config(
             "agent-identity", *_LOADS, ("program-aware-fairness", {"strategy": "turn-priority"}),
@@ -322,14 +355,28 @@ REFUSED = {
         config("slo-headroom-tier-filter", "latency-slo-admitter"),
         "'slo-headroom-tier-filter' is refused: latency prediction",
     ),
-    "samples/sim-epp-gpu": (
-        config("dcgm-data-source", "dcgm-extractor", *_LOADS),
-        "'dcgm-data-source' is refused: GPU telemetry",
-    ),
 }  # fmt: skip
 
 # Keys and plugins that newer or older files have, and none of the above.
 ALSO_STARTING = {
+    "GPU telemetry by producer": config(
+        *_gpu("GPUUtilization", producer="dcgm-extractor"), *_LOADS, *_METRICS, "decode-filter", "max-score-picker",
+        version="v1", profiles=_BY_GPU, dataLayer={"sources": [_POLLING, _GPU_SOURCE]},
+    ),
+    "clusters by session and prefix": config(
+        ("multicluster-file-discovery", {"path": "/etc/endpoints.yaml"}),
+        "multicluster-metrics-data-source", "multicluster-metrics-extractor",
+        "multicluster-session-affinity-filter", "multicluster-approx-prefix-cache-producer",
+        ("multicluster-prefix-cache-scorer", {
+            "prefixMatchInfoProducerName": "multicluster-approx-prefix-cache-producer"}),
+        ("endpoint-attribute-filter", {
+            "attribute": "llm-d.ai/multicluster-queue-size", "producer": "",
+            "algorithm": {"threshold": {"operator": "LessThan", "value": 10}}}),
+        version="v1",
+        dataLayer={
+            "discovery": {"endpoints": {"pluginRef": "multicluster-file-discovery"}},
+            "sources": [_source("multicluster-metrics-data-source", "multicluster-metrics-extractor")]},
+    ),
     "gRPC": config(
         *_LOADS, "vllmgrpc-parser", version="v1",
         requestHandler={"parsers": [{"pluginRef": "vllmgrpc-parser"}]},
@@ -369,6 +416,17 @@ ALSO_STARTING = {
 }  # fmt: skip
 
 ALSO_REFUSED = {
+    "clusters whose load nobody reads": (
+        config("multicluster-queue-scorer"),
+        "'multicluster-queue-scorer' goes by what a multicluster-metrics-extractor reads",
+    ),
+    "GPU telemetry read as load": (
+        config(
+            "dcgm-data-source", "core-metrics-extractor",
+            dataLayer={"sources": [_source("dcgm-data-source", "core-metrics-extractor")]},
+        ),
+        r"extractors\[0\]\.pluginRef: .*is no telemetry extractor",
+    ),
     "ttftSource": (
         config(("prefix-cache-affinity-filter", {"ttftSource": "latencyPredictor"})), "ttftSource",
     ),

@@ -198,9 +198,8 @@ def test_each_refused_type_is_refused_by_name(type_: str):
 
 @pytest.mark.parametrize(
     "type_",
-    ["multicluster-metrics-data-source", "multicluster-queue-scorer",
-     "destination-endpoint-served-verifier"],
-)  # fmt: skip
+    ["disaggregatedset-rollout-screener", "destination-endpoint-served-verifier"],
+)
 def test_types_are_refused_under_the_names_that_the_reference_registers(type_: str):
     """Another spelling would say that no such type is known."""
     with pytest.raises(ConfigError, match=f"'{type_}' is refused: "):

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from importlib import import_module
 
-from weft.cli.chat.connect import handle_interrupts
+from weft.cli.chat.connect import check_address, handle_interrupts
 from weft.cli.chat.conversation import Conversation
 from weft.cli.chat.screen import Screen, print_answer, speed
 from weft.cli.options import ChatOptions, ConnectOptions, SampleOptions
 from weft.cli.shown import print_json
 from weft.core.errors import ConfigError
 
+_EMPTY = 'the message must not be empty: give one, as weft chat "...", or pipe it in'
 # Where the server is, once it is there; what ends with the conversation is entered into the stack.
 Reach = Callable[[AsyncExitStack], Awaitable[ConnectOptions]]
 
@@ -22,6 +23,7 @@ def chat(
     message: str | None, options: ChatOptions, connect: ConnectOptions, sample: SampleOptions
 ) -> int:
     """Talk with the server that is named."""
+    check_address(connect.address)  # before a message is read, or missed
 
     async def reach(stack: AsyncExitStack) -> ConnectOptions:
         del stack
@@ -36,7 +38,7 @@ def converse(message: str | None, options: ChatOptions, sample: SampleOptions, r
     if message is None and not sys.stdin.isatty():
         message = sys.stdin.read().strip()
     if message is not None and not message.strip():
-        raise ConfigError("the message must not be empty")
+        raise ConfigError(_EMPTY)
     if message is None and options.json:
         raise ConfigError('--json needs a message: weft chat "..." --json')
     with asyncio.Runner() as runner:

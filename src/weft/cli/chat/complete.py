@@ -5,7 +5,7 @@ import sys
 import uuid
 from contextlib import aclosing
 
-from weft.cli.chat.connect import connected, handle_interrupts, to_sampling_params
+from weft.cli.chat.connect import check_address, connected, handle_interrupts, to_sampling_params
 from weft.cli.options import CompleteOptions, ConnectOptions, SampleOptions
 from weft.cli.shown import print_json
 from weft.core.errors import ConfigError
@@ -19,6 +19,7 @@ def complete(
 ) -> int:
     """Print the continuation of the prompt, or of standard input."""
     handle_interrupts()
+    check_address(connect.address)
     if prompt is None and sys.stdin.isatty():
         raise ConfigError('give a text to continue: weft complete "Once upon a time"')
     text = sys.stdin.read() if prompt is None else prompt

@@ -22,15 +22,20 @@ def handle_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def check_address(address: str) -> None:
+    """Raises `ConfigError` for a URL."""
+    if "://" in address:
+        raise ConfigError(
+            f"--address must be HOST:PORT of the server's gRPC port (50051 by default), not {address}"
+        )
+
+
 @asynccontextmanager
 async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
     """A client of the server at `options.address`."""
     if not options.connect_timeout > 0:
         raise ConfigError(f"--connect-timeout must be above 0, not {options.connect_timeout}")
-    if "://" in options.address:
-        raise ConfigError(
-            f"--address must be HOST:PORT of the server's gRPC port (50051 by default), not {options.address}"
-        )
+    check_address(options.address)
     try:
         client = await RpcClient.connect(
             options.address,

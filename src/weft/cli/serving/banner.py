@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -19,7 +20,7 @@ from weft.model.card import ModelCard
 
 Row = tuple[str, str]
 _INDENT = 10
-_AS_IT_IS = "try"  # rows to be copied are not broken
+_COPIED = "try"  # rows for a shell
 _STYLES = {"try": "0;1", "warn": "33"}  # bold, yellow
 
 
@@ -104,17 +105,34 @@ def show_block(lines: Sequence[str], file: TextIO | None = None) -> None:
 
 
 def _fitted(lines: Sequence[str], width: int, *, has_colour: bool) -> Iterator[str]:
-    """Long rows in several lines, but for those to be copied."""
+    """Long rows in several lines; those to be copied so that they can be."""
     for number, line in enumerate(lines):
         name = line[:_INDENT].strip() if number else "title"
         room = max(width - 1, 2 * _INDENT)
         folded = [line]
-        if name != _AS_IT_IS:
+        if name == _COPIED:
+            folded = list(_continued(line, room))
+        else:
             indent = " " * _INDENT if number else ""
             folded = textwrap.wrap(line, room, subsequent_indent=indent, break_on_hyphens=False)
         if has_colour:
             folded = [_styled(name, piece) for piece in folded]
         yield from folded
+
+
+def _continued(line: str, room: int) -> Iterator[str]:
+    """A command in lines that a shell reads as one, if it is too long: a flag begins each but the first."""
+    if len(line) <= room:
+        yield line
+        return
+    piece, *flags = re.split(r" (?=--\w)", line)
+    for flag in flags:
+        if len(piece) + len(flag) + len("  \\") > room:
+            yield f"{piece} \\"
+            piece = " " * _INDENT + flag
+        else:
+            piece = f"{piece} {flag}"
+    yield piece
 
 
 def _styled(name: str, line: str) -> str:

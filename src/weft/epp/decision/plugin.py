@@ -62,6 +62,7 @@ class PluginType:
     aliases: tuple[str, ...] = ()  # deprecated names
     is_alpha: bool = False
     replacement: str | None = None  # deprecated itself, in favour of this
+    extractor: str | None = None  # the type that `dataLayer.sources` must name for it to have data
 
 
 def built_elsewhere(_: object, __: object) -> None:
@@ -75,7 +76,7 @@ def plugin_type(
     parameters: type[Parameters] = NoParameters,
     **more: Any,
 ) -> PluginType:
-    """A row of the registry; `more` is for its last three columns."""
+    """A row of the registry; `more` is for its last columns."""
     wanted = frozenset(kinds if isinstance(kinds, tuple) else (kinds,))
     return PluginType(type_name=type_name, kinds=wanted, build=build, parameters=parameters, **more)
 

@@ -1,4 +1,4 @@
-"""What keeps the pool known: the metrics source, the extractor of load, the endpoints file.
+"""What keeps the pool known: sources of load, what reads their answers, the endpoints file.
 
 They are started by whoever builds the picker; here are only their rows.
 """
@@ -12,13 +12,21 @@ from weft.epp.pool.engines import ExtractorParameters
 from weft.epp.pool.poller import MetricsSourceParameters
 
 
+class ModelListParameters(MetricsSourceParameters, frozen=True, kw_only=True):
+    """Is taken and does nothing: no plugin here goes by which models an endpoint lists."""
+
+
 class NotifierParameters(NoParameters, frozen=True, kw_only=True):
     """Is taken and does nothing: plugins here follow the pool by themselves."""
 
 
 ROWS: Final = (
     plugin_type(METRICS_SOURCE, Kind.SOURCE, parameters=MetricsSourceParameters),
-    plugin_type(METRICS_EXTRACTOR, Kind.EXTRACTOR, parameters=ExtractorParameters),
+    plugin_type(
+        METRICS_EXTRACTOR, (Kind.EXTRACTOR, Kind.ATTRIBUTES), parameters=ExtractorParameters
+    ),
+    plugin_type("models-data-source", Kind.MODEL_LISTS, parameters=ModelListParameters),
+    plugin_type("models-data-extractor", Kind.MODEL_LISTS),
     plugin_type("endpoint-notification-source", Kind.NOTIFIER, parameters=NotifierParameters),
     plugin_type("file-discovery", Kind.DISCOVERY, parameters=FileDiscoveryParameters),
 )

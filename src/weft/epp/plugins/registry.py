@@ -29,7 +29,6 @@ PLUGIN_TYPES: Final[Mapping[str, PluginType]] = MappingProxyType(
 
 _LATENCY = "latency prediction and SLO routing are not offered yet"
 _KUBERNETES = "Kubernetes discovery is not offered yet; use file-discovery or static endpoints"
-_CLUSTERS = "routing over several clusters is not offered yet"
 
 REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -38,19 +37,7 @@ REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "latency-slo-admitter": _LATENCY,
         "slo-headroom-tier-filter": _LATENCY,
         "k8s-notification-source": _KUBERNETES,
-        "multicluster-metrics-data-source": _CLUSTERS,
-        "multicluster-metrics-extractor": _CLUSTERS,
-        "multicluster-file-discovery": _CLUSTERS,
-        "multicluster-queue-scorer": _CLUSTERS,
-        "multicluster-kv-cache-utilization-scorer": _CLUSTERS,
-        "multicluster-prefix-cache-scorer": _CLUSTERS,
-        "multicluster-approx-prefix-cache-producer": _CLUSTERS,
-        "multicluster-session-affinity-filter": _CLUSTERS,
         "destination-endpoint-served-verifier": "it is for conformance tests of gateways only",
         "disaggregatedset-rollout-screener": _KUBERNETES,
-        "models-data-source": "lists of served models are not read yet",
-        "models-data-extractor": "lists of served models are not read yet",
-        "dcgm-data-source": "GPU telemetry is not read yet",
-        "dcgm-extractor": "GPU telemetry is not read yet",
     }
 )

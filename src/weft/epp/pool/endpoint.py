@@ -20,6 +20,7 @@ class EndpointSpec:
     port: int
     namespace: str = "default"
     metrics_port: int | None = None  # None: the port itself
+    metrics_address: str | None = None  # None: the address itself
     grpc_port: int | None = (
         None  # for a server that speaks gRPC apart from HTTP; None: the port itself
     )
@@ -157,6 +158,16 @@ class Endpoint:
     def expected_running(self) -> int:
         """Requests running there, to compare endpoints by: as reported, and the picks since."""
         return self.load.num_running + len(self.unseen)
+
+    @property
+    def metrics_host(self) -> str:
+        """Where connections for its metrics go."""
+        return self.spec.metrics_address or self.host
+
+    @property
+    def metrics_name(self) -> str:
+        """What the server of its metrics is called, and what its certificate must be for."""
+        return self.spec.metrics_address or self.spec.address
 
     @property
     def metrics_port(self) -> int:

@@ -25,6 +25,10 @@ class FileDiscoveryParameters(Parameters, frozen=True, kw_only=True):
     watch_file: bool = False
 
 
+class ClustersFileParameters(FileDiscoveryParameters, frozen=True, kw_only=True):
+    """The file of clusters: labels `metricsAddress` and `metricsPort` say where the picker of one reports."""
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """One endpoint as it is written. Ports may be text, as in the reference, or numbers."""
 
@@ -41,8 +45,35 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for port, key in ((self.metrics_port, "metricsPort"), (self.grpc_port, "grpcPort")):
             if port is not None:
                 parse_port(port, key)
-        if any(character.isspace() or character in "/@,[]" for character in self.address):
-            raise ValueError(f"address must be an IP address or a hostname, got {self.address!r}")
+        check_address(self.address, "address")
+
+    def metrics_at(self) -> tuple[str | None, str | int | None]:
+        """The address, where it is another one, and the port of its metrics."""
+        return None, self.metrics_port
+
+
+class ClusterEntry(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """A cluster: its picker may report at another address than its gateway has."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        address, port = self.metrics_at()
+        if address is not None:
+            check_address(address, "labels.metricsAddress")
+            parse_port(port or self.port, "labels.metricsPort")
+
+    def metrics_at(self) -> tuple[str | None, str | int | None]:
+        """As its labels say, or like any endpoint."""
+        address = self.labels.get("metricsAddress")
+        if not address:
+            return super().metrics_at()
+        return address, self.labels.get("metricsPort") or self.metrics_port
+
+
+def check_address(address: str, key: str) -> None:
+    """Raises `ValueError` if it is neither an IP address nor a hostname."""
+    if any(character.isspace() or character in "/@,[]" for character in address):
+        raise ValueError(f"{key} must be an IP address or a hostname, got {address!r}")
 
 
 def parse_port(value: str | int, key: str) -> int:
@@ -53,7 +84,9 @@ def parse_port(value: str | int, key: str) -> int:
     return int(text)
 
 
-def read_endpoints(path: Path) -> tuple[list[EndpointSpec], list[str]]:
+def read_endpoints(
+    path: Path, *, are_clusters: bool = False
+) -> tuple[list[EndpointSpec], list[str]]:
     """The good entries, and what is wrong with the others; raises `ConfigError` if all of it is wrong."""
     try:
         with path.open("rb") as file:
@@ -71,21 +104,22 @@ def read_endpoints(path: Path) -> tuple[list[EndpointSpec], list[str]]:
     entries = document.get("endpoints") or []
     if not isinstance(entries, list):
         raise ConfigError(f"{path}: endpoints: must be a list")
-    return _sort_out(entries)
+    return _sort_out(entries, are_clusters)
 
 
 class EndpointsFile:
     """Keeps the pool in step with the file."""
 
-    def __init__(self, path: Path, pool: Pool) -> None:
+    def __init__(self, path: Path, pool: Pool, *, are_clusters: bool = False) -> None:
         self.path = path
+        self._are_clusters = are_clusters
         self._pool = pool
         self._resolver = Resolver()
         self._specs: list[EndpointSpec] = []
 
     async def load(self) -> None:
         """Read the file into the pool; raises `ConfigError`, and then nothing has changed."""
-        self._specs, problems = read_endpoints(self.path)
+        self._specs, problems = read_endpoints(self.path, are_clusters=self._are_clusters)
         for problem in problems:
             _log.warning("%s: %s; the entry is skipped", self.path, problem)
         await self.resolve()
@@ -104,12 +138,12 @@ class EndpointsFile:
         self._pool.replace("file", await self._resolver.resolve_all(self._specs))
 
 
-def _sort_out(entries: list[Any]) -> tuple[list[EndpointSpec], list[str]]:
+def _sort_out(entries: list[Any], are_clusters: bool) -> tuple[list[EndpointSpec], list[str]]:
     good: dict[str, EndpointSpec] = {}
     problems = []
     for i, value in enumerate(entries):
         try:
-            entry = decode(value, Entry, f"endpoints[{i}]")
+            entry = decode(value, ClusterEntry if are_clusters else Entry, f"endpoints[{i}]")
         except ConfigError as error:
             problems.append(str(error))
             continue
@@ -117,12 +151,14 @@ def _sort_out(entries: list[Any]) -> tuple[list[EndpointSpec], list[str]]:
         if key in good:
             problems.append(f"endpoints[{i}].name: {key} is there already")
             continue
-        metrics_port, grpc_port = entry.metrics_port, entry.grpc_port
+        metrics_address, metrics_port = entry.metrics_at()
+        grpc_port = entry.grpc_port
         good[key] = EndpointSpec(
             name=entry.name,
             namespace=entry.namespace,
             address=entry.address,
             port=parse_port(entry.port, "port"),
+            metrics_address=metrics_address,
             metrics_port=None if metrics_port is None else parse_port(metrics_port, "metricsPort"),
             grpc_port=None if grpc_port is None else parse_port(grpc_port, "grpcPort"),
             labels=entry.labels,

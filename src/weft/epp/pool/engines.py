@@ -1,6 +1,5 @@
 """What each kind of model server calls its load, and how its series become a `Load`."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -16,11 +15,11 @@ from weft.epp.pool.exposition import (
     SamplesBySeries,
     SeriesReader,
     SeriesSpec,
+    finite,
     parse_series_spec,
-    pieces,
+    read_page,
     select,
 )
-from weft.epp.pool.turns import Turns
 
 
 class CustomMetric(Part, frozen=True, kw_only=True):
@@ -162,10 +161,6 @@ def configured(config: EngineConfig) -> EngineSeries:
     )
 
 
-# Of all series that are read: a server has one for each rank and adapter. So many are added up in 5 ms.
-_MAX_SAMPLES: Final = 4096
-
-
 class LoadReader:
     """Turns one server's metrics text into its load."""
 
@@ -180,14 +175,7 @@ class LoadReader:
 
     async def read_page(self, page: bytes) -> Load | None:
         """The load on a page, which may be long; None if that has none of the expected series, or too much."""
-        found: SamplesBySeries = {}
-        turns = Turns()
-        for text in pieces(page):
-            self._reader.read(text, found)
-            await turns.yield_if_due()
-            if sum(map(len, found.values())) > _MAX_SAMPLES:
-                return None
-        return self._load(found)
+        return self._load(await read_page(self._reader, page))
 
     def read(self, text: str) -> Load | None:
         """The load in a text; None if it has none of the expected series."""
@@ -224,23 +212,19 @@ def _first(
     return []
 
 
-def _finite(samples: Sequence[Sample]) -> list[float]:
-    return [sample.value for sample in samples if math.isfinite(sample.value)]
-
-
 def _total(samples: Sequence[Sample]) -> int:
     """Over the ranks of a server. One without a priority is the total of those with one."""
     whole = [sample for sample in samples if not sample.labels.get("priority")]
-    return max(0, int(sum(_finite(whole or samples))))
+    return max(0, int(sum(finite(whole or samples))))
 
 
 def _largest(samples: Sequence[Sample]) -> int:
     """What all ranks have alike."""
-    return max(0, int(max(_finite(samples), default=0)))
+    return max(0, int(max(finite(samples), default=0)))
 
 
 def _mean(samples: Sequence[Sample]) -> float:
-    values = _finite(samples)
+    values = finite(samples)
     return min(1.0, max(0.0, fmean(values))) if values else 0.0
 
 

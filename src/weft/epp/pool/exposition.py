@@ -3,13 +3,16 @@
 Time is linear in a text's length, whatever it holds.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from weft.core.patterns import NEVER
+from weft.epp.pool.turns import Turns
 
 _LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
@@ -80,6 +83,27 @@ class SeriesReader:
                 continue
             found.setdefault(match[1], []).append(Sample(_labels(match[2] or ""), value))
         return found
+
+
+# Of all series that are read: a server has one for each rank and adapter. So many are added up in 5 ms.
+_MAX_SAMPLES: Final = 4096
+
+
+async def read_page(reader: SeriesReader, page: bytes) -> SamplesBySeries:
+    """The samples on a page, which may be long; none at all if they are too many."""
+    found: SamplesBySeries = {}
+    turns = Turns()
+    for text in pieces(page):
+        reader.read(text, found)
+        await turns.yield_if_due()
+        if sum(map(len, found.values())) > _MAX_SAMPLES:
+            return {}
+    return found
+
+
+def finite(samples: Sequence[Sample]) -> list[float]:
+    """The values that are numbers."""
+    return [sample.value for sample in samples if math.isfinite(sample.value)]
 
 
 def select(found: Mapping[str, Sequence[Sample]], spec: SeriesSpec) -> list[Sample]:

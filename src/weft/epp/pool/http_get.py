@@ -25,11 +25,17 @@ class KeepAliveGet:
     """One connection, opened when needed and reused."""
 
     def __init__(
-        self, host: str, port: int, path: str, *, tls: ssl.SSLContext | None = None
+        self,
+        host: str,
+        port: int,
+        path: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        name: str | None = None,  # of the server, where `host` is the address that it was found at
     ) -> None:
-        self._host, self.port, self._tls = host, port, tls
+        self._host, self.port, self._tls, self._name = host, port, tls, name or host
         self._request = (
-            f"GET {path} HTTP/1.1\r\nHost: {join_host_port(host, port)}\r\nAccept: text/plain\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: {join_host_port(self._name, port)}\r\nAccept: text/plain\r\n"
             "Accept-Encoding: gzip\r\nUser-Agent: weft-epp\r\n\r\n"
         ).encode("latin-1", "replace")
         self._reader: asyncio.StreamReader | None = None
@@ -65,7 +71,11 @@ class KeepAliveGet:
     async def _exchange(self) -> bytes:
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(
-                self._host, self.port, ssl=self._tls, limit=_MAX_HEAD_BYTES
+                self._host,
+                self.port,
+                ssl=self._tls,
+                server_hostname=None if self._tls is None else self._name,
+                limit=_MAX_HEAD_BYTES,
             )
         assert self._reader is not None
         self._writer.write(self._request)

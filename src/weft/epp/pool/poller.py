@@ -16,7 +16,6 @@ from weft.epp.config.parameters import Parameters
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, Load
-from weft.epp.pool.engines import LoadReader
 from weft.epp.pool.http_get import GetFailed, KeepAliveGet
 from weft.epp.pool.pool import Pool
 
@@ -25,6 +24,16 @@ _log = logging.getLogger(__name__)
 POLL_TIMEOUT_S = 5.0
 SOURCE_TYPE = "metrics-data-source"
 EXTRACTOR_TYPE = "core-metrics-extractor"
+
+
+class PageReader(Protocol):
+    """Turns a page of metrics into a load."""
+
+    path: str  # where servers have the page
+
+    async def read_page(self, page: bytes) -> Load | None:
+        """The load; None if the page has none of the expected series."""
+        ...
 
 
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
@@ -65,7 +74,7 @@ class Unreadable(Exception):
 class LoadSource(Protocol):
     """Polls one endpoint."""
 
-    port: int  # where it polls
+    port: int | None  # where it polls; None: on another host than the one that serves
 
     async def load(self) -> Load:
         """Its load now; raises `OSError`, `GetFailed` or `Unreadable`."""
@@ -79,8 +88,10 @@ class LoadSource(Protocol):
 class HttpLoadSource:
     """Load from a metrics page."""
 
-    def __init__(self, get: KeepAliveGet, reader: LoadReader) -> None:
-        self.port = get.port
+    def __init__(
+        self, get: KeepAliveGet, reader: PageReader, *, is_elsewhere: bool = False
+    ) -> None:
+        self.port = None if is_elsewhere else get.port
         self._get = get
         self._reader = reader
 
@@ -106,14 +117,20 @@ class Poller:
         metrics: PickerMetrics,
         make_source: Callable[[Endpoint], LoadSource],
         interval_s: float,
+        types: tuple[str, str] = (SOURCE_TYPE, EXTRACTOR_TYPE),
     ) -> None:
         self._pool = pool
         self._make_source = make_source
         self._metrics = metrics
+        self._types = types  # of its source and its extractor, as series name them
         self._interval_s = interval_s
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
         pool.on_left(self._stop)
         pool.on_joined(self._start)
+
+    def count_failure(self) -> None:
+        """One more poll that failed, of this kind of source."""
+        self._metrics.poll_errors.labels(self._types[0]).inc()
 
     async def close(self) -> None:
         """End every task."""
@@ -161,22 +178,28 @@ class Poller:
             async with asyncio.timeout(POLL_TIMEOUT_S):
                 load = await source.load()
         except ConnectionRefusedError as error:
-            endpoint.is_refusing = source.port in {endpoint.spec.port, endpoint.grpc_port}
+            self._refused(endpoint, source)
             self._failed(endpoint, error)
         except Unreadable as error:
-            self._metrics.extract_errors.labels(SOURCE_TYPE, EXTRACTOR_TYPE).inc()
+            self._metrics.extract_errors.labels(*self._types).inc()
             self._failed(endpoint, error)
         except (OSError, EOFError, TimeoutError, GetFailed, ssl.SSLError) as error:
             self._failed(endpoint, error)
         except Exception as error:  # noqa: BLE001 - one server's odd answer must not end its polls
             self._failed(endpoint, error)
         else:
-            if endpoint.num_poll_failures:
-                _log.info("load of %s is known again", endpoint.host_port)
-            endpoint.observe(load, polled_at=polled_at)
+            self._took(endpoint, load, polled_at)
+
+    def _took(self, endpoint: Endpoint, load: Load, polled_at: float) -> None:
+        if endpoint.num_poll_failures:
+            _log.info("load of %s is known again", endpoint.host_port)
+        endpoint.observe(load, polled_at=polled_at)
+
+    def _refused(self, endpoint: Endpoint, source: LoadSource) -> None:
+        endpoint.is_refusing = source.port in {endpoint.spec.port, endpoint.grpc_port}
 
     def _failed(self, endpoint: Endpoint, error: Exception) -> None:
-        self._metrics.poll_errors.labels(SOURCE_TYPE).inc()
+        self.count_failure()
         endpoint.num_poll_failures += 1
         if endpoint.num_poll_failures == 1:
             _log.warning("load of %s cannot be read: %r", endpoint.host_port, error)
@@ -184,7 +207,7 @@ class Poller:
 
 def http_sources(
     parameters: MetricsSourceParameters,
-    reader_of: Callable[[Endpoint], LoadReader],
+    reader_of: Callable[[Endpoint], PageReader],
 ) -> Callable[[Endpoint], LoadSource]:
     """Makes the source of each endpoint that has a metrics page."""
     tls = make_tls(parameters) if parameters.scheme == "https" else None
@@ -192,8 +215,10 @@ def http_sources(
     def make(endpoint: Endpoint) -> LoadSource:
         port = parameters.port or endpoint.metrics_port
         reader = reader_of(endpoint)
-        get = KeepAliveGet(endpoint.host, port, parameters.path or reader.path, tls=tls)
-        return HttpLoadSource(get, reader)
+        path = parameters.path or reader.path
+        get = KeepAliveGet(endpoint.metrics_host, port, path, tls=tls, name=endpoint.metrics_name)
+        is_elsewhere = endpoint.spec.metrics_address is not None
+        return HttpLoadSource(get, reader, is_elsewhere=is_elsewhere)
 
     return make
 
@@ -205,7 +230,7 @@ def make_tls(parameters: MetricsSourceParameters) -> ssl.SSLContext:
         if parameters.client_cert_path and parameters.client_key_path:
             context.load_cert_chain(parameters.client_cert_path, parameters.client_key_path)
     except OSError as error:
-        raise ConfigError(f"{SOURCE_TYPE}: a certificate cannot be read: {error}") from error
+        raise ConfigError(f"dataLayer.sources: a certificate cannot be read: {error}") from error
     if parameters.insecure_skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.config import FileOverrides
 from weft.core.errors import ConfigError
+from weft.core.file_overrides import FileOverrides
 from weft.model.checkpoint import Checkpoint
 from weft.model.decoders import read_config, read_spec
 from weft.model.directory import describe, read_part

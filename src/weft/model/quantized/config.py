@@ -32,6 +32,13 @@ METHODS: Mapping[str, Method] = {
 }
 
 
+def stored_method(fields: Fields) -> tuple[str, ...]:
+    """The method by which weights were rounded, if they were and it is known."""
+    config = fields.object("quantization_config")
+    found = None if config is None else config.values.get("quant_method")
+    return (found,) if isinstance(found, str) and found in METHODS else ()
+
+
 def read_quantization(fields: Fields) -> QuantizedFormat | None:
     """How linear layers may be stored beside floats; a `ConfigError` names what cannot be read."""
     config = fields.object("quantization_config")

@@ -7,12 +7,9 @@ from typing import Final, Literal
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.attributes import attribute_reader, attribute_references
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import (
-    METRICS_EXTRACTOR,
-    Surroundings,
-    plugin_type,
-)
+from weft.epp.decision.plugin import Surroundings, plugin_type
 from weft.epp.pool.endpoint import Endpoint
 
 _COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -46,30 +43,28 @@ class AttributeFilterParameters(Parameters, frozen=True, kw_only=True):
 
     attribute: str
     algorithm: ThresholdAlgorithm
-    producer: str = METRICS_EXTRACTOR
+    producer: str | None = None  # None: the extractor of the load
     on_missing: Literal["Pass", "Fail"] = "Pass"
     fallback_on_empty: bool = False
 
     def references(self) -> Iterable[Reference]:
         """What reads the attribute."""
-        yield Reference("producer", self.producer, Kind.EXTRACTOR, METRICS_EXTRACTOR)
+        return attribute_references("attribute", self.attribute, self.producer)
 
 
 class AttributeFilter:
     """Keeps the endpoints whose custom metric compares as wanted."""
 
-    def __init__(self, parameters: AttributeFilterParameters, _: Surroundings) -> None:
-        self._key = parameters.attribute
+    def __init__(self, parameters: AttributeFilterParameters, around: Surroundings) -> None:
+        self._read = attribute_reader(parameters.attribute, parameters.producer, around)
         self._compare = _COMPARE[parameters.algorithm.threshold.operator]
         self._value = parameters.algorithm.threshold.value
         self._passes_missing = parameters.on_missing == "Pass"
         self._falls_back = parameters.fallback_on_empty
 
-    def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+    def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those that compare; all if that leaves none and falling back is on."""
-        passing = [
-            each for each in candidates if self._accepts(each.load.attributes.get(self._key))
-        ]
+        passing = [each for each in candidates if self._accepts(self._read(each, cycle.now))]
         return candidates if not passing and self._falls_back else passing
 
     def _accepts(self, value: float | None) -> bool:

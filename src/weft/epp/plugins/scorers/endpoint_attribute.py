@@ -6,8 +6,9 @@ from typing import Final, Literal
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Part, Reference
+from weft.epp.decision.attributes import attribute_reader, attribute_references
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import METRICS_EXTRACTOR, Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin_type
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -49,24 +50,24 @@ class AttributeScorerParameters(Parameters, frozen=True, kw_only=True):
 
     attribute_key: str
     algorithm: LinearAlgorithm
-    producer: str = METRICS_EXTRACTOR
+    producer: str | None = None  # None: the extractor of the load
 
     def references(self) -> Iterable[Reference]:
         """What reads the attribute."""
-        yield Reference("producer", self.producer, Kind.EXTRACTOR, METRICS_EXTRACTOR)
+        return attribute_references("attributeKey", self.attribute_key, self.producer)
 
 
 class AttributeScorer:
     """Linear in one custom metric; endpoints without it score 0.0."""
 
-    def __init__(self, parameters: AttributeScorerParameters, _: Surroundings) -> None:
-        self._key = parameters.attribute_key
+    def __init__(self, parameters: AttributeScorerParameters, around: Surroundings) -> None:
+        self._read = attribute_reader(parameters.attribute_key, parameters.producer, around)
         self._is_lower_better = parameters.algorithm.type == "linear_lower_is_better"
         self._fixed = parameters.algorithm.normalization.fixed_range
 
-    def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+    def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """0.0 at the bad end, 1.0 at the good one."""
-        values = [endpoint.load.attributes.get(self._key) for endpoint in candidates]
+        values = [self._read(endpoint, cycle.now) for endpoint in candidates]
         known = [value for value in values if value is not None]
         if not known:
             return [0.0] * len(candidates)

@@ -9,7 +9,7 @@ from weft.epp.decision.plugin import Surroundings, plugin_type
 from weft.epp.pool.endpoint import Endpoint
 
 
-def fewest_is_best(counts: Sequence[int]) -> list[float]:
+def fewest_is_best(counts: Sequence[float]) -> list[float]:
     """(max - count) / (max - min); all equal: 1.0 each."""
     most, fewest = max(counts), min(counts)
     if most == fewest:

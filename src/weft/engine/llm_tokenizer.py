@@ -1,0 +1,70 @@
+"""The tokenizer of an `LLM`, with the calls that scripts make on one of transformers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.core.client import Renderer
+from weft.core.errors import BadRequest, Unsupported
+from weft.text.chat import ChatTemplate, Message
+
+
+class LLMTokenizer:
+    """Text to token ids and back; and, with the model's template, from a conversation to its prompt.
+
+    What else `weft.text.tokenizer.Tokenizer` has is there by the same name.
+    """
+
+    def __init__(self, renderer: Renderer, template: ChatTemplate | None) -> None:
+        self._renderer = renderer
+        self._template = template
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template's text, if the model has one."""
+        return None if self._template is None else self._template.source
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, with the tokens that the model expects around it unless switched off."""
+        return self._renderer.encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of token ids, or of one."""
+        ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        return self._renderer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        **template: Any,
+    ) -> str | list[int]:
+        """The prompt of a conversation: its token ids, or without `tokenize` its text.
+
+        `template` is for the model's own switches, such as `enable_thinking`.
+        """
+        if self._template is None:
+            raise Unsupported("this model has no chat template; use encode")
+        if template.pop("chat_template", None) is not None:
+            raise BadRequest(
+                "chat_template", "chat_template: the model's own is used; leave it out"
+            )
+        text = self._template.render(
+            conversation,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=template,
+        )
+        # The template writes the special tokens that belong to a conversation.
+        return self.encode(text, add_special_tokens=False) if tokenize else text
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of a copy that is being made, which has none yet
+            raise AttributeError(name)
+        return getattr(self._renderer, name)

@@ -1,0 +1,69 @@
+"""Whole clusters as endpoints: their load is what the picker of each reports of its own pool."""
+
+from statistics import fmean
+from typing import Final
+
+from weft.epp.config.parameters import Parameters
+from weft.epp.pool.endpoint import Load
+from weft.epp.pool.exposition import (
+    SamplesBySeries,
+    SeriesReader,
+    finite,
+    parse_series_spec,
+    read_page,
+    select,
+)
+from weft.epp.pool.poller import MetricsSourceParameters
+
+CLUSTER_SOURCE: Final = "multicluster-metrics-data-source"
+CLUSTER_EXTRACTOR: Final = "multicluster-metrics-extractor"
+KV_ATTRIBUTE: Final = "llm-d.ai/multicluster-kv-cache-utilization"
+QUEUE_ATTRIBUTE: Final = "llm-d.ai/multicluster-queue-size"
+
+
+class ClusterSourceParameters(MetricsSourceParameters, frozen=True, kw_only=True):
+    """How clusters' metrics are fetched: encrypted and verified, since they may come from far."""
+
+    scheme: str = "https"
+    insecure_skip_verify: bool = False
+
+
+class ClusterExtractorParameters(Parameters, frozen=True, kw_only=True):
+    """The series in which a picker reports the averages over its pool."""
+
+    kv_cache_utilization_metric: str = "llm_d_epp_average_kv_cache_utilization"
+    queue_size_metric: str = "llm_d_epp_average_queue_size"
+
+    def __post_init__(self) -> None:
+        parse_series_spec(self.kv_cache_utilization_metric)
+        parse_series_spec(self.queue_size_metric)
+
+
+class ClusterReader:
+    """Turns the page of a cluster's picker into the load of that cluster."""
+
+    path = "/metrics"
+
+    def __init__(self, parameters: ClusterExtractorParameters) -> None:
+        self._kv = parse_series_spec(parameters.kv_cache_utilization_metric)
+        self._queue = parse_series_spec(parameters.queue_size_metric)
+        self._reader = SeriesReader({self._kv.name, self._queue.name})
+
+    async def read_page(self, page: bytes) -> Load | None:
+        """The averages, as attributes and as the load of an endpoint; None if there is neither."""
+        return self._load(await read_page(self._reader, page))
+
+    def _load(self, found: SamplesBySeries) -> Load | None:
+        attributes = {}
+        if usages := finite(select(found, self._kv)):
+            attributes[KV_ATTRIBUTE] = min(1.0, max(0.0, fmean(usages)))
+        if queues := finite(select(found, self._queue)):
+            attributes[QUEUE_ATTRIBUTE] = max(0.0, fmean(queues))
+        if not attributes:
+            return None
+        # Detectors rate a cluster as they rate an endpoint: the averages are per endpoint.
+        return Load(
+            num_waiting=int(attributes.get(QUEUE_ATTRIBUTE, 0.0)),
+            kv_usage=attributes.get(KV_ATTRIBUTE, 0.0),
+            attributes=attributes,
+        )

@@ -1,0 +1,85 @@
+"""How busy endpoints' GPUs are, from the pages of DCGM exporters beside them or on their nodes."""
+
+import logging
+from collections.abc import Callable
+from typing import Annotated, Final
+from weakref import WeakSet
+
+import msgspec
+
+from weft.epp.metrics.series import PickerMetrics
+from weft.epp.pool.endpoint import Endpoint, Load
+from weft.epp.pool.exposition import SeriesReader, finite, read_page
+from weft.epp.pool.poller import LoadSource, MetricsSourceParameters, Poller, http_sources
+from weft.epp.pool.pool import Pool
+
+_log = logging.getLogger(__name__)
+
+DCGM_SOURCE: Final = "dcgm-data-source"
+DCGM_EXTRACTOR: Final = "dcgm-extractor"
+UTILIZATION: Final = "GPUUtilization"
+_SERIES: Final = "DCGM_FI_DEV_GPU_UTIL"  # in percent
+_POD: Final = "pod"  # the label that says whose GPU it is
+
+
+class GpuSourceParameters(MetricsSourceParameters, frozen=True, kw_only=True):
+    """Where exporters have their page: at the address of the endpoint, on a port of its own."""
+
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 9400
+
+
+class GpuReader:
+    """Turns an exporter's page into the utilization of one endpoint's GPUs."""
+
+    path = "/metrics"
+
+    def __init__(self, pod: str) -> None:
+        self._pod = pod
+        self._reader = SeriesReader({_SERIES})
+
+    async def read_page(self, page: bytes) -> Load | None:
+        """That of the busiest GPU, 0 to 1; None if there is none of this endpoint.
+
+        An exporter that says whose each GPU is has all those of its node: a GPU that is somebody
+        else's, or nobody's, says nothing then.
+        """
+        samples = (await read_page(self._reader, page)).get(_SERIES, [])
+        if any(each.labels.get(_POD) for each in samples):
+            samples = [each for each in samples if each.labels.get(_POD, self._pod) == self._pod]
+        if not (values := finite(samples)):
+            return None
+        return Load(attributes={UTILIZATION: min(1.0, max(0.0, max(values) / 100.0))})
+
+
+class GpuPoller(Poller):
+    """Polls exporters; what they say, and their failures, leave the load of endpoints alone."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        metrics: PickerMetrics,
+        parameters: GpuSourceParameters,
+        interval_s: float,
+        max_age_s: float,
+        observe: Callable[[Endpoint, float, float], None],
+    ) -> None:
+        self._observe = observe
+        self._max_age_s = max(max_age_s, 3 * interval_s)
+        self._failing: WeakSet[Endpoint] = WeakSet()
+        make_source = http_sources(parameters, lambda each: GpuReader(each.spec.name))
+        super().__init__(pool, metrics, make_source, interval_s, (DCGM_SOURCE, DCGM_EXTRACTOR))
+
+    def _took(self, endpoint: Endpoint, load: Load, polled_at: float) -> None:
+        if endpoint in self._failing:
+            self._failing.discard(endpoint)
+            _log.info("GPU telemetry of %s is known again", endpoint.host_port)
+        self._observe(endpoint, load.attributes[UTILIZATION], polled_at + self._max_age_s)
+
+    def _refused(self, endpoint: Endpoint, source: LoadSource) -> None:
+        """Nothing follows for the server from an exporter that is away."""
+
+    def _failed(self, endpoint: Endpoint, error: Exception) -> None:
+        self.count_failure()
+        if endpoint not in self._failing:
+            self._failing.add(endpoint)
+            _log.warning("GPU telemetry of %s cannot be read: %r", endpoint.host_port, error)
