@@ -28,7 +28,6 @@ PLUGIN_TYPES: Final[Mapping[str, PluginType]] = MappingProxyType(
 )
 
 _LATENCY = "latency prediction and SLO routing are not offered yet"
-_KUBERNETES = "Kubernetes discovery is not offered yet; use file-discovery or static endpoints"
 _CLUSTERS = "routing over several clusters is not offered yet"
 
 REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
@@ -37,7 +36,7 @@ REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "latency-scorer": _LATENCY,
         "latency-slo-admitter": _LATENCY,
         "slo-headroom-tier-filter": _LATENCY,
-        "k8s-notification-source": _KUBERNETES,
+        "k8s-notification-source": "objects of Kubernetes are followed with --pool-name, by no plugin",
         "multicluster-metrics-data-source": _CLUSTERS,
         "multicluster-metrics-extractor": _CLUSTERS,
         "multicluster-file-discovery": _CLUSTERS,
@@ -47,7 +46,7 @@ REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "multicluster-approx-prefix-cache-producer": _CLUSTERS,
         "multicluster-session-affinity-filter": _CLUSTERS,
         "destination-endpoint-served-verifier": "it is for conformance tests of gateways only",
-        "disaggregatedset-rollout-screener": _KUBERNETES,
+        "disaggregatedset-rollout-screener": "rollouts of DisaggregatedSets are not followed yet",
         "models-data-source": "lists of served models are not read yet",
         "models-data-extractor": "lists of served models are not read yet",
         "dcgm-data-source": "GPU telemetry is not read yet",
