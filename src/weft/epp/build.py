@@ -33,6 +33,7 @@ from weft.epp.pool.discovery import (
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load, parse_endpoint
 from weft.epp.pool.endpoints_file import EndpointsFile, FileDiscoveryParameters
 from weft.epp.pool.engines import ENGINES, ExtractorParameters, LoadReader, configured
+from weft.epp.pool.objects import Objects
 from weft.epp.pool.objects_files import ObjectFiles
 from weft.epp.pool.poller import LoadSource, MetricsSourceParameters, Poller, http_sources
 from weft.epp.pool.pool import Pool
@@ -257,6 +258,11 @@ class Picker:
         """Whether it knows where to send; without Kubernetes always."""
         return self.cluster is None or self.cluster.has_synced
 
+    def take_objects(self, objects: Objects) -> None:
+        """These objectives and rewrites are in force from now on."""
+        self.director.objects = objects
+        self.metrics.model_names.allowed = objects.model_names
+
     def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
         """Own a task until the picker is closed."""
         task = asyncio.create_task(coroutine, name=f"picker {name}")
@@ -395,8 +401,7 @@ async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
     seen = mark(files.list_files())
 
     def read() -> None:
-        picker.director.objects = files.read()
-        picker.metrics.model_names.allowed = picker.director.objects.model_names
+        picker.take_objects(files.read())
 
     async def reload() -> None:
         try:
@@ -416,7 +421,10 @@ async def _follow_cluster(picker: Picker, options: PickerOptions) -> None:
         selector=options.endpoint_selector,
         target_ports=options.endpoint_target_ports or "",
     )
-    picker.cluster = KubernetesDiscovery(wanted, picker.pool)
+    # As in the reference, a selector alone is of no pool that objects could name. Files come before the API.
+    has_objects = options.endpoint_selector is None and not options.objects
+    take_objects = picker.take_objects if has_objects else None
+    picker.cluster = KubernetesDiscovery(wanted, picker.pool, take_objects=take_objects)
     picker.on_close(picker.cluster.close)
     await picker.cluster.start()
 

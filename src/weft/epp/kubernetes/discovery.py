@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from weft.core.errors import ConfigError
 from weft.epp.kubernetes.api import ApiServer, connect
 from weft.epp.kubernetes.manifests import POOL_TYPES, InferencePool, Members, Pod, parse_ports
+from weft.epp.kubernetes.objectives import FollowedObjects
 from weft.epp.kubernetes.reflector import USUAL, Kind, Pace, Reflector
+from weft.epp.pool.objects import Objects
 from weft.epp.pool.pool import Pool
 
 _log = logging.getLogger(__name__)
@@ -59,7 +62,13 @@ class Wanted:
 class KubernetesDiscovery:
     """Owns connections and tasks: `start` and `close` it on one event loop."""
 
-    def __init__(self, wanted: Wanted, pool: Pool, pace: Pace = USUAL) -> None:
+    def __init__(
+        self,
+        wanted: Wanted,
+        pool: Pool,
+        pace: Pace = USUAL,
+        take_objects: Callable[[Objects], None] | None = None,
+    ) -> None:
         members = wanted.members()
         self._wanted = wanted
         self._pool = pool
@@ -76,6 +85,10 @@ class KubernetesDiscovery:
         if members is None:
             kind = wanted.kind(self._api.namespace)
             self._pools = Reflector(self._api, kind, self._pool_changed, pace)
+        self._objects: FollowedObjects | None = None
+        if take_objects is not None:
+            named = (wanted.pool_name, wanted.pool_group)
+            self._objects = FollowedObjects(self._api, named, take_objects, pace)
 
     @property
     def has_synced(self) -> bool:
@@ -87,6 +100,9 @@ class KubernetesDiscovery:
         self._follow(self._static)
         if self._pools is not None:
             self._tasks.append(asyncio.create_task(self._pools.run(), name="picker InferencePool"))
+        if self._objects is not None:
+            for each in self._objects.reflectors:
+                self._tasks.append(asyncio.create_task(each.run(), name="picker objects"))
         try:
             async with asyncio.timeout(_FIRST_SYNC_S):
                 await self._synced.wait()

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from weft.epp.kubernetes.api import GONE, ApiFailure, ApiServer, Status
+from weft.epp.kubernetes.api import GONE, NOT_FOUND, ApiFailure, ApiServer, Status
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ class Kind(Generic[T]):
     path: str
     type: type[T]
     params: Mapping[str, str] = field(default_factory=dict)
+    is_optional: bool = False  # a cluster may have no such kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,9 @@ class Reflector(Generic[T]):
             self._version = None
         if not self._is_lost:
             said = str(error) or type(error).__name__
-            _log.warning("%s; keeping the %d objects there are", said, len(self.objects))
+            is_absent = self._kind.is_optional and getattr(error, "status", 0) == NOT_FOUND
+            level = logging.INFO if is_absent else logging.WARNING
+            _log.log(level, "%s; keeping the %d objects there are", said, len(self.objects))
             self._is_lost = True
         return max(wait_s, _LEAST_S)
 
