@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CONNECT_S: Final = 5.0
 _MAX_MESSAGE_BYTES: Final = 64 * 2**10
 _MAX_RETRY_AFTER_S: Final = 60.0
-GONE: Final = 410
+EXPIRED: Final = 410
 NOT_FOUND: Final = 404
 
 

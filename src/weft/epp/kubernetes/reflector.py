@@ -10,11 +10,11 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from weft.epp.kubernetes.api import GONE, NOT_FOUND, ApiFailure, ApiServer, Status
+from weft.epp.kubernetes.api import EXPIRED, NOT_FOUND, ApiFailure, ApiServer, Status
 
 _log = logging.getLogger(__name__)
 
-_PAGE: Final = 250
+_PAGE: Final = 100
 _MAX_PAGE_BYTES: Final = 32 * 2**20
 _MAX_LINE_BYTES: Final = 4 * 2**20  # etcd takes objects of 1.5 MiB
 _LEAST_S: Final = 0.01
@@ -196,7 +196,7 @@ class Reflector(Generic[T]):
         elif event.type in {"ADDED", "MODIFIED"}:
             self._keep(self.objects, event.object)
         elif event.type != "BOOKMARK":
-            raise ApiFailure(f"{self._kind.path}: unknown event {event.type[:40]!r}", GONE)
+            raise ApiFailure(f"{self._kind.path}: unknown event {event.type[:40]!r}", EXPIRED)
         self._version = meta.resource_version or self._version
 
     def _keep(self, into: dict[str, T], raw: msgspec.Raw) -> None:
@@ -230,7 +230,7 @@ async def _split(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
             del rest[:end]
             yield lines
         if len(rest) > _MAX_LINE_BYTES:
-            raise ApiFailure(f"an event has more than {_MAX_LINE_BYTES} bytes", GONE)
+            raise ApiFailure(f"an event has more than {_MAX_LINE_BYTES} bytes", EXPIRED)
 
 
 def _key(meta: Meta) -> str:
