@@ -78,7 +78,7 @@ async def test_another_incarnation_is_another_endpoint(
         assert (now is former) is is_same
 
 
-async def test_the_pool_may_change(api: ApiServerDouble):
+async def test_the_pool_may_change(api: ApiServerDouble, caplog: pytest.LogCaptureFixture):
     """Its ports, its selector; without the object nobody is a member."""
     put_pods(api, PODS, pod(1), pod(2, labels={"app": "new"}))
     pool = Pool()
@@ -89,6 +89,7 @@ async def test_the_pool_may_change(api: ApiServerDouble):
         await until(lambda: where(pool) == {"10.0.0.2:8000"})
         api.delete(POOLS, "llm")
         await until(lambda: not len(pool))
+        assert caplog.text.count("there is no InferencePool ns/llm") == 1
         api.put(POOLS, inference_pool())
         await until(lambda: where(pool) == {"10.0.0.1:8000"})
 

@@ -196,6 +196,12 @@ async def test_one_pod_that_cannot_be_read_harms_no_other(api: ApiServerDouble):
         api.put(PODS, pod(3, ip="not an address"))
         api.put(PODS, pod(4))
         await until(lambda: where(pool) == {"10.0.0.1:8000", "10.0.0.4:8000"})
+        api.compact()
+        await api.tear()
+        api.put(PODS, pod(5))
+        api.compact()
+        await until(lambda: len(pool) == 3)
+        assert "10.0.0.1:8000" in where(pool)
 
 
 async def test_there_is_an_end_to_pods(api: ApiServerDouble, caplog: pytest.LogCaptureFixture):

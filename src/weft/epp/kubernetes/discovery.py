@@ -78,6 +78,7 @@ class KubernetesDiscovery:
         self._tasks: list[asyncio.Task[None]] = []
         self._synced = asyncio.Event()
         self._members: Members | None = None
+        self._is_missed = False  # that there is no InferencePool is said once
         self._pods: Reflector[Pod] | None = None
         self._pods_task: asyncio.Task[None] | None = None
         self._pools: Reflector[InferencePool] | None = None
@@ -121,14 +122,18 @@ class KubernetesDiscovery:
         assert self._pools is not None
         found = self._pools.objects.get(self._key)
         members = None if found is None else found.members()
-        if members is None:
+        if members is None and not self._is_missed:
             _log.warning("there is no InferencePool %s in %s", self._key, self._wanted.pool_group)
+        self._is_missed = members is None
         if members != self._members:
             self._follow(members)
 
     def _follow(self, members: Members | None) -> None:
         """Follow other pods; those known stay until the others are."""
         former, self._members = self._members, members
+        if members is not None:
+            ports = ",".join(map(str, members.ports))
+            _log.info("pods of %s at ports %s, %s", members.selector, ports, members.app_protocol)
         if members is not None and former is not None and members.selector == former.selector:
             self._pods_changed()
             return
