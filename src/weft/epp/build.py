@@ -17,6 +17,7 @@ from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import Closer, FollowsResponse, Learner, Preparer, Surroundings
 from weft.epp.decision.profile import FilterStep, PickerStep, SchedulingProfile, ScorerStep
 from weft.epp.flow.policies import BandParts, EvictionParts, FlowParts
+from weft.epp.kubernetes.discovery import KubernetesDiscovery, Wanted
 from weft.epp.metrics.series import PickerMetrics, Timer
 from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
 from weft.epp.plugins.scorers.precise_prefix_cache import PrecisePrefixScorer
@@ -41,6 +42,7 @@ from weft.epp.pool.endpoints_file import (
 )
 from weft.epp.pool.engines import ENGINES, ExtractorParameters, LoadReader, configured
 from weft.epp.pool.gpu import GpuPoller
+from weft.epp.pool.objects import Objects
 from weft.epp.pool.objects_files import ObjectFiles
 from weft.epp.pool.poller import LoadSource, MetricsSourceParameters, Poller, http_sources
 from weft.epp.pool.pool import Pool
@@ -292,6 +294,16 @@ class Picker:
         self.assembly = assembly
         self._tasks: list[asyncio.Task[None]] = []
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self.cluster: KubernetesDiscovery | None = None
+
+    def may_serve(self) -> bool:
+        """Whether it knows where to send; without Kubernetes always."""
+        return self.cluster is None or self.cluster.has_synced
+
+    def take_objects(self, objects: Objects) -> None:
+        """These objectives and rewrites are in force from now on."""
+        self.director.objects = objects
+        self.metrics.model_names.allowed = objects.model_names
 
     def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
         """Own a task until the picker is closed."""
@@ -376,6 +388,8 @@ def load_config(options: PickerOptions) -> ResolvedConfig:
 async def open_picker(options: PickerOptions) -> Picker:
     """Start a picker; raises `ConfigError` before anything runs if it cannot be right."""
     config = load_config(options)
+    if config.discovery is not None and options.endpoint_selector is not None:
+        raise ConfigError("--endpoint-selector and dataLayer.discovery exclude each other")
     specs = [parse_endpoint(text) for text in options.endpoints]
     if len({spec.name for spec in specs}) != len(specs):
         raise ConfigError("endpoints: two endpoints have the same name")
@@ -405,8 +419,13 @@ async def _start(picker: Picker, options: PickerOptions, specs: Sequence[Endpoin
     telemetry.start()
     if assembly.config.discovery is not None:
         await _follow_file(picker, assembly.parameters[assembly.config.discovery])
+    elif options.endpoint_selector is not None or (options.pool_name is not None and not specs):
+        await _follow_cluster(picker, options)
     elif not specs:
-        _log.warning("no endpoints: name some, or a file-discovery plugin in dataLayer.discovery")
+        _log.warning(
+            "no endpoints: name some, or --pool-name in Kubernetes, or a file-discovery plugin "
+            "in dataLayer.discovery"
+        )
     await put_endpoints(assembly.pool, specs)
     if any(not is_ip_address(spec.address) for spec in specs):
         picker.spawn(follow_names(assembly.pool, specs), "resolve")
@@ -417,15 +436,14 @@ async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
     # Without names of its own, the picker takes the objects of any pool and namespace.
     files = ObjectFiles(
         options.objects,
-        pool_name=None if options.pool_name == DEFAULT_NAME else options.pool_name,
+        pool_name=options.pool_name,
         pool_group=options.pool_group,
-        namespace=None if options.pool_namespace == DEFAULT_NAME else options.pool_namespace,
+        namespace=options.pool_namespace,
     )
     seen = mark(files.list_files())
 
     def read() -> None:
-        picker.director.objects = files.read()
-        picker.metrics.model_names.allowed = picker.director.objects.model_names
+        picker.take_objects(files.read())
 
     async def reload() -> None:
         try:
@@ -435,6 +453,22 @@ async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
 
     read()
     picker.spawn(watch(files.list_files, seen, reload), "objects")
+
+
+async def _follow_cluster(picker: Picker, options: PickerOptions) -> None:
+    wanted = Wanted(
+        pool_name=options.pool_name or "",
+        pool_group=options.pool_group,
+        namespace=options.pool_namespace,
+        selector=options.endpoint_selector,
+        target_ports=options.endpoint_target_ports or "",
+    )
+    # As in the reference, a selector alone is of no pool that objects could name. Files come before the API.
+    has_objects = options.endpoint_selector is None and not options.objects
+    take_objects = picker.take_objects if has_objects else None
+    picker.cluster = KubernetesDiscovery(wanted, picker.pool, take_objects=take_objects)
+    picker.on_close(picker.cluster.close)
+    await picker.cluster.start()
 
 
 async def _follow_file(picker: Picker, parameters: FileDiscoveryParameters) -> None:
@@ -466,7 +500,7 @@ def _read(options: PickerOptions) -> PickerConfig:
 
 def _settings(options: PickerOptions) -> DirectorSettings:
     return DirectorSettings(
-        pool_name=options.pool_name,
+        pool_name=options.pool_name or DEFAULT_NAME,
         max_load_age_s=options.max_load_age_s,
         ticket_ttl_s=options.ticket_ttl_s,
         unseen_ttl_s=options.unseen_ttl_s,

@@ -431,7 +431,7 @@ ALSO_REFUSED = {
         config(("prefix-cache-affinity-filter", {"ttftSource": "latencyPredictor"})), "ttftSource",
     ),
     "k8s-notification-source": (
-        config("k8s-notification-source"), "'k8s-notification-source' is refused: Kubernetes",
+        config("k8s-notification-source"), "'k8s-notification-source' is refused: objects of Kubernetes",
     ),
     "discovery.peers": (
         config(

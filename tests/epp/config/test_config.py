@@ -146,7 +146,7 @@ REFUSALS = [
     ("dataLayer: {discovery: {pluginRef: x}}", "dataLayer.discovery.pluginRef: no plugin"),
     ("plugins: [{type: file-discovery, parameters: {path: /e}}]",
      "plugins[0]: 'file-discovery' is not named in dataLayer.discovery"),
-    ("plugins: [{type: k8s-notification-source}]", "Kubernetes discovery is not offered"),
+    ("plugins: [{type: k8s-notification-source}]", "objects of Kubernetes are followed with --pool-name"),
     ("plugins: [{type: queue-scorer}]\nplugins: []", "key 'plugins' appears twice"),
     ("1: 2", "keys must be strings"),
     ("plugins: [", "not valid YAML"),

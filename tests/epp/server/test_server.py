@@ -246,6 +246,25 @@ async def test_readiness_follows_the_director(director: FakeDirector, ports: Por
     assert await health(ports.grpc, PROCESSOR) == SERVING
 
 
+async def test_a_picker_that_does_not_know_where_to_send_does_not_serve(director: FakeDirector):
+    """It lives; once it knows, it serves."""
+    knows: list[str] = []
+    options = ServerOptions(grpc_port=0, grpc_health_port=0)
+    server = PickerServer(director, ALL_PARSERS, options, may_serve=lambda: bool(knows))
+    ports = await server.start()
+    try:
+        told = {name: await health(ports.health, name) for name in ("", "readiness", PROCESSOR)}
+        assert set(told.values()) == {NOT_SERVING}
+        assert await health(ports.health, "liveness") == SERVING
+        knows.append("all")
+        async with asyncio.timeout(PATIENCE_S):
+            while await health(ports.health, PROCESSOR) == NOT_SERVING:  # noqa: ASYNC110 - polled
+                await asyncio.sleep(0.05)
+        assert await health(ports.health, "readiness") == SERVING
+    finally:
+        await server.stop()
+
+
 async def test_a_taken_port_is_refused(ports: Ports):
     """With the flag that names another one."""
     other = PickerServer(FakeDirector(), ALL_PARSERS, ServerOptions(grpc_port=ports.grpc))

@@ -59,6 +59,7 @@ async def _serve(options: EppOptions) -> int:
         server_options,
         explain if options.explain_header else None,
         picker.metrics,
+        picker.may_serve,
     )
     hosts = HostRule(host, options.allowed_hosts or ())
     shown = pages(server, picker.metrics_text, picker.decisions, picker.state)

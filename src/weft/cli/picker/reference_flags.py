@@ -10,7 +10,6 @@ from weft.cli.flags import flags, flags_under
 from weft.core.declare import Flag, spelled
 from weft.core.errors import ConfigError
 
-_KUBERNETES: Final = "Kubernetes discovery is not offered yet; use --endpoint or file-discovery"
 _METRICS_TLS: Final = "the metrics port serves no TLS; protect it with --metrics-token-file"
 _SERIES: Final = "name the series in core-metrics-extractor of the configuration"
 
@@ -52,8 +51,6 @@ class ReferenceFlags:
     ha_enable_leader_election: Annotated[
         bool, _off("pickers do not elect a leader; each serves")
     ] = False
-    endpoint_selector: Annotated[str | None, _off(_KUBERNETES)] = None
-    endpoint_target_ports: Annotated[str | None, _off(_KUBERNETES)] = None
     refresh_prometheus_metrics_interval: Annotated[
         str | None, _off("gauges are brought up to date whenever somebody reads them")
     ] = None

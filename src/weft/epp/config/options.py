@@ -58,11 +58,26 @@ class PickerOptions:
     default_model: Annotated[
         str, Flag("Model of requests that name none; without it they are refused.", "Pool")
     ] = ""
-    pool_name: Annotated[str, Flag("Name of the pool in metrics.", "Pool")] = DEFAULT_NAME
-    pool_namespace: Annotated[str, Flag("Namespace of the pool.", "Pool")] = DEFAULT_NAME
-    pool_group: Annotated[str, Flag("API group by which objects refer to the pool.", "Pool")] = (
-        DEFAULT_POOL_GROUP
-    )
+    pool_name: Annotated[
+        str | None,
+        Flag(
+            "InferencePool to follow, unless endpoints are named otherwise; its name in metrics.",
+            "Pool",
+        ),
+    ] = None
+    pool_namespace: Annotated[
+        str | None, Flag("Namespace of the pool; in Kubernetes the picker's own if unset.", "Pool")
+    ] = None
+    pool_group: Annotated[
+        str, Flag("API group of the pool, by which objects refer to it.", "Pool")
+    ] = DEFAULT_POOL_GROUP
+    endpoint_selector: Annotated[
+        str | None,
+        Flag("Label selector of the pods to follow, without an InferencePool.", "Pool"),
+    ] = None
+    endpoint_target_ports: Annotated[
+        str | None, Flag("Their ports, 1 to 8, as in 8000,8001.", "Pool")
+    ] = None
     refresh_metrics_interval_s: Annotated[
         float,
         Flag(
@@ -102,6 +117,7 @@ class PickerOptions:
     def __post_init__(self) -> None:
         if self.config_file is not None and self.config_text is not None:
             raise ConfigError("--config-file and --config-text exclude each other")
+        self._check_pool()
         for name in ("refresh_metrics_interval_s", "metrics_staleness_threshold_s", "ticket_ttl_s",
                      "unseen_ttl_s"):  # fmt: skip
             if not 0 < getattr(self, name) < 1e6:
@@ -112,3 +128,19 @@ class PickerOptions:
                 raise ConfigError(f"--{name.replace('_', '-')} must not be empty")
         if not 0 <= self.num_recorded_decisions <= 1_000_000:
             raise ConfigError("num_recorded_decisions must be from 0 to 1000000")
+
+    def _check_pool(self) -> None:
+        if (self.endpoint_selector is None) != (self.endpoint_target_ports is None):
+            raise ConfigError("--endpoint-selector and --endpoint-target-ports need each other")
+        if self.endpoint_selector is not None:
+            if not self.endpoint_selector.strip():
+                raise ConfigError(
+                    "--endpoint-selector must not be empty: it would select every pod"
+                )
+            if self.pool_name is not None:
+                raise ConfigError("--endpoint-selector and --pool-name exclude each other")
+            if self.endpoints:
+                raise ConfigError("--endpoint-selector and --endpoint exclude each other")
+        for name in ("pool_name", "pool_namespace"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"--{name.replace('_', '-')} must not be empty")

@@ -28,7 +28,6 @@ PLUGIN_TYPES: Final[Mapping[str, PluginType]] = MappingProxyType(
 )
 
 _LATENCY = "latency prediction and SLO routing are not offered yet"
-_KUBERNETES = "Kubernetes discovery is not offered yet; use file-discovery or static endpoints"
 
 REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -36,8 +35,8 @@ REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "latency-scorer": _LATENCY,
         "latency-slo-admitter": _LATENCY,
         "slo-headroom-tier-filter": _LATENCY,
-        "k8s-notification-source": _KUBERNETES,
+        "k8s-notification-source": "objects of Kubernetes are followed with --pool-name, by no plugin",
         "destination-endpoint-served-verifier": "it is for conformance tests of gateways only",
-        "disaggregatedset-rollout-screener": _KUBERNETES,
+        "disaggregatedset-rollout-screener": "rollouts of DisaggregatedSets are not followed yet",
     }
 )

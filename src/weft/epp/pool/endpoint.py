@@ -25,6 +25,7 @@ class EndpointSpec:
         None  # for a server that speaks gRPC apart from HTTP; None: the port itself
     )
     labels: Mapping[str, str] = field(default_factory=dict)
+    incarnation: str = ""  # another one is another server, whose caches are empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ class ObjectFiles:
         else:
             rewrite = decode(head.spec, RewriteSpec, f"{where}.spec")
             if self._is_ours(rewrite.pool_ref, head.name, where):
-                rules = tuple(map(_to_rule, rewrite.rules))
+                rules = tuple(map(to_rule, rewrite.rules))
                 rewrites.append(ModelRewrite(head.name, head.created, rules))
 
     def _is_ours(self, ref: PoolRef | None, name: str, where: str) -> bool:
@@ -197,7 +197,8 @@ def _unlisted(documents: Iterable[Any]) -> list[Any]:
     return flat
 
 
-def _to_rule(rule: Rule) -> RewriteRule:
+def to_rule(rule: Rule) -> RewriteRule:
+    """A rule as it is put to use."""
     models = tuple(match.model.value for match in rule.matches if match.model is not None)
     # A match without conditions matches everything, whatever stands beside it.
     is_generic = len(models) < len(rule.matches)

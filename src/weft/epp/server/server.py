@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final, NoReturn, Protocol
@@ -101,6 +102,7 @@ class PickerServer:
         options: ServerOptions,
         explain: Explain | None = None,
         metrics: PickerMetrics | None = None,
+        may_serve: Callable[[], bool] = lambda: True,
     ) -> None:
         self._options = options
         limits = options.limits
@@ -116,7 +118,7 @@ class PickerServer:
             BodyReader(),
             explain,
         )
-        self.health = PickerHealth(lambda: director.is_ready)
+        self.health = PickerHealth(lambda: director.is_ready, may_serve)
         self._streams: set[_Stream] = set()
         self._last_start = 0.0
         self._is_stopping = False

@@ -1,0 +1,1 @@
+"""What the picker knows from Kubernetes' API server."""

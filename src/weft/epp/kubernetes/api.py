@@ -1,0 +1,124 @@
+"""`ApiServer`: requests to Kubernetes' API server, each bounded in bytes and time.
+
+lightkube finds the server and its credentials, in the cluster or from a kubeconfig. What it makes of a
+watch is not used: it waits for ever on a dead connection, and forgets deletions after a 410.
+"""
+
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+
+from weft.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import httpx2
+
+_CONNECT_S: Final = 5.0
+_MAX_MESSAGE_BYTES: Final = 64 * 2**10
+_MAX_RETRY_AFTER_S: Final = 60.0
+EXPIRED: Final = 410
+NOT_FOUND: Final = 404
+
+
+class ApiFailure(Exception):
+    """The API server refused, or could not be reached, or said what nobody understands (status 0)."""
+
+    def __init__(self, message: str, status: int = 0, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Why the API server refuses."""
+
+    message: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    code: int = 0
+
+
+class ApiServer:
+    """One API server, and the namespace that credentials for it name."""
+
+    def __init__(self, client: "httpx2.AsyncClient", namespace: str) -> None:
+        self._client = client
+        self.namespace = namespace
+
+    async def get(self, path: str, params: Mapping[str, str], max_bytes: int) -> bytes:
+        """A whole answer."""
+        body = bytearray()
+        async with self.stream(path, params, idle_s=10.0) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > max_bytes:
+                    raise ApiFailure(f"{path}: the answer has more than {max_bytes} bytes")
+        return bytes(body)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, params: Mapping[str, str], idle_s: float
+    ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
+        """An answer as it comes; without a byte for `idle_s` it counts as lost."""
+        import httpx2  # noqa: PLC0415 - with the extra, when it is used
+
+        timeout = httpx2.Timeout(idle_s, connect=_CONNECT_S)
+        request = self._client.build_request("GET", path, params=dict(params), timeout=timeout)
+        try:
+            response = await self._client.send(request, stream=True)
+        except Exception as error:  # also of credentials: a token's file, a program that makes one
+            raise ApiFailure(f"{path}: {error or type(error).__name__}") from error
+        try:
+            if not response.is_success:
+                raise await _failure(path, response)
+            yield response.aiter_bytes()
+        except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
+            raise ApiFailure(f"{path}: {error or type(error).__name__}") from error
+        finally:
+            await response.aclose()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.aclose()
+
+
+async def _failure(path: str, response: "httpx2.Response") -> ApiFailure:
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > _MAX_MESSAGE_BYTES:
+            break
+    try:
+        message = msgspec.json.decode(bytes(body), type=Status).message
+    except msgspec.DecodeError:
+        message = ""
+    wait = response.headers.get("retry-after", "")
+    wait_s = float(wait) if wait.isascii() and wait.isdigit() else 0.0
+    return ApiFailure(
+        f"{path}: HTTP {response.status_code} {message or response.reason_phrase}",
+        response.status_code,
+        min(wait_s, _MAX_RETRY_AFTER_S),
+    )
+
+
+def connect(namespace: str | None) -> ApiServer:
+    """The API server that KUBECONFIG names, or the pod's own, or ~/.kube/config; raises `ConfigError`."""
+    try:
+        from lightkube.config import client_adapter, kubeconfig  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigError(
+            "Kubernetes discovery needs lightkube: pip install 'weft[kubernetes]'"
+        ) from error
+    path = os.environ.get("KUBECONFIG")
+    try:
+        found = kubeconfig.KubeConfig
+        config = (found.from_file(path) if path else found.from_env()).get()
+        assert config is not None, "no context"
+        client = client_adapter.AsyncClient(config, client_adapter.ConnectionParams())
+    except Exception as error:  # of lightkube, YAML, msgspec, OpenSSL: all mean one thing
+        raise ConfigError(
+            f"no way to Kubernetes' API server: {error!r}; it is found by KUBECONFIG, a pod's "
+            "service account, or ~/.kube/config"
+        ) from error
+    return ApiServer(client, namespace or os.environ.get("NAMESPACE") or config.namespace)

@@ -1,0 +1,172 @@
+"""Pods and InferencePools as the API server writes them: the few fields that are read."""
+
+import ipaddress
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.core.errors import ConfigError
+from weft.epp.kubernetes.reflector import Object
+from weft.epp.pool.endpoint import EndpointSpec
+
+MAX_PORTS: Final = 8
+HTTP: Final = "http"
+H2C: Final = "kubernetes.io/h2c"
+
+_Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+_Pairs = Annotated[dict[str, str], msgspec.Meta(min_length=1, max_length=64)]
+
+
+class _Part(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of the objects' parts."""
+
+
+class Condition(_Part, frozen=True):
+    """One statement about a pod."""
+
+    type: str
+    status: str
+
+
+class ContainerStatus(_Part, frozen=True):
+    """How often a container was started again."""
+
+    restart_count: int = 0
+
+
+class PodStatus(_Part, frozen=True):
+    """Where a pod is, and how it does."""
+
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(Object, frozen=True):
+    """A pod."""
+
+    status: PodStatus = PodStatus()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests may go there: it says so, and is not on its way out."""
+        if self.metadata.deletion_timestamp is not None or not _is_address(self.status.pod_ip):
+            return False
+        found = [each.status for each in self.status.conditions or () if each.type == "Ready"]
+        return found == ["True"]
+
+    def endpoints(self, ports: tuple[int, ...]) -> list[EndpointSpec]:
+        """One for each port, named by its rank. Another incarnation is another endpoint."""
+        restarts = sum(each.restart_count for each in self.status.container_statuses or ())
+        return [
+            EndpointSpec(
+                name=f"{self.metadata.name}-rank-{rank}",
+                namespace=self.metadata.namespace,
+                address=self.status.pod_ip,
+                port=port,
+                labels=self.metadata.labels or {},
+                incarnation=f"{self.metadata.uid}/{restarts}",
+            )
+            for rank, port in enumerate(ports)
+        ]
+
+
+class TargetPort(_Part, frozen=True):
+    """A port of each pod."""
+
+    number: _Port
+
+
+class Selector(_Part, frozen=True):
+    """Labels that all must be there."""
+
+    match_labels: _Pairs
+
+
+class PoolSpec(_Part, frozen=True):
+    """What v1 says."""
+
+    selector: Selector
+    target_ports: Annotated[list[TargetPort], msgspec.Meta(min_length=1, max_length=MAX_PORTS)]
+    app_protocol: str = HTTP
+
+    def __post_init__(self) -> None:
+        if len({port.number for port in self.target_ports}) < len(self.target_ports):
+            raise ValueError("targetPorts: a number is there twice")
+        if self.app_protocol not in {HTTP, H2C}:
+            raise ValueError(f"appProtocol must be {HTTP} or {H2C}, got {self.app_protocol!r}")
+
+
+class OlderPoolSpec(_Part, frozen=True):
+    """What v1alpha2 says."""
+
+    selector: _Pairs
+    target_port_number: _Port
+
+
+class Members(msgspec.Struct, frozen=True):
+    """What makes a pod a member of the pool, and where its servers listen."""
+
+    selector: str
+    ports: tuple[int, ...]
+    app_protocol: str = HTTP
+
+
+class InferencePool(Object, frozen=True):
+    """An InferencePool, of any version."""
+
+    def members(self) -> Members:
+        """Whom it selects."""
+        raise NotImplementedError
+
+
+class PoolV1(InferencePool, frozen=True):
+    """An InferencePool of today."""
+
+    spec: PoolSpec
+
+    def members(self) -> Members:
+        ports = tuple(port.number for port in self.spec.target_ports)
+        return Members(_selector(self.spec.selector.match_labels), ports, self.spec.app_protocol)
+
+
+class PoolV1Alpha2(InferencePool, frozen=True):
+    """An InferencePool as it was."""
+
+    spec: OlderPoolSpec
+
+    def members(self) -> Members:
+        return Members(_selector(self.spec.selector), (self.spec.target_port_number,))
+
+
+# By API group: the version that is asked for, and how it reads.
+POOL_TYPES: Final[dict[str, tuple[str, type[InferencePool]]]] = {
+    "inference.networking.k8s.io": ("v1", PoolV1),
+    "inference.networking.x-k8s.io": ("v1alpha2", PoolV1Alpha2),
+}
+
+
+def parse_ports(text: str) -> tuple[int, ...]:
+    """Ports of the command line, "8000,8001"; raises `ConfigError`."""
+    words = text.split(",")
+    ports = [int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 6]
+    is_right = len(ports) == len(words) == len(set(ports)) and all(
+        0 < port < 65536 for port in ports
+    )
+    if not is_right or len(ports) > MAX_PORTS:
+        raise ConfigError(
+            f"--endpoint-target-ports {text!r}: must be 1 to {MAX_PORTS} different ports, as in 8000,8001"
+        )
+    return tuple(ports)
+
+
+def _selector(labels: dict[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

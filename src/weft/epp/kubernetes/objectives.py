@@ -1,0 +1,87 @@
+"""InferenceObjectives and InferenceModelRewrites of a pool, from whichever API group has them."""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from weft.epp.kubernetes.api import ApiServer
+from weft.epp.kubernetes.reflector import Kind, Object, Pace, Reflector
+from weft.epp.pool.objects import ModelRewrite, Objects
+from weft.epp.pool.objects_files import ObjectiveSpec, PoolRef, RewriteSpec, to_rule
+
+# The first wins where both have an object of one name.
+_GROUPS: Final = ("llm-d.ai", "inference.networking.x-k8s.io")
+_VERSION: Final = "v1alpha2"
+
+
+class InferenceObjective(Object, frozen=True):
+    """How much requests matter."""
+
+    spec: ObjectiveSpec = ObjectiveSpec()
+
+
+class InferenceModelRewrite(Object, frozen=True):
+    """What becomes of models."""
+
+    spec: RewriteSpec
+
+
+T = TypeVar("T", bound=Object)
+
+
+class FollowedObjects:
+    """Calls `changed` with all that is in force for one pool, whenever that changes."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        pool: tuple[str, str],
+        changed: Callable[[Objects], None],
+        pace: Pace,
+    ) -> None:
+        self._api = api
+        self._pool_name, self._pool_group = pool
+        self._changed = changed
+        self._pace = pace
+        self._objectives = self._reflectors("inferenceobjectives", InferenceObjective)
+        self._rewrites = self._reflectors("inferencemodelrewrites", InferenceModelRewrite)
+
+    @property
+    def reflectors(self) -> list[Reflector[InferenceObjective] | Reflector[InferenceModelRewrite]]:
+        """What has to run."""
+        return [*self._objectives, *self._rewrites]
+
+    def _reflectors(self, plural: str, type_: type[T]) -> list[Reflector[T]]:
+        return [
+            Reflector(
+                self._api,
+                Kind(
+                    path=f"apis/{group}/{_VERSION}/namespaces/{self._api.namespace}/{plural}",
+                    type=type_,
+                    is_optional=True,
+                ),
+                self._update,
+                self._pace,
+            )
+            for group in _GROUPS
+        ]
+
+    def _update(self) -> None:
+        priorities: dict[str, int] = {}
+        rewrites: dict[str, ModelRewrite] = {}
+        for objectives in self._objectives:
+            for objective in objectives.objects.values():
+                if self._is_ours(objective.spec.pool_ref):
+                    priorities.setdefault(objective.metadata.name, objective.spec.priority)
+        for reflector in self._rewrites:
+            for rewrite in reflector.objects.values():
+                if self._is_ours(rewrite.spec.pool_ref):
+                    meta = rewrite.metadata
+                    rules = tuple(map(to_rule, rewrite.spec.rules))
+                    made = ModelRewrite(meta.name, meta.creation_timestamp or "", rules)
+                    rewrites.setdefault(meta.name, made)
+        self._changed(Objects(priorities, rewrites.values()))
+
+    def _is_ours(self, ref: PoolRef | None) -> bool:
+        if ref is None:
+            return True
+        return ref.name == self._pool_name and ref.group in {None, self._pool_group}

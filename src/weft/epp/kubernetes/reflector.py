@@ -1,0 +1,237 @@
+"""`Reflector`: the objects of one kind, listed once and watched since; what was known outlives every fault."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from weft.epp.kubernetes.api import EXPIRED, NOT_FOUND, ApiFailure, ApiServer, Status
+
+_log = logging.getLogger(__name__)
+
+_PAGE: Final = 100
+_MAX_PAGE_BYTES: Final = 32 * 2**20
+_MAX_LINE_BYTES: Final = 4 * 2**20  # etcd takes objects of 1.5 MiB
+_LEAST_S: Final = 0.01
+_BUSY: Final = {0, 429, 500, 502, 503}  # say nothing of the place in the stream
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    """What every object has."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+
+
+class Object(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of kinds."""
+
+    metadata: Meta
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str | None = msgspec.field(name="continue", default=None)
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+T = TypeVar("T", bound=Object)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[T]):
+    """Which objects, and what they are read as."""
+
+    path: str
+    type: type[T]
+    params: Mapping[str, str] = field(default_factory=dict)
+    is_optional: bool = False  # a cluster may have no such kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long things may take; tests are in more of a hurry than clusters."""
+
+    first_pause_s: float = 0.2
+    max_pause_s: float = 10.0
+    steady_s: float = 1.0  # a watch that held as long ends a row of failures
+    list_s: float = 60.0
+    watch_s: float = 45.0  # then the stream is asked for anew: a dead connection is found so
+    idle_s: float = 60.0  # more than `watch_s`
+    max_objects: int = 4096
+
+
+USUAL: Final = Pace()
+
+
+class Reflector(Generic[T]):
+    """Keeps `objects` (by namespace/name) in step with the API server until its task is cancelled."""
+
+    def __init__(
+        self, api: ApiServer, kind: Kind[T], changed: Callable[[], None], pace: Pace
+    ) -> None:
+        self.objects: dict[str, T] = {}
+        self.has_listed = False
+        self._api = api
+        self._kind = kind
+        self._changed = changed
+        self._pace = pace
+        self._version: str | None = None  # None: list before watching
+        self._num_failures = 0  # since a watch last held for a while
+        self._is_lost = False
+        self._is_full = False
+
+    async def run(self) -> None:
+        """List, then watch from there; again and again."""
+        while True:
+            wait_s = 0.0
+            started: float | None = None
+            try:
+                if self._version is None:
+                    async with asyncio.timeout(self._pace.list_s):
+                        self._version = await self._list()
+                started = time.monotonic()
+                async with asyncio.timeout(self._pace.idle_s):
+                    await self._watch()
+            except Exception as error:  # noqa: BLE001 - whatever it was, what is known must be kept up to date
+                wait_s = self._failed(error)
+            if started is not None and time.monotonic() - started >= self._pace.steady_s:
+                self._num_failures = 0
+                if not wait_s:
+                    continue
+            # A stream that ends at once is no failure, and must not become a busy loop either.
+            await asyncio.sleep(max(self._pause_s(), wait_s))
+
+    def _failed(self, error: Exception) -> float:
+        """Note a failure; how long to wait at least."""
+        wait_s, is_torn = 0.0, isinstance(error, TimeoutError)
+        if isinstance(error, ApiFailure):
+            wait_s = error.retry_after_s * random.uniform(1.0, 1.2)
+            is_torn = error.status in _BUSY
+        if not is_torn:
+            self._version = None
+        if not self._is_lost:
+            said = str(error) or type(error).__name__
+            is_absent = self._kind.is_optional and getattr(error, "status", 0) == NOT_FOUND
+            level = logging.INFO if is_absent else logging.WARNING
+            _log.log(level, "%s; keeping the %d objects there are", said, len(self.objects))
+            self._is_lost = True
+        return max(wait_s, _LEAST_S)
+
+    def _answered(self) -> None:
+        if self._is_lost:
+            _log.info("%s: the API server answers again", self._kind.path)
+        self._is_lost = False
+
+    def _pause_s(self) -> float:
+        """Longer each time, and never the same as another picker's."""
+        longest = self._pace.first_pause_s * float(2 ** min(self._num_failures, 16))
+        self._num_failures += 1
+        return min(longest, self._pace.max_pause_s) * random.uniform(0.5, 1.0)
+
+    async def _list(self) -> str:
+        """All there is, page by page; only a whole list replaces what was known."""
+        found: dict[str, T] = {}
+        params = {**self._kind.params, "limit": str(_PAGE)}
+        while True:
+            body = await self._api.get(self._kind.path, params, _MAX_PAGE_BYTES)
+            page = msgspec.json.decode(body, type=_List)
+            for raw in page.items or ():
+                self._keep(found, raw)
+            if not page.metadata.continue_:
+                break
+            params["continue"] = page.metadata.continue_
+        self.objects = found
+        self.has_listed = True
+        self._answered()
+        self._changed()
+        return page.metadata.resource_version
+
+    async def _watch(self) -> None:
+        """Events since the last one, until the stream ends."""
+        timeout_s = self._pace.watch_s * random.uniform(0.8, 1.0)
+        params = {
+            **self._kind.params,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version or "",
+            "timeoutSeconds": str(max(1, round(timeout_s))),
+        }
+        async with self._api.stream(self._kind.path, params, self._pace.idle_s) as chunks:
+            self._answered()
+            async for lines in _split(chunks):
+                try:
+                    for line in lines:
+                        self._take(line)
+                finally:
+                    self._changed()  # once for all that came together
+
+    def _take(self, line: bytes) -> None:
+        event = msgspec.json.decode(line, type=_Event)
+        if event.type == "ERROR":
+            status = msgspec.json.decode(event.object, type=Status)
+            raise ApiFailure(f"{self._kind.path}: {status.message}", status.code)
+        meta = msgspec.json.decode(event.object, type=Object).metadata
+        if event.type == "DELETED":
+            self.objects.pop(_key(meta), None)
+        elif event.type in {"ADDED", "MODIFIED"}:
+            self._keep(self.objects, event.object)
+        elif event.type != "BOOKMARK":
+            raise ApiFailure(f"{self._kind.path}: unknown event {event.type[:40]!r}", EXPIRED)
+        self._version = meta.resource_version or self._version
+
+    def _keep(self, into: dict[str, T], raw: msgspec.Raw) -> None:
+        """Take an object over; one that cannot be read leaves what was known of it."""
+        meta = msgspec.json.decode(raw, type=Object).metadata
+        key = _key(meta)
+        try:
+            value = msgspec.json.decode(raw, type=self._kind.type)
+        except msgspec.ValidationError as error:
+            _log.error("%s %s: %s; the object is ignored", self._kind.path, key, error)
+            if key in self.objects:
+                into[key] = self.objects[key]
+            return
+        if key not in into and len(into) >= self._pace.max_objects:
+            if not self._is_full:
+                limit = self._pace.max_objects
+                _log.error("%s: more than %d objects; the rest is ignored", self._kind.path, limit)
+            self._is_full = True
+            return
+        into[key] = value
+
+
+async def _split(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+    """Whole lines, those of a chunk together. What stands behind the last newline was torn off."""
+    rest = bytearray()
+    async for chunk in chunks:
+        rest += chunk
+        end = rest.rfind(b"\n") + 1
+        if end:
+            lines = [line for line in bytes(rest[:end]).split(b"\n") if line.strip()]
+            del rest[:end]
+            yield lines
+        if len(rest) > _MAX_LINE_BYTES:
+            raise ApiFailure(f"an event has more than {_MAX_LINE_BYTES} bytes", EXPIRED)
+
+
+def _key(meta: Meta) -> str:
+    return f"{meta.namespace}/{meta.name}"
