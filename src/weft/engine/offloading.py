@@ -155,6 +155,8 @@ class Offloading:
             if block_id is not None and arrived.data is not None:
                 self.store_evicted(runner)  # the block that was given out may have held another
                 _copies(runner).write_block(block_id, arrived.data)
+            if arrived.release is not None:
+                arrived.release()
             if block_id is None or arrived.is_last:
                 outputs += self._scheduler.end_fetch(arrived.sequence, arrived.error)
         return outputs

@@ -17,7 +17,8 @@ from weft.core.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
 from weft.core.types import Request
 from weft.engine.kv_tier import Arrived
 from weft.engine.scheduling.sequence import Sequence
-from weft.engine.transfer.wire import Identity, Peer, Read, Release, TransferError, connect
+from weft.engine.transfer.connectors import CONNECTORS
+from weft.engine.transfer.wire import Identity, Peer, Read, Release, TransferError
 
 MAX_FETCHES = 8  # at once; the others wait
 MAX_ARRIVED_BYTES = 64 << 20  # fetched, and not in the pool yet
@@ -171,10 +172,12 @@ class KvConsumer:
 
     def _receive(self, peer: Peer, fetch: _Fetch) -> str | None:
         """The blocks, one by one; why they are not all there."""
-        peer.send(Read(fetch.source.request_id, fetch.block_ids, fetch.block_hashes))
+        num_bytes = self._identity.block_bytes
+        read = Read(fetch.source.request_id, fetch.block_ids, fetch.block_hashes)
+        peer.request_blocks(read, num_bytes)
         for block_hash in fetch.block_hashes:
-            data = peer.receive_block(self._identity.block_bytes)
-            if data is None:
+            block = peer.receive_block(num_bytes)
+            if block is None:
                 return "it has them no more, or they are of another prompt"
             with self._changed:
                 self._changed.wait_for(
@@ -182,8 +185,16 @@ class KvConsumer:
                 )
                 if fetch.is_over:
                     return None
-                self._arrived.append(Arrived(fetch.sequences[0], block_hash, data, is_last=False))
-                self._num_arrived_bytes += data.nbytes
+                self._arrived.append(
+                    Arrived(
+                        fetch.sequences[0],
+                        block_hash,
+                        block.data,
+                        is_last=False,
+                        release=block.release,
+                    )
+                )
+                self._num_arrived_bytes += num_bytes
             self._wake()
         return None
 
@@ -196,7 +207,8 @@ class KvConsumer:
 
     @contextmanager
     def _connected(self, source: RemotePrompt) -> Iterator[Peer]:
-        with connect(source.host, source.port, self._config.networks) as peer:
+        connector = CONNECTORS[self._config.connector]
+        with connector.connect(source.host, source.port, self._config.networks) as peer:
             with self._changed:
                 if self._is_closed:
                     raise TransferError("the engine is ending")
