@@ -18,6 +18,7 @@ from tests.engine.test_offloading import MODEL, greedy, mixed
 from weft import LLM
 from weft.core.errors import GenerationError, Overloaded
 from weft.core.kv_transfer import KEY, KvConnector, KvRole
+from weft.core.stats import TransferStats
 from weft.core.types import FinishReason, SamplingParams
 from weft.engine.front.local_client import LocalClient
 from weft.engine.messages import Abort, Add, Ping, ResetPrefixCache, StepOutput
@@ -279,7 +280,9 @@ def test_a_request_that_is_aborted_before_it_fetched_releases_its_blocks(engine)
 async def test_a_request_that_is_refused_releases_its_blocks(engine, connector):
     """By the server before the engine knows of it, or by the engine's front, whose queue is full."""
     prompt = [*range(5, 23)]
-    config = msgspec.structs.replace(make_config(), kv_transfer_config=transfer(KvRole.CONSUMER, connector=connector))
+    config = msgspec.structs.replace(
+        make_config(), kv_transfer_config=transfer(KvRole.CONSUMER, connector=connector)
+    )
     full = msgspec.structs.replace(config.scheduler_config, max_num_queued_reqs=0)
     config = msgspec.structs.replace(config, scheduler_config=full)
     with engine(KvRole.PRODUCER) as producer:
@@ -341,6 +344,56 @@ def test_another_prompt_gets_nothing_of_a_lease(engine):
         other = [9, *prompt[1:]]
         outputs = ask(consumer, "d", other, 3, lent.kv_transfer_params)
         assert (tokens_of(outputs), outputs[-1].num_cached_tokens) == (greedy(other, 3), 0)
+
+
+def watch_transfers(running: EngineThread, is_last) -> list[TransferStats]:
+    """What it reports after small requests, up to a report that is the last."""
+    found: list[TransferStats] = []
+    for number in range(int(PATIENCE_S / 0.01)):
+        request = make_request(f"w{number}", [4], SamplingParams(max_tokens=1))
+        running.send(Add(request))
+        events = running.until(
+            lambda event: any(o.finish_reason for o in getattr(event, "outputs", ()))
+        )
+        found += [e.stats.transfer for e in events if isinstance(e, StepOutput)]
+        if is_last(found[-1]):
+            return found
+    raise AssertionError(f"that is not reported: {found[-1]}")
+
+
+def test_both_sides_count_what_moved_and_what_did_not(engine):
+    """Four blocks of a prompt; then one that is lent no more, of an engine that has ended."""
+    prompt = [*range(5, 23)]
+    runner = FakeRunner()
+    with engine(KvRole.CONSUMER) as consumer:
+        with engine(KvRole.PRODUCER, runner=runner) as producer:
+            [lent] = ask(producer, "p", prompt, 1, LEND)
+            params = SamplingParams(max_tokens=1, extra_args={KEY: lent.kv_transfer_params})
+            consumer.send(Add(make_request("d", prompt, params)))
+            [seen] = {
+                (num_bytes, num_blocks)
+                for stats in watch_transfers(consumer, lambda stats: stats.received)
+                for _, num_bytes, num_blocks in stats.received
+            }
+            assert seen == (4 * runner.read_block(0).nbytes, 4)
+            wait_for_held(producer, 0)
+            *_, sent = watch_transfers(producer, lambda stats: stats.num_sent_blocks == 4)
+            assert sent.num_sent_bytes == seen[0]
+            assert (sent.num_failed_sends, sent.num_expired, sent.received) == (0, 0, [])
+            ask(consumer, "f", [3, *prompt], 1, lent.kv_transfer_params)
+            watch_transfers(producer, lambda stats: stats.num_failed_sends == 1)
+        ask(consumer, "e", [6, *prompt], 1, lent.kv_transfer_params)
+        *_, failed = watch_transfers(consumer, lambda stats: stats.num_failed_releases > 0)
+        assert failed.num_failed_receives == 2
+
+
+def test_a_lease_that_runs_out_is_counted(engine):
+    """It is too short, or its router has gone."""
+    with engine(KvRole.PRODUCER, lease_s=0.05) as producer:
+        ask(producer, "p", [*range(5, 23)], 1, LEND)
+        wait_for_held(producer, 0)
+        *_, stats = watch_transfers(producer, lambda stats: stats.num_expired == 1)
+        assert stats.num_sent_blocks == 0
 
 
 class OtherLayout(FakeRunner):

@@ -181,7 +181,10 @@ def test_a_block_of_another_length_is_not_taken(connector):
 
 def test_there_is_no_connection_to_who_is_no_peer(connector):
     """Whatever a request says of hosts."""
-    with listening(connector) as producer, pytest.raises(wire.TransferError, match="among the peers"):
+    with (
+        listening(connector) as producer,
+        pytest.raises(wire.TransferError, match="among the peers"),
+    ):
         connect(producer, ["10.0.0.0/8"])
 
 

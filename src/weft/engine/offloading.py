@@ -11,6 +11,7 @@ from weft.compute.runner import BlockCopies, Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.kv_transfer import RemotePrompt
+from weft.core.stats import TransferStats
 from weft.core.types import KvEvent, Request, SequenceOutput
 from weft.engine.engine_model import EngineModel
 from weft.engine.kv_tier import Arrived, KvTier
@@ -89,6 +90,17 @@ class Elsewhere:
     def take_arrived(self) -> list[Arrived]:
         """What was read since the last call."""
         return [arrived for source in self._sources() for arrived in source.take_arrived()]
+
+    def take_transfer_stats(self) -> TransferStats | None:
+        """Counts of both directions, and the prompts that came since the last call."""
+        if self.lender is None and self.consumer is None:
+            return None
+        stats = TransferStats()
+        if self.lender is not None:
+            self.lender.producer.add_stats(stats)
+        if self.consumer is not None:
+            self.consumer.take_stats(stats)
+        return stats
 
     def _sources(self) -> tuple[KvConsumer | KvTier, ...]:
         return tuple(source for source in (self.consumer, self.tier) if source is not None)

@@ -7,6 +7,7 @@ other engine is released.
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weft.core.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
+from weft.core.stats import TransferStats
 from weft.core.types import Request
 from weft.engine.kv_tier import Arrived
 from weft.engine.scheduling.sequence import Sequence
@@ -58,6 +60,7 @@ class KvConsumer:
         self._num_arrived_bytes = 0
         self._peers: set[Peer] = set()
         self._is_closed = False
+        self._stats = TransferStats()
         self._begun: set[str] = set()  # requests whose leases have been seen to
 
     # -- the engine's thread ------------------------------------------------------------------
@@ -101,6 +104,13 @@ class KvConsumer:
             self._num_arrived_bytes = 0
             self._changed.notify_all()
         return arrived
+
+    def take_stats(self, stats: TransferStats) -> None:
+        """Put what was fetched there; prompts that came are reported once."""
+        with self._changed:
+            stats.received, self._stats.received = self._stats.received, []
+            stats.num_failed_receives = self._stats.num_failed_receives
+            stats.num_failed_releases = self._stats.num_failed_releases
 
     def cancel_fetch(self, sequence: Sequence) -> None:
         """See `SecondTier`. Other answers of the request go on with what has come."""
@@ -146,7 +156,7 @@ class KvConsumer:
     # -- other threads ------------------------------------------------------------------------
 
     def _run(self, engine_id: str, fetch: _Fetch) -> None:
-        error, is_released = None, False
+        error, is_released, began = None, False, time.monotonic()
         try:
             with self._connected(fetch.source) as peer:
                 error = self._receive(peer, fetch)
@@ -163,6 +173,12 @@ class KvConsumer:
             error = f"the prompt's keys and values did not come from {source.host} port {source.port}: {error}"
             log.warning("%s, request_id=%s", error, fetch.sequences[0].request.request_id)
         with self._changed:
+            if error is not None:
+                self._stats.num_failed_receives += 1
+            elif not fetch.is_over:
+                num_blocks = len(fetch.block_hashes)
+                num_bytes = num_blocks * self._identity.block_bytes
+                self._stats.received.append((time.monotonic() - began, num_bytes, num_blocks))
             del self._fetches[engine_id]
             shown = error if self._config.fails_requests else None
             self._arrived += [Arrived(each, b"", None, True, shown) for each in fetch.sequences]
@@ -204,6 +220,8 @@ class KvConsumer:
                 peer.send(Release(source.request_id))
         except (OSError, TransferError) as error:  # its lease will run out
             log.debug("%s could not be released: %s", source.request_id, error)
+            with self._changed:
+                self._stats.num_failed_releases += 1
 
     @contextmanager
     def _connected(self, source: RemotePrompt) -> Iterator[Peer]:

@@ -12,14 +12,27 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import assert_never
+
+from msgspec import structs
 
 from weft.compute.host_blocks import Bytes
 from weft.compute.runner import BlockCopies
 from weft.core.errors import ConfigError
 from weft.core.kv_transfer import KvTransferConfig, KvTransferParams
+from weft.core.stats import TransferStats
 from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.settings import FLAG
-from weft.engine.transfer.wire import WANTED, Identity, Peer, Read, Release, TransferError
+from weft.engine.transfer.wire import (
+    WANTED,
+    GiveBack,
+    Identity,
+    Peer,
+    Read,
+    Release,
+    TransferError,
+    Wanted,
+)
 
 MAX_CONNECTIONS = 64  # one more is closed at once
 
@@ -64,7 +77,9 @@ class KvProducer:
         self._released: deque[str] = deque()
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._peers: set[Peer] = set()
-        self._lock = threading.Lock()  # of the peers
+        self._lock = threading.Lock()  # of the peers and of what was sent
+        self._sent = TransferStats()
+        self._num_expired = 0
         self._closed = threading.Event()
         self._connector = CONNECTORS[config.connector]
         try:  # the system may choose the port
@@ -112,8 +127,19 @@ class KvProducer:
         for request_id, lease in self._leases.items():
             if lease.ends_at > now:
                 break
+            self._num_expired += request_id not in ended
             ended[request_id] = None
         return [request_id for request_id in ended if request_id in self._leases]
+
+    def add_stats(self, stats: TransferStats) -> None:
+        """Put what was sent there."""
+        with self._lock:
+            sent = structs.replace(self._sent)
+        stats.num_sent_blocks = sent.num_sent_blocks
+        stats.num_sent_bytes = sent.num_sent_bytes
+        stats.sent_s = sent.sent_s
+        stats.num_failed_sends = sent.num_failed_sends
+        stats.num_expired = self._num_expired
 
     @property
     def ends_in_s(self) -> float | None:
@@ -175,20 +201,39 @@ class KvProducer:
                 with self._lock:
                     self._peers.discard(peer)
 
-    def _answer(self, peer: Peer, wanted: Read | Release) -> None:
-        if isinstance(wanted, Release):
-            if wanted.request_id in self._leases:
-                self._released.append(wanted.request_id)
-                self._wake()
-            return
-        self._send_blocks(peer, wanted)
+    def _answer(self, peer: Peer, wanted: Wanted) -> None:
+        match wanted:
+            case Read():
+                self._send(peer, wanted)
+            case Release(request_id):
+                if request_id in self._leases:
+                    self._released.append(request_id)
+                    self._wake()
+            case GiveBack():  # of blocks that have all gone
+                pass
+            case _:
+                assert_never(wanted)
 
-    def _send_blocks(self, peer: Peer, wanted: Read) -> None:
+    def _send(self, peer: Peer, wanted: Read) -> None:
+        began = self._clock()
+        is_whole = False
+        try:
+            is_whole = self._send_blocks(peer, wanted)
+        finally:
+            with self._lock:
+                self._sent.sent_s += self._clock() - began
+                self._sent.num_failed_sends += not is_whole
+
+    def _send_blocks(self, peer: Peer, wanted: Read) -> bool:
         lease, num_bytes = self._leases.get(wanted.request_id), self._identity.block_bytes
         peer.begin_blocks(num_bytes)
         for block_id, block_hash in zip(wanted.block_ids, wanted.block_hashes, strict=False):
-            place = peer.next_place(num_bytes)
+            place = peer.next_place()
             if lease is None or not lease.copy(block_id, block_hash, place):
                 peer.send_end()
-                return
+                return False
             peer.send_block(place)
+            with self._lock:
+                self._sent.num_sent_blocks += 1
+                self._sent.num_sent_bytes += num_bytes
+        return True

@@ -23,7 +23,9 @@ from weft.compute.host_blocks import Bytes
 from weft.engine.transfer.wire import (
     CONNECT_S,
     NUMBER_BYTES,
+    WANTED,
     Block,
+    GiveBack,
     Peer,
     Read,
     TransferError,
@@ -31,6 +33,7 @@ from weft.engine.transfer.wire import (
 )
 
 MAX_SEGMENT_BYTES = 32 << 20  # of a prompt; one block may have more
+MAX_SLOTS = 128  # a socket takes that many small messages that nobody reads
 _FIRST_FREE_PORT = 49152
 _BACKLOG = 64
 _ATTEMPTS = 64
@@ -51,20 +54,26 @@ class ShmPeer(Peer):
         with self._lock:
             super().__exit__(*error)
 
+    def send(self, message: object) -> None:
+        """See `Peer`."""
+        with self._lock:
+            super().send(message)
+
     # -- who fetches --------------------------------------------------------------------------
 
     def request_blocks(self, read: Read, num_bytes: int) -> None:
         """See `Peer`."""
-        super().request_blocks(read, num_bytes)
         num_slots = min(len(read.block_ids), _max_slots(num_bytes))
         descriptor = _make_segment(num_slots * num_bytes)
         try:
-            self._slots = _map_slots(descriptor, num_slots, num_bytes)
+            with self._lock:
+                self._slots = _map_slots(descriptor, num_slots, num_bytes)
+                self._free = dict.fromkeys(range(num_slots))
+            super().request_blocks(read, num_bytes)
             self._socket.settimeout(self._timeout_s)
             socket.send_fds(self._socket, [length_of(num_slots)], [descriptor])
         finally:
             os.close(descriptor)
-        self._free = dict.fromkeys(range(num_slots))
 
     def receive_block(self, num_bytes: int) -> Block | None:
         """See `Peer`."""
@@ -75,14 +84,15 @@ class ShmPeer(Peer):
             if slot not in self._free:
                 raise TransferError(f"a block is in slot {slot}, which is not free")
             del self._free[slot]
-        return Block(self._slots[slot], partial(self._give_back, slot))
+        return Block(self._slots[slot], partial(self._give_back, self._slots, slot))
 
-    def _give_back(self, slot: int) -> None:
+    def _give_back(self, slots: NDArray[np.uint8], slot: int) -> None:
         """Never waits: at most every slot is on its way."""
         with self._lock:
-            self._free[slot] = None
-            with suppress(OSError):  # it has been closed
-                self._socket.sendall(length_of(slot))
+            if slots is self._slots:
+                self._free[slot] = None
+                with suppress(OSError):  # it has been closed
+                    super().send(GiveBack(slot))
 
     # -- who lends ----------------------------------------------------------------------------
 
@@ -105,13 +115,15 @@ class ShmPeer(Peer):
                 os.close(descriptor)
         self._free = dict.fromkeys(range(num_slots))
 
-    def next_place(self, num_bytes: int) -> Bytes:
+    def next_place(self) -> Bytes:
         """See `Peer`."""
         while self._is_one_back():
-            slot = self._receive_number()
-            if slot >= len(self._slots) or slot in self._free:
-                raise TransferError(f"it gives back slot {slot}, which it has not got")
-            self._free[slot] = None
+            given = self.receive(WANTED)
+            if not isinstance(given, GiveBack):
+                raise TransferError("it wants something else before all blocks have gone")
+            if not 0 <= given.slot < len(self._slots) or given.slot in self._free:
+                raise TransferError(f"it gives back slot {given.slot}, which it has not got")
+            self._free[given.slot] = None
         return self._slots[next(reversed(self._free))]
 
     def send_block(self, place: Bytes) -> None:
@@ -196,7 +208,7 @@ def _of_same_user(connection: socket.socket) -> ShmPeer:
 
 
 def _max_slots(num_bytes: int) -> int:
-    return max(1, MAX_SEGMENT_BYTES // num_bytes)
+    return min(MAX_SLOTS, max(1, MAX_SEGMENT_BYTES // num_bytes))
 
 
 def _make_segment(num_bytes: int) -> int:

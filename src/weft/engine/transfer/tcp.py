@@ -29,10 +29,13 @@ class TcpPeer(Peer):
         self._fill(data.data)
         return Block(data, lambda: self._free.append(data))
 
-    def next_place(self, num_bytes: int) -> Bytes:
+    def begin_blocks(self, num_bytes: int) -> None:
         """See `Peer`."""
         if self._place.nbytes != num_bytes:
             self._place = np.empty(num_bytes, np.uint8)
+
+    def next_place(self) -> Bytes:
+        """See `Peer`."""
         return self._place
 
     def send_block(self, place: Bytes) -> None:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -60,7 +60,14 @@ class Release(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     request_id: str
 
 
-WANTED: msgspec.msgpack.Decoder[Read | Release] = msgspec.msgpack.Decoder(Read | Release)
+class GiveBack(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A slot of a segment can be written again."""
+
+    slot: int
+
+
+Wanted: TypeAlias = Read | Release | GiveBack
+WANTED: msgspec.msgpack.Decoder[Wanted] = msgspec.msgpack.Decoder(Wanted)
 _IDENTITY = msgspec.msgpack.Decoder(Identity)
 _INTRODUCTION = msgspec.msgpack.Decoder(tuple[Identity, str])
 
@@ -164,11 +171,12 @@ class Peer(ABC):
     def receive_block(self, num_bytes: int) -> Block | None:
         """One block, of that size; None if it is there no more."""
 
+    @abstractmethod
     def begin_blocks(self, num_bytes: int) -> None:
         """As who lends, before the first block of a `Read`."""
 
     @abstractmethod
-    def next_place(self, num_bytes: int) -> Bytes:
+    def next_place(self) -> Bytes:
         """Where to put the next block, once there is room for it."""
 
     @abstractmethod
