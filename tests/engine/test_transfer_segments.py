@@ -132,6 +132,16 @@ def num_segments() -> int:
     return sum("memfd:weft-kv" in name for name in [*places, *files])
 
 
+def wait_for_segments(count: int) -> None:
+    """Until no more than these are there: the thread that fetched may not have ended yet."""
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.01)):
+        if num_segments() == count:
+            return
+        pause.wait(0.01)
+    raise AssertionError(f"{num_segments() - count} segments are left")
+
+
 def test_no_segment_is_left_when_its_prompt_is_there():
     """On either side, however often."""
     before = num_segments()
@@ -146,9 +156,4 @@ def test_no_segment_is_left_when_its_prompt_is_there():
             assert [t for o in outputs for t in o.token_ids] == greedy(prompt, 3)
             assert outputs[-1].num_cached_tokens == 16
             wait_for_held(producer, 0)
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.01)):  # the thread that fetched may not have ended yet
-        if num_segments() == before:
-            return
-        pause.wait(0.01)
-    raise AssertionError(f"{num_segments() - before} segments are left")
+    wait_for_segments(before)

@@ -4,6 +4,7 @@ The side that fetches makes a segment for each prompt and passes its descriptor 
 has no name, so the system frees it with the last process that has it, however those end.
 """
 
+import errno
 import fcntl
 import ipaddress
 import mmap
@@ -124,7 +125,8 @@ class ShmPeer(Peer):
             if not 0 <= given.slot < len(self._slots) or given.slot in self._free:
                 raise TransferError(f"it gives back slot {given.slot}, which it has not got")
             self._free[given.slot] = None
-        return self._slots[next(reversed(self._free))]
+        place: Bytes = self._slots[next(reversed(self._free))]
+        return place
 
     def send_block(self, place: Bytes) -> None:
         """See `Peer`."""
@@ -148,16 +150,14 @@ class ShmConnector:
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
         """See `Connector`."""
         listener = socket.socket(socket.AF_UNIX)
-        for attempt in range(_ATTEMPTS):
-            number = port or _FIRST_FREE_PORT + secrets.randbelow(2**16 - _FIRST_FREE_PORT)
-            try:
-                listener.bind(_name(host, number))
-                break
-            except OSError:
-                if port or attempt == _ATTEMPTS - 1:
-                    listener.close()
-                    raise
-        listener.listen(_BACKLOG)
+        try:
+            number = port or _bind_any(listener, host)
+            if port:
+                listener.bind(_name(host, port))
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
         return listener, number
 
     def accept(self, connection: socket.socket) -> Peer:
@@ -193,6 +193,16 @@ class ShmConnector:
 def _name(host: str, port: int) -> bytes:
     """Of an abstract socket, which leaves no file behind."""
     return b"\0weft-kv-" + str(ipaddress.ip_address(host)).encode() + b"-%d" % port
+
+
+def _bind_any(listener: socket.socket, host: str) -> int:
+    """Give it a number that nobody has."""
+    for _ in range(_ATTEMPTS):
+        number = _FIRST_FREE_PORT + secrets.randbelow(2**16 - _FIRST_FREE_PORT)
+        with suppress(OSError):
+            listener.bind(_name(host, number))
+            return number
+    raise OSError(errno.EADDRINUSE, "no port is free")
 
 
 def _of_same_user(connection: socket.socket) -> ShmPeer:
