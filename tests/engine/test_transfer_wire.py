@@ -133,7 +133,7 @@ def test_frames_that_are_none_end_their_connection_alone(connector, frame):
         with greet(producer) as bad, greet(producer) as peer:
             bad._socket.sendall(frame)
             with pytest.raises(wire.TransferError, match="closed the connection"):
-                bad.receive_block(IDENTITY.block_bytes)
+                bad.receive(wire.WANTED)
             assert (read_one(peer) == runner.read_block(1)).all()
 
 

@@ -136,9 +136,13 @@ class KvConsumer:
         with self._changed:
             for fetch in self._fetches.values():
                 fetch.is_over = True
+            dropped = list(self._arrived)
             self._arrived.clear()
             self._num_arrived_bytes = 0
             self._changed.notify_all()
+        for arrived in dropped:
+            if arrived.release is not None:
+                arrived.release()
 
     def release(self, source: RemotePrompt) -> None:
         """Have the other engine keep a prompt's blocks no longer."""

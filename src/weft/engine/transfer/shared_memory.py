@@ -24,6 +24,7 @@ from weft.compute.host_blocks import Bytes
 from weft.engine.transfer.wire import (
     CONNECT_S,
     NUMBER_BYTES,
+    SERVE_S,
     WANTED,
     Block,
     GiveBack,
@@ -49,15 +50,23 @@ class ShmPeer(Peer):
         super().__init__(connection)
         self._slots: NDArray[np.uint8] = np.empty((0, 0), np.uint8)  # [slots, bytes of a block]
         self._free: dict[int, None] = {}  # the last that was used goes first: it may be in a cache
-        self._lock = threading.Lock()  # a slot is given back on another thread
+        self._changed = threading.Condition()  # a slot is given back on another thread
+        self._has_ended = False
 
     def __exit__(self, *error: object) -> None:
-        with self._lock:
+        with self._changed:
             super().__exit__(*error)
+
+    def hang_up(self) -> None:
+        """See `Peer`."""
+        super().hang_up()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
     def send(self, message: object) -> None:
         """See `Peer`."""
-        with self._lock:
+        with self._changed:
             super().send(message)
 
     # -- who fetches --------------------------------------------------------------------------
@@ -67,7 +76,7 @@ class ShmPeer(Peer):
         num_slots = min(len(read.block_ids), _max_slots(num_bytes))
         descriptor = _make_segment(num_slots * num_bytes)
         try:
-            with self._lock:
+            with self._changed:
                 self._slots = _map_slots(descriptor, num_slots, num_bytes)
                 self._free = dict.fromkeys(range(num_slots))
             super().request_blocks(read, num_bytes)
@@ -77,11 +86,13 @@ class ShmPeer(Peer):
             os.close(descriptor)
 
     def receive_block(self, num_bytes: int) -> Block | None:
-        """See `Peer`."""
+        """See `Peer`. Nothing can come while no slot is free: its own engine may be in a long step."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._has_ended, SERVE_S)
         if not self._is_block_next(num_bytes):
             return None
         slot = self._receive_number()
-        with self._lock:
+        with self._changed:
             if slot not in self._free:
                 raise TransferError(f"a block is in slot {slot}, which is not free")
             del self._free[slot]
@@ -89,9 +100,10 @@ class ShmPeer(Peer):
 
     def _give_back(self, slots: NDArray[np.uint8], slot: int) -> None:
         """Never waits: at most every slot is on its way."""
-        with self._lock:
+        with self._changed:
             if slots is self._slots:
                 self._free[slot] = None
+                self._changed.notify_all()
                 with suppress(OSError):  # it has been closed
                     super().send(GiveBack(slot))
 
