@@ -1,7 +1,7 @@
 """What moving a prefix from one engine to another costs: `python -m benchmarks.kv_transfer`.
 
-The blocks of a prompt go from one KV pool into another over TCP on this machine, beside a bare copy in memory and a
-bare stream over TCP of as many bytes, in turns.
+The blocks of a prompt go from one KV pool into another on this machine, by each connector, beside a bare copy in
+memory and a bare stream over TCP of as many bytes, in turns.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import numpy as np
 from weft.compute.backends import load_model
 from weft.compute.runner import BlockCopies
 from weft.core.config import EngineOptions
-from weft.core.kv_transfer import KEY
+from weft.core.kv_transfer import KEY, KvConnector
 from weft.core.types import Request, SamplingParams
 from weft.engine.fit import fit
 from weft.engine.scheduling.sequence import Sequence
@@ -43,7 +43,10 @@ def main() -> None:
     source, target = (_runner(options.model, options.blocks) for _ in range(2))
     num_bytes = source.read_block(0).nbytes * options.blocks
     ways: dict[str, Callable[[], float]] = {
-        "transfer": Transfer(source, target, options.blocks).seconds,
+        **{
+            connector.value: Transfer(connector, source, target, options.blocks).seconds
+            for connector in KvConnector
+        },
         "memcpy": Memcpy(num_bytes).seconds,
         "bare TCP": lambda: _stream_seconds(num_bytes),
     }
@@ -53,11 +56,11 @@ def main() -> None:
             taken = seconds()
             if number:  # in the first, pages are touched
                 found[name].append(num_bytes / taken / 1e9)
-    shares = [a / b for a, b in zip(found["transfer"], found["bare TCP"], strict=True)]
     print(f"{options.blocks} blocks, {num_bytes / 1e6:.0f} MB, median of {options.rounds}")
     for name, speeds in found.items():
-        print(f"{name:>10} {statistics.median(speeds):6.2f} GB/s")
-    print(f"a transfer has {statistics.median(shares):.0%} of the pace of a bare stream")
+        shares = [a / b for a, b in zip(speeds, found["bare TCP"], strict=True)]
+        share = statistics.median(shares)
+        print(f"{name:>13} {statistics.median(speeds):6.2f} GB/s {share:5.0%} of a bare stream")
 
 
 def _runner(model: str, num_blocks: int) -> BlockCopies:
@@ -74,9 +77,11 @@ def _runner(model: str, num_blocks: int) -> BlockCopies:
 class Transfer:
     """As an engine does it: every block is written into the pool."""
 
-    def __init__(self, source: BlockCopies, target: BlockCopies, num_blocks: int) -> None:
+    def __init__(
+        self, connector: KvConnector, source: BlockCopies, target: BlockCopies, num_blocks: int
+    ) -> None:
         config = read_kv_transfer(
-            {"kv_connector": "TcpConnector", "kv_role": "kv_both", "kv_port": 0}
+            {"kv_connector": connector.value, "kv_role": "kv_both", "kv_port": 0}
         )
         assert config is not None
         identity = Identity("1", "m", "l", 16, source.read_block(0).nbytes)
@@ -103,6 +108,8 @@ class Transfer:
             for arrived in self._consumer.take_arrived():
                 if arrived.data is not None:
                     self._target.write_block(block_id, arrived.data)
+                    assert arrived.release is not None
+                    arrived.release()
                     block_id += 1
                 if arrived.is_last:
                     assert block_id == self._num_blocks

@@ -6,6 +6,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.doubles.stepping import make_config
+from tests.doubles.transfers import transfer
 from weft.core.config import (
     CacheConfig,
     EngineConfig,
@@ -13,6 +14,7 @@ from weft.core.config import (
 )
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import KvOffloadingConfig
+from weft.core.kv_transfer import KvRole
 from weft.core.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
 from weft.core.metrics import Metrics, expose
 from weft.core.observed import RemoteRequest
@@ -37,6 +39,10 @@ TOKEN_S = "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1.0 2.5 5.0 7.5 1
 TOKENS = "1.0 2.0 5.0 10.0 20.0 50.0 100.0"  # of a model with 128 positions
 STEP = "1.0 8.0 16.0 32.0 64.0 128.0 256.0 512.0 1024.0 2048.0 4096.0 8192.0 16384.0"
 CACHE = "block_size num_gpu_blocks block_bytes cache_dtype enable_prefix_caching"
+TRANSFER_BYTES = (
+    "2048.0 8192.0 32768.0 131072.0 524288.0 2.097152e+06 8.388608e+06 3.3554432e+07 "
+    "1.34217728e+08 5.36870912e+08 2.147483648e+09 8.589934592e+09"
+)
 # What vLLM's users have in their dashboards, written down a second time.
 EXPECTED = {
     "num_requests_running": ("gauge", "", ""),
@@ -56,6 +62,28 @@ EXPECTED = {
     "kv_offload_total_bytes": ("counter", "transfer_type", ""),
     "kv_offload_usage_bytes": ("gauge", "", ""),
     "kv_offload_lost_blocks": ("counter", "reason", ""),
+    "nixl_xfer_time_seconds": (
+        "histogram",
+        "",
+        "0.01 0.025 0.05 0.075 0.1 0.2 0.3 0.5 0.75 1.0 5.0",
+    ),
+    "nixl_bytes_transferred": (
+        "histogram",
+        "",
+        TRANSFER_BYTES,
+    ),
+    "nixl_num_descriptors": (
+        "histogram",
+        "",
+        "10.0 20.0 30.0 50.0 75.0 100.0 200.0 400.0 1000.0 2000.0 4000.0 10000.0 20000.0 50000.0",
+    ),
+    "nixl_num_failed_transfers": ("counter", "", ""),
+    "nixl_num_failed_notifications": ("counter", "", ""),
+    "nixl_num_kv_expired_reqs": ("counter", "", ""),
+    "kv_transfer_sent_bytes": ("counter", "", ""),
+    "kv_transfer_sent_blocks": ("counter", "", ""),
+    "kv_transfer_sent_seconds": ("counter", "", ""),
+    "kv_transfer_failed_sends": ("counter", "", ""),
     "num_preemptions": ("counter", "", ""),
     "corrupted_requests": ("counter", "", ""),
     "spec_decode_num_drafts": ("counter", "", ""),
@@ -93,7 +121,9 @@ def with_engine(**options):
     """Metrics and an engine that has told its load."""
     metrics = Metrics(**options)
     config = msgspec.structs.replace(
-        make_config(), kv_offloading_config=KvOffloadingConfig(num_bytes=1, path=None)
+        make_config(),
+        kv_offloading_config=KvOffloadingConfig(num_bytes=1, path=None),
+        kv_transfer_config=transfer(KvRole.BOTH),
     )
     engine = metrics.add_engine(_speculating(config))
     engine.load = EngineLoad()

@@ -49,6 +49,10 @@ class FakeRunner:
             .view(np.uint8)
         )
 
+    def copy_block(self, block_id: int, place: NDArray[np.uint8]) -> None:
+        """See `BlockCopies`."""
+        place[...] = self.read_block(block_id)
+
     def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
         """See `BlockCopies`."""
         for pool, content in zip(self._pools(), data.view(np.int64).reshape(2, -1), strict=True):

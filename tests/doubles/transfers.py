@@ -3,13 +3,14 @@
 import msgspec
 
 from tests.busy import PATIENCE_S
-from weft.core.kv_transfer import KvRole, KvTransferConfig
+from weft.core.kv_transfer import KvConnector, KvRole, KvTransferConfig
 from weft.engine.transfer.settings import LOOPBACK
 
 
 def transfer(role: KvRole, **changes) -> KvTransferConfig:
     """Of an engine on a port that is free, whose leases do not run out."""
     config = KvTransferConfig(
+        connector=KvConnector.TCP,
         role=role,
         engine_id="e",
         host="127.0.0.1",

@@ -4,6 +4,7 @@ import random
 import socket
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 import pytest
@@ -16,7 +17,8 @@ from tests.doubles.transfers import transfer
 from tests.engine.test_offloading import MODEL, greedy, mixed
 from weft import LLM
 from weft.core.errors import GenerationError, Overloaded
-from weft.core.kv_transfer import KEY, KvRole
+from weft.core.kv_transfer import KEY, KvConnector, KvRole
+from weft.core.stats import TransferStats
 from weft.core.types import FinishReason, SamplingParams
 from weft.engine.front.local_client import LocalClient
 from weft.engine.messages import Abort, Add, Ping, ResetPrefixCache, StepOutput
@@ -24,9 +26,14 @@ from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 
 
-def options(role: str, **more):
+@pytest.fixture(params=list(KvConnector))
+def connector(request) -> KvConnector:
+    return request.param
+
+
+def options(role: str, connector: KvConnector = KvConnector.TCP, **more):
     """Of an engine on a port that is free."""
-    config = {"kv_connector": "TcpConnector", "kv_role": role, "kv_port": 0, **more}
+    config = {"kv_connector": connector.value, "kv_role": role, "kv_port": 0, **more}
     return {"max_model_len": 256, "num_threads": 1, "kv_transfer_config": config}
 
 
@@ -63,24 +70,24 @@ def alone(prompts, params):
 
 
 @pytest.mark.slow
-def test_64_mixed_requests_are_the_same_bits_as_one_engine_alone():
+def test_64_mixed_requests_are_the_same_bits_as_one_engine_alone(connector):
     """Seeds, several answers, log-probabilities, grammars, penalties, in a pool that holds three of them."""
     prompts, params = mixed(64)
     with (
-        LLM(MODEL, **options("kv_both")) as producer,
-        LLM(MODEL, num_gpu_blocks_override=30, **options("kv_both")) as consumer,
+        LLM(MODEL, **options("kv_both", connector)) as producer,
+        LLM(MODEL, num_gpu_blocks_override=30, **options("kv_both", connector)) as consumer,
     ):
         outputs = run_apart(producer, consumer, prompts, params)
     assert answers_of(outputs) == alone(prompts, params)
     assert sum(output.num_cached_tokens for output in outputs) > 20 * 96
 
 
-def test_what_one_computed_the_other_continues():
+def test_what_one_computed_the_other_continues(connector):
     """Without computing more of the prompt than its last block; and nothing is lent when that is done."""
     prompts, params = mixed(3)
     with (
-        LLM(MODEL, **options("kv_producer")) as producer,
-        LLM(MODEL, **options("kv_consumer")) as consumer,
+        LLM(MODEL, **options("kv_producer", connector)) as producer,
+        LLM(MODEL, **options("kv_consumer", connector)) as consumer,
     ):
         outputs = run_apart(producer, consumer, prompts, params)
         found = [output.num_cached_tokens for output in outputs]
@@ -156,12 +163,12 @@ def test_a_connection_cut_anywhere_costs_time_and_nothing_else():
     ("policy", "error"),
     [("recompute", None), ("fail", "the prompt's keys and values did not come")],
 )
-def test_a_producer_that_has_ended_is_an_error_only_where_that_is_wanted(policy, error):
+def test_a_producer_that_has_ended_is_an_error_only_where_that_is_wanted(connector, policy, error):
     """By default the prompt is computed by who continues it."""
     prompts, params = mixed(1)
-    with LLM(MODEL, **options("kv_producer")) as producer:
+    with LLM(MODEL, **options("kv_producer", connector)) as producer:
         found = prefill(producer, prompts[0], params[0])
-    with LLM(MODEL, **options("kv_consumer", kv_load_failure_policy=policy)) as consumer:
+    with LLM(MODEL, **options("kv_consumer", connector, kv_load_failure_policy=policy)) as consumer:
         sent = with_args(params[0], found)
         if error is None:
             assert answers_of(consumer.generate(prompts, [sent], use_tqdm=False)) == alone(
@@ -179,11 +186,17 @@ def test_a_producer_that_has_ended_is_an_error_only_where_that_is_wanted(policy,
 
 
 @contextmanager
-def engine(role: KvRole, num_blocks: int = 16, runner: FakeRunner | None = None, **changes):
+def run_engine(role: KvRole, num_blocks: int = 16, runner: FakeRunner | None = None, **changes):
     config = make_config(num_blocks=num_blocks, max_model_len=40)
     config = msgspec.structs.replace(config, kv_transfer_config=transfer(role, **changes))
     with EngineThread(runner or FakeRunner(), config) as running:
         yield running
+
+
+@pytest.fixture
+def engine(connector):
+    """Runs one of a role, with that connector, as a context."""
+    return partial(run_engine, connector=connector)
 
 
 def ask(running: EngineThread, request_id: str, prompt, num_tokens: int, args=None):
@@ -231,7 +244,7 @@ def open_tokenizer() -> Tokenizer:
 LEND = {"do_remote_decode": True}
 
 
-def test_blocks_are_lent_until_they_are_fetched():
+def test_blocks_are_lent_until_they_are_fetched(engine):
     """Four of them, of a prompt of 18 tokens; then nobody holds any."""
     prompt = [*range(5, 23)]
     with engine(KvRole.PRODUCER) as producer, engine(KvRole.CONSUMER) as consumer:
@@ -244,14 +257,14 @@ def test_blocks_are_lent_until_they_are_fetched():
         assert num_held(consumer) == 0
 
 
-def test_a_lease_runs_out():
+def test_a_lease_runs_out(engine):
     """Nobody came for it."""
     with engine(KvRole.PRODUCER, lease_s=0.05) as producer:
         ask(producer, "p", [*range(5, 23)], 1, LEND)
         wait_for_held(producer, 0)
 
 
-def test_a_request_that_is_aborted_before_it_fetched_releases_its_blocks():
+def test_a_request_that_is_aborted_before_it_fetched_releases_its_blocks(engine):
     """It waits behind one that has the whole pool."""
     prompt = [*range(5, 23)]
     with engine(KvRole.PRODUCER) as producer, engine(KvRole.CONSUMER, num_blocks=5) as consumer:
@@ -264,10 +277,12 @@ def test_a_request_that_is_aborted_before_it_fetched_releases_its_blocks():
         wait_for_held(producer, 0)
 
 
-async def test_a_request_that_is_refused_releases_its_blocks():
+async def test_a_request_that_is_refused_releases_its_blocks(engine, connector):
     """By the server before the engine knows of it, or by the engine's front, whose queue is full."""
     prompt = [*range(5, 23)]
-    config = msgspec.structs.replace(make_config(), kv_transfer_config=transfer(KvRole.CONSUMER))
+    config = msgspec.structs.replace(
+        make_config(), kv_transfer_config=transfer(KvRole.CONSUMER, connector=connector)
+    )
     full = msgspec.structs.replace(config.scheduler_config, max_num_queued_reqs=0)
     config = msgspec.structs.replace(config, scheduler_config=full)
     with engine(KvRole.PRODUCER) as producer:
@@ -285,7 +300,7 @@ async def test_a_request_that_is_refused_releases_its_blocks():
         await client.wait_closed()
 
 
-def test_a_prompt_that_is_there_already_releases_its_blocks():
+def test_a_prompt_that_is_there_already_releases_its_blocks(engine):
     """Nothing is fetched then."""
     prompt = [*range(5, 22)]
     with engine(KvRole.PRODUCER) as producer, engine(KvRole.CONSUMER) as consumer:
@@ -297,7 +312,7 @@ def test_a_prompt_that_is_there_already_releases_its_blocks():
         wait_for_held(producer, 0)
 
 
-def test_leases_end_early_for_requests_that_need_the_room():
+def test_leases_end_early_for_requests_that_need_the_room(engine):
     """The oldest first; what was lent is computed by who wanted it."""
     prompts = [[start, *range(5, 21)] for start in (3, 4, 5, 6)]
     with engine(KvRole.PRODUCER, num_blocks=12) as producer, engine(KvRole.CONSUMER) as consumer:
@@ -310,7 +325,7 @@ def test_leases_end_early_for_requests_that_need_the_room():
     assert [each[-1].num_cached_tokens for each in outputs] == [0, 0, 16, 16]
 
 
-def test_a_reset_takes_back_what_is_lent():
+def test_a_reset_takes_back_what_is_lent(engine):
     """Blocks of before are given to nobody."""
     prompt = [*range(5, 23)]
     with engine(KvRole.PRODUCER) as producer, engine(KvRole.CONSUMER) as consumer:
@@ -321,7 +336,7 @@ def test_a_reset_takes_back_what_is_lent():
         assert (tokens_of(outputs), outputs[-1].num_cached_tokens) == (greedy(prompt, 3), 0)
 
 
-def test_another_prompt_gets_nothing_of_a_lease():
+def test_another_prompt_gets_nothing_of_a_lease(engine):
     """Who knows the ids of blocks does not get them without their tokens."""
     prompt = [*range(5, 23)]
     with engine(KvRole.PRODUCER) as producer, engine(KvRole.CONSUMER) as consumer:
@@ -331,11 +346,61 @@ def test_another_prompt_gets_nothing_of_a_lease():
         assert (tokens_of(outputs), outputs[-1].num_cached_tokens) == (greedy(other, 3), 0)
 
 
+def watch_transfers(running: EngineThread, is_last) -> list[TransferStats]:
+    """What it reports after small requests, up to a report that is the last."""
+    found: list[TransferStats] = []
+    for number in range(int(PATIENCE_S / 0.01)):
+        request = make_request(f"w{number}", [4], SamplingParams(max_tokens=1))
+        running.send(Add(request))
+        events = running.until(
+            lambda event: any(o.finish_reason for o in getattr(event, "outputs", ()))
+        )
+        found += [e.stats.transfer for e in events if isinstance(e, StepOutput)]
+        if is_last(found[-1]):
+            return found
+    raise AssertionError(f"that is not reported: {found[-1]}")
+
+
+def test_both_sides_count_what_moved_and_what_did_not(engine):
+    """Four blocks of a prompt; then one that is lent no more, of an engine that has ended."""
+    prompt = [*range(5, 23)]
+    runner = FakeRunner()
+    with engine(KvRole.CONSUMER) as consumer:
+        with engine(KvRole.PRODUCER, runner=runner) as producer:
+            [lent] = ask(producer, "p", prompt, 1, LEND)
+            params = SamplingParams(max_tokens=1, extra_args={KEY: lent.kv_transfer_params})
+            consumer.send(Add(make_request("d", prompt, params)))
+            [seen] = {
+                (num_bytes, num_blocks)
+                for stats in watch_transfers(consumer, lambda stats: stats.received)
+                for _, num_bytes, num_blocks in stats.received
+            }
+            assert seen == (4 * runner.read_block(0).nbytes, 4)
+            wait_for_held(producer, 0)
+            *_, sent = watch_transfers(producer, lambda stats: stats.num_sent_blocks == 4)
+            assert sent.num_sent_bytes == seen[0]
+            assert (sent.num_failed_sends, sent.num_expired, sent.received) == (0, 0, [])
+            ask(consumer, "f", [3, *prompt], 1, lent.kv_transfer_params)
+            watch_transfers(producer, lambda stats: stats.num_failed_sends == 1)
+        ask(consumer, "e", [6, *prompt], 1, lent.kv_transfer_params)
+        *_, failed = watch_transfers(consumer, lambda stats: stats.num_failed_releases > 0)
+        assert failed.num_failed_receives == 2
+
+
+def test_a_lease_that_runs_out_is_counted(engine):
+    """It is too short, or its router has gone."""
+    with engine(KvRole.PRODUCER, lease_s=0.05) as producer:
+        ask(producer, "p", [*range(5, 23)], 1, LEND)
+        wait_for_held(producer, 0)
+        *_, stats = watch_transfers(producer, lambda stats: stats.num_expired == 1)
+        assert stats.num_sent_blocks == 0
+
+
 class OtherLayout(FakeRunner):
     kv_layout = "other"
 
 
-def test_engines_whose_blocks_mean_something_else_do_not_exchange_any():
+def test_engines_whose_blocks_mean_something_else_do_not_exchange_any(engine):
     """The layout is a part of the handshake."""
     prompt = [*range(5, 23)]
     with (
@@ -347,7 +412,7 @@ def test_engines_whose_blocks_mean_something_else_do_not_exchange_any():
         assert (tokens_of(outputs), outputs[-1].num_cached_tokens) == (greedy(prompt, 3), 0)
 
 
-def test_another_engine_at_that_port_is_not_believed():
+def test_another_engine_at_that_port_is_not_believed(engine):
     """It was started again, and has other leases."""
     prompt = [*range(5, 23)]
     with engine(KvRole.PRODUCER) as producer, engine(KvRole.CONSUMER) as consumer:
@@ -358,7 +423,7 @@ def test_another_engine_at_that_port_is_not_believed():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_requests_aborts_and_resets_at_random_end_once_right_and_without_a_leak(seed):
+def test_requests_aborts_and_resets_at_random_end_once_right_and_without_a_leak(engine, seed):
     """On both sides, in pools that are too small for all of it."""
     draw = random.Random(seed)
     beginnings = [[draw.randrange(3, 60) for _ in range(16)] for _ in range(4)]

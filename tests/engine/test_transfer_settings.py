@@ -25,7 +25,7 @@ def given(**more):
     [
         ({"kv_role": "kv_both"}, "kv_connector"),
         (given(kv_connector="P2pNcclConnector", kv_rank=0), "it pushes from GPU to GPU"),
-        (given(kv_connector="x"), "'x' is not supported: take TcpConnector or NixlConnector"),
+        (given(kv_connector="x"), "'x' is not supported: take TcpConnector, ShmConnector, Nixl"),
         (given(kv_role="x"), "kv_role"),
         (given(kv_rank=1), "kv_rank"),
         (given(kv_connector_extra_config={"backends": ["UCX"]}), "backends"),
@@ -34,6 +34,14 @@ def given(**more):
         (given(kv_ip="localhost"), "kv_ip must be an address"),
         (given(kv_ip="10.0.0.1"), "needs a secret_file"),
         (given(kv_connector_extra_config={"peers": ["10.0.0.0/8"]}), "needs a secret_file"),
+        (given(kv_connector="ShmConnector", kv_ip="10.0.0.1"), "kv_ip and peers must be loopback"),
+        (
+            given(
+                kv_connector="ShmConnector",
+                kv_connector_extra_config={"peers": ["10.0.0.0/8"], "secret_file": "x"},
+            ),
+            "shares the memory of one machine; take TcpConnector",
+        ),
         (given(kv_connector_extra_config={"peers": ["x"]}), "peers must be addresses"),
         (given(kv_connector_extra_config={"peers": []}), "number of peers"),
         (given(kv_connector_extra_config={"lease_s": 0}), "lease_s must be between 1"),

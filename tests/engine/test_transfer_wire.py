@@ -1,6 +1,5 @@
 """What goes between two engines: who gets blocks, and what bytes of others do."""
 
-import socket
 import threading
 from contextlib import contextmanager
 
@@ -10,27 +9,38 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.transfers import transfer
-from weft.core.kv_transfer import KvRole
+from weft.core.kv_transfer import KvConnector, KvRole
 from weft.engine.transfer import lending, wire
+from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.settings import LOOPBACK
 
 SECRET = b"0123456789abcdef"
 IDENTITY = wire.Identity(version="1", model="m", kv_layout="l", block_size=4, block_bytes=64)
 
 
+@pytest.fixture(params=list(KvConnector))
+def connector(request) -> KvConnector:
+    return request.param
+
+
 @contextmanager
-def listening(secret: bytes = SECRET):
-    woken = threading.Event()
-    producer = lending.KvProducer(transfer(KvRole.PRODUCER), secret, IDENTITY, woken.set)
+def listening(connector: KvConnector, secret: bytes = SECRET):
+    config = transfer(KvRole.PRODUCER, connector=connector)
+    producer = lending.KvProducer(config, secret, IDENTITY, threading.Event().set)
     try:
         yield producer
     finally:
         producer.close()
 
 
+def connect(producer, networks=LOOPBACK) -> wire.Peer:
+    connector = CONNECTORS[producer.config.connector]
+    return connector.connect("127.0.0.1", producer.port, networks)
+
+
 def greet(producer, secret: bytes = SECRET, identity: wire.Identity = IDENTITY):
     """Somebody who has got through the handshake."""
-    peer = wire.connect("127.0.0.1", producer.port, LOOPBACK)
+    peer = connect(producer)
     try:
         peer.greet(secret, identity, "e")
     except BaseException:
@@ -45,9 +55,18 @@ def runner_of(num_blocks: int = 8) -> FakeRunner:
     return runner
 
 
-def read_one(peer: wire.Peer):
-    peer.send(wire.Read("r", [1], [b"h" * 32]))
-    return peer.receive_block(IDENTITY.block_bytes)
+LENT = wire.Read("r", [1], [b"h" * 32])
+
+
+def read_one(peer: wire.Peer, read: wire.Read = LENT):
+    """The first of the blocks, as a copy; None if it is not sent."""
+    peer.request_blocks(read, IDENTITY.block_bytes)
+    block = peer.receive_block(IDENTITY.block_bytes)
+    if block is None:
+        return None
+    copied = block.data.copy()
+    block.release()
+    return copied
 
 
 def offer(producer) -> FakeRunner:
@@ -65,9 +84,9 @@ def offer(producer) -> FakeRunner:
         (SECRET, msgspec.structs.replace(IDENTITY, block_bytes=2), "it has another block_bytes"),
     ],
 )
-def test_who_is_somebody_else_gets_no_block(secret, identity, message):
+def test_who_is_somebody_else_gets_no_block(connector, secret, identity, message):
     """And who should gets them still."""
-    with listening() as producer:
+    with listening(connector) as producer:
         runner = offer(producer)
         with pytest.raises(wire.TransferError, match=message), greet(producer, secret, identity):
             pass
@@ -87,13 +106,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_bytes_of_strangers_change_nothing(name):
+def test_bytes_of_strangers_change_nothing(connector, name):
     """Whatever they send, and however they leave; who should gets blocks still."""
-    with listening() as producer:
+    with listening(connector) as producer:
         runner = offer(producer)
         for _ in range(3):
-            with socket.create_connection(("127.0.0.1", producer.port)) as stranger:
-                stranger.sendall(HOSTILE[name])
+            with connect(producer) as stranger:
+                stranger._socket.sendall(HOSTILE[name])
         with greet(producer) as peer:
             assert (read_one(peer) == runner.read_block(1)).all()
 
@@ -107,14 +126,14 @@ def test_bytes_of_strangers_change_nothing(name):
         b"\x00\x00\x00\x00",
     ],
 )
-def test_frames_that_are_none_end_their_connection_alone(frame):
+def test_frames_that_are_none_end_their_connection_alone(connector, frame):
     """From who knows the secret, too: no length is believed."""
-    with listening() as producer:
+    with listening(connector) as producer:
         runner = offer(producer)
         with greet(producer) as bad, greet(producer) as peer:
             bad._socket.sendall(frame)
             with pytest.raises(wire.TransferError, match="closed the connection"):
-                bad.receive_block(IDENTITY.block_bytes)
+                bad.receive(wire.WANTED)
             assert (read_one(peer) == runner.read_block(1)).all()
 
 
@@ -128,48 +147,50 @@ def test_frames_that_are_none_end_their_connection_alone(frame):
         wire.Read("s", [1], [b"h" * 32]),
     ],
 )
-def test_blocks_that_are_not_of_the_lease_are_not_sent(wanted):
+def test_blocks_that_are_not_of_the_lease_are_not_sent(connector, wanted):
     """Each id and each hash is checked."""
-    with listening() as producer:
+    with listening(connector) as producer:
         offer(producer)
         with greet(producer) as peer:
-            peer.send(wanted)
-            assert peer.receive_block(IDENTITY.block_bytes) is None
+            assert read_one(peer, wanted) is None
+            assert read_one(peer) is not None
 
 
-def test_who_leaves_in_the_middle_leaves_the_lease():
+def test_who_leaves_in_the_middle_leaves_the_lease(connector):
     """It may come back, and the blocks are there until the lease has run out."""
-    with listening() as producer:
+    with listening(connector) as producer:
         offer(producer)
         with greet(producer) as peer:
-            peer.send(wire.Read("r", [1] * 1000, [b"h" * 32] * 1000))
-            assert peer.receive_block(IDENTITY.block_bytes) is not None
+            assert read_one(peer, wire.Read("r", [1] * 1000, [b"h" * 32] * 1000)) is not None
         with greet(producer) as peer:
             assert read_one(peer) is not None
         assert producer.take_ended() == []
 
 
-def test_a_block_of_another_length_is_not_taken():
+def test_a_block_of_another_length_is_not_taken(connector):
     """No memory is made for a length that somebody sends."""
-    with listening() as producer:
+    with listening(connector) as producer:
         offer(producer)
         with greet(producer) as peer:
-            peer.send(wire.Read("r", [1], [b"h" * 32]))
+            peer.request_blocks(LENT, IDENTITY.block_bytes)
             with pytest.raises(
                 wire.TransferError, match="a block has 64 bytes, and should have 32"
             ):
                 peer.receive_block(32)
 
 
-def test_there_is_no_connection_to_who_is_no_peer():
+def test_there_is_no_connection_to_who_is_no_peer(connector):
     """Whatever a request says of hosts."""
-    with listening() as producer, pytest.raises(wire.TransferError, match="among the peers"):
-        wire.connect("127.0.0.1", producer.port, ["10.0.0.0/8"])
+    with (
+        listening(connector) as producer,
+        pytest.raises(wire.TransferError, match="among the peers"),
+    ):
+        connect(producer, ["10.0.0.0/8"])
 
 
-def test_more_connections_than_there_may_be_are_closed():
+def test_more_connections_than_there_may_be_are_closed(connector):
     """And the next one finds a place when one has left."""
-    with listening() as producer:
+    with listening(connector) as producer:
         offer(producer)
         peers = [greet(producer) for _ in range(lending.MAX_CONNECTIONS)]
         with pytest.raises((wire.TransferError, OSError)):

@@ -21,6 +21,11 @@ class HostBlocks(ABC):
         copied = np.ascontiguousarray(self._pool_parts()[:, block_id])
         return copied.reshape(-1).view(np.uint8)
 
+    def copy_block(self, block_id: int, place: Bytes) -> None:
+        """See `BlockCopies`."""
+        block = self._pool_parts()[:, block_id]
+        np.copyto(place.view(block.dtype).reshape(block.shape), block)
+
     def write_block(self, block_id: int, data: Bytes) -> None:
         """See `BlockCopies`."""
         place = self._pool_parts()[:, block_id]

@@ -89,6 +89,10 @@ class BlockCopies(Protocol):
         """The bytes of a block, which belong to the caller."""
         ...
 
+    def copy_block(self, block_id: int, place: NDArray[np.uint8]) -> None:
+        """What `read_block` gives, into memory of the caller, which has that size and is aligned to 8 bytes."""
+        ...
+
     def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
         """Give a block the bytes that `read_block` gave of this one or another."""
         ...

@@ -220,7 +220,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | dict[str, Any] | None,
         Flag(
             "Compute prompts for other engines, or continue theirs; JSON, such as "
-            '{"kv_connector": "TcpConnector", "kv_role": "kv_both"}.',
+            '{"kv_connector": "TcpConnector", "kv_role": "kv_both"}; ShmConnector on one machine.',
             "Memory",
             is_json=True,
         ),

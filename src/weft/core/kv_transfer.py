@@ -36,6 +36,13 @@ class KvRole(StrEnum):
         return self is not KvRole.PRODUCER
 
 
+class KvConnector(StrEnum):
+    """What blocks travel in."""
+
+    TCP = "TcpConnector"
+    SHM = "ShmConnector"
+
+
 class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine takes part in transfers. It lends at `host` and `port`, and fetches from `networks` alone.
 
@@ -44,6 +51,7 @@ class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
     is computed here.
     """
 
+    connector: KvConnector
     role: KvRole
     engine_id: str
     host: str

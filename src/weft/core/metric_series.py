@@ -1,5 +1,5 @@
 """The engine's Prometheus series: names, types, labels and buckets are those of vLLM, to the letter;
-of what the second tier holds and loses vLLM has none.
+of what the second tier holds and loses, and of prompts that go to other engines, vLLM has none.
 
 Dashboards and pickers know them by these names; `docs/reference/metrics.md` is made from this table.
 """
@@ -50,6 +50,10 @@ _TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
                   10.0, 20.0, 40.0, 80.0)  # fmt: skip
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0,
                 16384.0)  # fmt: skip
+_TRANSFER_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
+_TRANSFER_BYTES = tuple(float(1 << power) for power in range(11, 35, 2))
+_TRANSFER_BLOCKS = (10.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 400.0, 1000.0, 2000.0, 4000.0,
+                    10000.0, 20000.0, 50000.0)  # fmt: skip
 _ANSWERS = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 CACHE_CONFIG_LABELS: Final = (
@@ -111,6 +115,51 @@ SERIES: Final = (
         Kind.COUNTER,
         "Blocks that the second tier evicted, dropped because it was busy, or found damaged.",
         ("reason",),
+    ),
+    Series(
+        "nixl_xfer_time_seconds",
+        Kind.HISTOGRAM,
+        "Time to fetch a prompt's blocks from another engine, by whichever connector.",
+        buckets=_TRANSFER_SECONDS,
+    ),
+    Series(
+        "nixl_bytes_transferred",
+        Kind.HISTOGRAM,
+        "Bytes of a prompt that was fetched from another engine.",
+        buckets=_TRANSFER_BYTES,
+    ),
+    Series(
+        "nixl_num_descriptors",
+        Kind.HISTOGRAM,
+        "Blocks of a prompt that was fetched from another engine.",
+        buckets=_TRANSFER_BLOCKS,
+    ),
+    Series(
+        "nixl_num_failed_transfers",
+        Kind.COUNTER,
+        "Prompts that could not be fetched whole from another engine.",
+    ),
+    Series(
+        "nixl_num_failed_notifications",
+        Kind.COUNTER,
+        "Prompts that another engine could not be told to lend no longer.",
+    ),
+    Series(
+        "nixl_num_kv_expired_reqs",
+        Kind.COUNTER,
+        "Prompts that were lent, and whose lease ran out.",
+    ),
+    Series("kv_transfer_sent_bytes", Kind.COUNTER, "Bytes of blocks sent to other engines."),
+    Series("kv_transfer_sent_blocks", Kind.COUNTER, "Blocks sent to other engines."),
+    Series(
+        "kv_transfer_sent_seconds",
+        Kind.COUNTER,
+        "Time of sending blocks to other engines, waits for them included.",
+    ),
+    Series(
+        "kv_transfer_failed_sends",
+        Kind.COUNTER,
+        "Prompts of which another engine wanted a block that did not go.",
     ),
     Series("num_preemptions", Kind.COUNTER, "Times a sequence gave way."),
     Series(
@@ -220,10 +269,7 @@ ABSENT: Final = {
     "kv_block_lifetime_seconds, kv_block_idle_before_evict_seconds, kv_block_reuse_gap_seconds": (
         "blocks are not sampled (--kv-cache-metrics)"
     ),
-    (
-        "nixl_xfer_time_seconds, nixl_post_time_seconds, nixl_bytes_transferred, "
-        "nixl_num_descriptors, nixl_num_failed_transfers_total"
-    ): "no KV transfer",
+    "nixl_post_time_seconds": "a transfer is asked for in one message, and nothing is posted",
     "model_forward_time_milliseconds, model_execute_time_milliseconds": (
         "steps are not traced (--collect-detailed-traces)"
     ),

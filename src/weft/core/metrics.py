@@ -30,7 +30,7 @@ from weft.core.metric_series import (
     Kind,
     Series,
 )
-from weft.core.stats import SequenceTimes, StepStats, TierStats
+from weft.core.stats import SequenceTimes, StepStats, TierStats, TransferStats
 from weft.core.tally import Tally, token_bounds
 from weft.core.types import EngineLoad, FinishReason
 
@@ -83,6 +83,9 @@ class EngineMetrics:
         self.inference = tally("request_inference_time_seconds")
         self.prefill = tally("request_prefill_time_seconds")
         self.decode = tally("request_decode_time_seconds")
+        self.transfer_times = tally("nixl_xfer_time_seconds")
+        self.transfer_bytes = tally("nixl_bytes_transferred")
+        self.transfer_blocks = tally("nixl_num_descriptors")
         self.num_ended = dict.fromkeys(FinishReason, 0)
         self.stats = StepStats()
         self.load: EngineLoad | None = None
@@ -90,6 +93,7 @@ class EngineMetrics:
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
         self._offloading = config.kv_offloading_config
+        self._has_transfers = config.kv_transfer_config is not None
         self._block_size = config.cache_config.block_size
         self._cache = _cache_values(config.cache_config)
         speculation = config.scheduler_config.speculation
@@ -106,6 +110,11 @@ class EngineMetrics:
             self.inter_token.add(interval_s, count)
         for times in stats.ended:
             self._take_times(times)
+        if stats.transfer is not None:
+            for seconds, num_bytes, num_blocks in stats.transfer.received:
+                self.transfer_times.add(seconds)
+                self.transfer_bytes.add(num_bytes)
+                self.transfer_blocks.add(num_blocks)
 
     def _take_times(self, times: SequenceTimes) -> None:
         if times.queue_s is not None:
@@ -158,7 +167,22 @@ class EngineMetrics:
             "num_preemptions": [((), stats.total_preemptions)],
             "corrupted_requests": [((), stats.total_corrupted)],
         }
+        own |= self._transfer_values(stats.transfer or TransferStats())
         return own | self._draft_values(stats) | self._tier_values(stats.tier or TierStats())
+
+    def _transfer_values(self, transfer: TransferStats) -> dict[str, Values]:
+        """None where no prompt goes to other engines."""
+        if not self._has_transfers:
+            return {}
+        return {
+            "nixl_num_failed_transfers": [((), transfer.num_failed_receives)],
+            "nixl_num_failed_notifications": [((), transfer.num_failed_releases)],
+            "nixl_num_kv_expired_reqs": [((), transfer.num_expired)],
+            "kv_transfer_sent_bytes": [((), transfer.num_sent_bytes)],
+            "kv_transfer_sent_blocks": [((), transfer.num_sent_blocks)],
+            "kv_transfer_sent_seconds": [((), transfer.sent_s)],
+            "kv_transfer_failed_sends": [((), transfer.num_failed_sends)],
+        }
 
     def _tier_values(self, tier: TierStats) -> dict[str, Values]:
         """None where there is no second tier."""

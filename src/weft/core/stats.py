@@ -44,6 +44,23 @@ class TierStats(msgspec.Struct, kw_only=True, array_like=True):
     num_damaged: int = 0
 
 
+class TransferStats(msgspec.Struct, kw_only=True, array_like=True):
+    """Of prompts that went to other engines and came from them: counts since the engine started.
+
+    `received` is new since the last one: seconds, bytes and blocks of each prompt that came whole. Failed are
+    prompts of which a block did not come, or did not go; expired are leases that ran out.
+    """
+
+    received: list[tuple[float, int, int]] = []
+    num_failed_receives: int = 0
+    num_failed_releases: int = 0
+    num_sent_blocks: int = 0
+    num_sent_bytes: int = 0
+    sent_s: float = 0.0
+    num_failed_sends: int = 0
+    num_expired: int = 0
+
+
 class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What is new since the last one, and counts since the engine started (`total_`).
 
@@ -66,3 +83,4 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     total_draft_tokens: int = 0
     total_accepted_at: list[int] = []
     tier: TierStats | None = None
+    transfer: TransferStats | None = None

@@ -48,7 +48,8 @@ class _Write:
 class Arrived:
     """The next block of a sequence, if there is one; after the last its place in the queue is its own again.
 
-    With an `error` the sequence is to end with it.
+    With an `error` the sequence is to end with it. `release` is called when `data` is read no more: its memory
+    is used again.
     """
 
     sequence: Sequence
@@ -56,6 +57,7 @@ class Arrived:
     data: Bytes | None
     is_last: bool
     error: str | None = None
+    release: Callable[[], None] | None = None
 
 
 class KvTier:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from weft.core.config import EngineConfig
-from weft.core.stats import StepStats
+from weft.core.stats import StepStats, TransferStats
 from weft.core.types import EngineLoad
 from weft.engine.kv_tier import KvTier
 from weft.engine.scheduling.scheduler import Scheduler
@@ -21,12 +21,14 @@ class LoadMeter:
         config: EngineConfig,
         num_loras: Callable[[], int],
         tier: KvTier | None = None,
+        transfers: Callable[[], TransferStats | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._max_total_tokens = config.cache_config.max_total_tokens
         self._num_loras = num_loras
         self._tier = tier
+        self._transfers = transfers
         self._clock = clock
         self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
         self._num_recent_tokens = 0
@@ -91,6 +93,7 @@ class LoadMeter:
             total_draft_tokens=scheduler.drafts.num_tokens,
             total_accepted_at=scheduler.drafts.num_accepted_at,
             tier=None if self._tier is None else self._tier.stats(),
+            transfer=self._transfers(),
         )
 
     def _key(self, scheduler: Scheduler) -> tuple[int, ...]:

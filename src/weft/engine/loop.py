@@ -114,7 +114,10 @@ class EngineLoop:
         self._offloading = None if elsewhere is None else Offloading(elsewhere, self._scheduler)
         self._loras = LoraLoader(model, config)
         self._meter = LoadMeter(
-            config, lambda: len(self._loras.loaded), None if elsewhere is None else elsewhere.tier
+            config,
+            lambda: len(self._loras.loaded),
+            None if elsewhere is None else elsewhere.tier,
+            (lambda: None) if elsewhere is None else elsewhere.take_transfer_stats,
         )
         vocab_size = config.model_config.vocab_size
         self._grammars = GrammarCompiler(

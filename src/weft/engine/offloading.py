@@ -11,6 +11,7 @@ from weft.compute.runner import BlockCopies, Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.kv_transfer import RemotePrompt
+from weft.core.stats import TransferStats
 from weft.core.types import KvEvent, Request, SequenceOutput
 from weft.engine.engine_model import EngineModel
 from weft.engine.kv_tier import Arrived, KvTier
@@ -90,6 +91,17 @@ class Elsewhere:
         """What was read since the last call."""
         return [arrived for source in self._sources() for arrived in source.take_arrived()]
 
+    def take_transfer_stats(self) -> TransferStats | None:
+        """Counts of both directions, and the prompts that came since the last call."""
+        if self.lender is None and self.consumer is None:
+            return None
+        stats = TransferStats()
+        if self.lender is not None:
+            self.lender.producer.add_stats(stats)
+        if self.consumer is not None:
+            self.consumer.take_stats(stats)
+        return stats
+
     def _sources(self) -> tuple[KvConsumer | KvTier, ...]:
         return tuple(source for source in (self.consumer, self.tier) if source is not None)
 
@@ -155,6 +167,8 @@ class Offloading:
             if block_id is not None and arrived.data is not None:
                 self.store_evicted(runner)  # the block that was given out may have held another
                 _copies(runner).write_block(block_id, arrived.data)
+            if arrived.release is not None:
+                arrived.release()
             if block_id is None or arrived.is_last:
                 outputs += self._scheduler.end_fetch(arrived.sequence, arrived.error)
         return outputs

@@ -7,6 +7,7 @@ other engine is released.
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weft.core.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
+from weft.core.stats import TransferStats
 from weft.core.types import Request
 from weft.engine.kv_tier import Arrived
 from weft.engine.scheduling.sequence import Sequence
-from weft.engine.transfer.wire import Identity, Peer, Read, Release, TransferError, connect
+from weft.engine.transfer.connectors import CONNECTORS
+from weft.engine.transfer.wire import Identity, Peer, Read, Release, TransferError
 
 MAX_FETCHES = 8  # at once; the others wait
 MAX_ARRIVED_BYTES = 64 << 20  # fetched, and not in the pool yet
@@ -57,6 +60,7 @@ class KvConsumer:
         self._num_arrived_bytes = 0
         self._peers: set[Peer] = set()
         self._is_closed = False
+        self._stats = TransferStats()
         self._begun: set[str] = set()  # requests whose leases have been seen to
 
     # -- the engine's thread ------------------------------------------------------------------
@@ -101,6 +105,13 @@ class KvConsumer:
             self._changed.notify_all()
         return arrived
 
+    def take_stats(self, stats: TransferStats) -> None:
+        """Put what was fetched there; prompts that came are reported once."""
+        with self._changed:
+            stats.received, self._stats.received = self._stats.received, []
+            stats.num_failed_receives = self._stats.num_failed_receives
+            stats.num_failed_releases = self._stats.num_failed_releases
+
     def cancel_fetch(self, sequence: Sequence) -> None:
         """See `SecondTier`. Other answers of the request go on with what has come."""
         with self._changed:
@@ -125,9 +136,13 @@ class KvConsumer:
         with self._changed:
             for fetch in self._fetches.values():
                 fetch.is_over = True
+            dropped = list(self._arrived)
             self._arrived.clear()
             self._num_arrived_bytes = 0
             self._changed.notify_all()
+        for arrived in dropped:
+            if arrived.release is not None:
+                arrived.release()
 
     def release(self, source: RemotePrompt) -> None:
         """Have the other engine keep a prompt's blocks no longer."""
@@ -145,7 +160,7 @@ class KvConsumer:
     # -- other threads ------------------------------------------------------------------------
 
     def _run(self, engine_id: str, fetch: _Fetch) -> None:
-        error, is_released = None, False
+        error, is_released, began = None, False, time.monotonic()
         try:
             with self._connected(fetch.source) as peer:
                 error = self._receive(peer, fetch)
@@ -162,6 +177,12 @@ class KvConsumer:
             error = f"the prompt's keys and values did not come from {source.host} port {source.port}: {error}"
             log.warning("%s, request_id=%s", error, fetch.sequences[0].request.request_id)
         with self._changed:
+            if error is not None:
+                self._stats.num_failed_receives += 1
+            elif not fetch.is_over:
+                num_blocks = len(fetch.block_hashes)
+                num_bytes = num_blocks * self._identity.block_bytes
+                self._stats.received.append((time.monotonic() - began, num_bytes, num_blocks))
             del self._fetches[engine_id]
             shown = error if self._config.fails_requests else None
             self._arrived += [Arrived(each, b"", None, True, shown) for each in fetch.sequences]
@@ -171,10 +192,12 @@ class KvConsumer:
 
     def _receive(self, peer: Peer, fetch: _Fetch) -> str | None:
         """The blocks, one by one; why they are not all there."""
-        peer.send(Read(fetch.source.request_id, fetch.block_ids, fetch.block_hashes))
+        num_bytes = self._identity.block_bytes
+        read = Read(fetch.source.request_id, fetch.block_ids, fetch.block_hashes)
+        peer.request_blocks(read, num_bytes)
         for block_hash in fetch.block_hashes:
-            data = peer.receive_block(self._identity.block_bytes)
-            if data is None:
+            block = peer.receive_block(num_bytes)
+            if block is None:
                 return "it has them no more, or they are of another prompt"
             with self._changed:
                 self._changed.wait_for(
@@ -182,8 +205,16 @@ class KvConsumer:
                 )
                 if fetch.is_over:
                     return None
-                self._arrived.append(Arrived(fetch.sequences[0], block_hash, data, is_last=False))
-                self._num_arrived_bytes += data.nbytes
+                self._arrived.append(
+                    Arrived(
+                        fetch.sequences[0],
+                        block_hash,
+                        block.data,
+                        is_last=False,
+                        release=block.release,
+                    )
+                )
+                self._num_arrived_bytes += num_bytes
             self._wake()
         return None
 
@@ -193,10 +224,13 @@ class KvConsumer:
                 peer.send(Release(source.request_id))
         except (OSError, TransferError) as error:  # its lease will run out
             log.debug("%s could not be released: %s", source.request_id, error)
+            with self._changed:
+                self._stats.num_failed_releases += 1
 
     @contextmanager
     def _connected(self, source: RemotePrompt) -> Iterator[Peer]:
-        with connect(source.host, source.port, self._config.networks) as peer:
+        connector = CONNECTORS[self._config.connector]
+        with connector.connect(source.host, source.port, self._config.networks) as peer:
             with self._changed:
                 if self._is_closed:
                     raise TransferError("the engine is ending")

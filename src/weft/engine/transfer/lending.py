@@ -9,19 +9,32 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import assert_never
+
+from msgspec import structs
 
 from weft.compute.host_blocks import Bytes
 from weft.compute.runner import BlockCopies
 from weft.core.errors import ConfigError
 from weft.core.kv_transfer import KvTransferConfig, KvTransferParams
+from weft.core.stats import TransferStats
+from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.settings import FLAG
-from weft.engine.transfer.wire import WANTED, Identity, Peer, Read, Release, TransferError
+from weft.engine.transfer.wire import (
+    WANTED,
+    GiveBack,
+    Identity,
+    Peer,
+    Read,
+    Release,
+    TransferError,
+    Wanted,
+)
 
 MAX_CONNECTIONS = 64  # one more is closed at once
-_BACKLOG = 64
 
 log = logging.getLogger("weft.engine")
 
@@ -34,12 +47,14 @@ class _Lease:
     is_withdrawn: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while a block is copied
 
-    def read(self, block_id: int, block_hash: bytes) -> Bytes | None:
-        """A block, if it is of this lease and holds what is asked for."""
+    def copy(self, block_id: int, block_hash: bytes, place: Bytes) -> bool:
+        """Copy a block there, if it is of this lease and holds what is asked for."""
         if self.hash_by_block.get(block_id) != block_hash:
-            return None
+            return False
         with self.lock:
-            return None if self.is_withdrawn else self.copies.read_block(block_id)
+            if not self.is_withdrawn:
+                self.copies.copy_block(block_id, place)
+            return not self.is_withdrawn
 
 
 class KvProducer:
@@ -53,7 +68,7 @@ class KvProducer:
         wake: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = config
+        self.config = config
         self._secret = secret
         self._identity = identity
         self._wake = wake
@@ -62,19 +77,18 @@ class KvProducer:
         self._released: deque[str] = deque()
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._peers: set[Peer] = set()
-        self._lock = threading.Lock()  # of the peers
+        self._lock = threading.Lock()  # of the peers and of what was sent
+        self._sent = TransferStats()
+        self._num_expired = 0
         self._closed = threading.Event()
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        try:
-            self._listener = socket.create_server(
-                (config.host, config.port), family=family, backlog=_BACKLOG
-            )
+        self._connector = CONNECTORS[config.connector]
+        try:  # the system may choose the port
+            self._listener, self.port = self._connector.listen(config.host, config.port)
         except OSError as error:
             raise ConfigError(
                 f"{FLAG}: cannot listen on {config.host} port {config.port}: "
                 f"{error.strerror or error}"
             ) from error
-        self.port: int = self._listener.getsockname()[1]  # which the system may have chosen
         self._thread = threading.Thread(target=self._accept, name="weft-kv-lend", daemon=True)
         self._thread.start()
 
@@ -85,15 +99,15 @@ class KvProducer:
     ) -> dict[str, object]:
         """Lend these blocks, which stay as they are until `withdraw`; what fetches them."""
         by_block = dict(zip(block_ids, hashes, strict=True))
-        self._leases[request_id] = _Lease(copies, by_block, self._clock() + self._config.lease_s)
+        self._leases[request_id] = _Lease(copies, by_block, self._clock() + self.config.lease_s)
         return {
             **dict.fromkeys(KvTransferParams.__struct_fields__),
             "do_remote_decode": False,
             "do_remote_prefill": True,
-            "remote_engine_id": self._config.engine_id,
+            "remote_engine_id": self.config.engine_id,
             "remote_request_id": request_id,
             "remote_block_ids": [block_ids],
-            "remote_host": self._config.host,
+            "remote_host": self.config.host,
             "remote_port": self.port,
             "tp_size": 1,
         }
@@ -113,8 +127,19 @@ class KvProducer:
         for request_id, lease in self._leases.items():
             if lease.ends_at > now:
                 break
+            self._num_expired += request_id not in ended
             ended[request_id] = None
         return [request_id for request_id in ended if request_id in self._leases]
+
+    def add_stats(self, stats: TransferStats) -> None:
+        """Put what was sent there."""
+        with self._lock:
+            sent = structs.replace(self._sent)
+        stats.num_sent_blocks = sent.num_sent_blocks
+        stats.num_sent_bytes = sent.num_sent_bytes
+        stats.sent_s = sent.sent_s
+        stats.num_failed_sends = sent.num_failed_sends
+        stats.num_expired = self._num_expired
 
     @property
     def ends_in_s(self) -> float | None:
@@ -140,7 +165,7 @@ class KvProducer:
     def _accept(self) -> None:
         while not self._closed.is_set():
             try:
-                connection, address = self._listener.accept()
+                connection, _ = self._listener.accept()
             except OSError:
                 self._closed.wait(0.1)  # no file descriptor is free: some will be
                 continue
@@ -149,41 +174,66 @@ class KvProducer:
                 continue
             threading.Thread(
                 target=self._serve,
-                args=(Peer(connection), address[0]),
+                args=(connection,),
                 name="weft-kv-lend",
                 daemon=True,
             ).start()
 
-    def _serve(self, peer: Peer, address: str) -> None:
+    def _serve(self, connection: socket.socket) -> None:
         try:
-            with self._lock:
-                self._peers.add(peer)
-            with peer:
-                peer.welcome(self._secret, self._identity, self._config.engine_id)
+            with self._accepted(connection) as peer:
+                peer.welcome(self._secret, self._identity, self.config.engine_id)
                 while not self._closed.is_set():
                     self._answer(peer, peer.receive(WANTED))
         except (OSError, TransferError) as error:
-            log.debug("the transfer to %s has ended: %s", address, error)
+            log.debug("a transfer has ended: %s", error)
         finally:
-            with self._lock:
-                self._peers.discard(peer)
             self._slots.release()
 
-    def _answer(self, peer: Peer, wanted: Read | Release) -> None:
-        if isinstance(wanted, Release):
-            if wanted.request_id in self._leases:
-                self._released.append(wanted.request_id)
-                self._wake()
-            return
-        self._send_blocks(peer, wanted)
+    @contextmanager
+    def _accepted(self, connection: socket.socket) -> Iterator[Peer]:
+        with self._connector.accept(connection) as peer:
+            with self._lock:
+                self._peers.add(peer)
+            try:
+                yield peer
+            finally:
+                with self._lock:
+                    self._peers.discard(peer)
 
-    def _send_blocks(self, peer: Peer, wanted: Read) -> None:
-        lease = self._leases.get(wanted.request_id)
+    def _answer(self, peer: Peer, wanted: Wanted) -> None:
+        match wanted:
+            case Read():
+                self._send(peer, wanted)
+            case Release(request_id):
+                if request_id in self._leases:
+                    self._released.append(request_id)
+                    self._wake()
+            case GiveBack():  # of blocks that have all gone
+                pass
+            case _:
+                assert_never(wanted)
+
+    def _send(self, peer: Peer, wanted: Read) -> None:
+        began = self._clock()
+        is_whole = False
+        try:
+            is_whole = self._send_blocks(peer, wanted)
+        finally:
+            with self._lock:
+                self._sent.sent_s += self._clock() - began
+                self._sent.num_failed_sends += not is_whole
+
+    def _send_blocks(self, peer: Peer, wanted: Read) -> bool:
+        lease, num_bytes = self._leases.get(wanted.request_id), self._identity.block_bytes
+        peer.begin_blocks(num_bytes)
         for block_id, block_hash in zip(wanted.block_ids, wanted.block_hashes, strict=False):
-            data = None if lease is None else lease.read(block_id, block_hash)
-            if data is None:
-                break
-            peer.send_block(data)
-        else:
-            return
-        peer.send_end()
+            place = peer.next_place()
+            if lease is None or not lease.copy(block_id, block_hash, place):
+                peer.send_end()
+                return False
+            peer.send_block(place)
+            with self._lock:
+                self._sent.num_sent_blocks += 1
+                self._sent.num_sent_bytes += num_bytes
+        return True

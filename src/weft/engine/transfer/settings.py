@@ -1,6 +1,7 @@
 """`--kv-transfer-config`: from what the user wrote, as vLLM names it, to how the engine takes part."""
 
 import ipaddress
+import os
 import secrets
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import ConfigError
-from weft.core.kv_transfer import KvRole, KvTransferConfig
+from weft.core.kv_transfer import KvConnector, KvRole, KvTransferConfig
 from weft.engine.given import check_between, read_json
 
 FLAG = "--kv-transfer-config"
@@ -21,7 +22,9 @@ MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
 MAX_PEERS = 256
 LOOPBACK = ("127.0.0.0/8", "::1/128")
-CONNECTORS = ("TcpConnector", "NixlConnector")
+_CONNECTORS = MappingProxyType(
+    {**{each.value: each for each in KvConnector}, "NixlConnector": KvConnector.TCP}
+)
 _REFUSED = MappingProxyType(
     {
         "P2pNcclConnector": "it pushes from GPU to GPU, to addresses in request ids",
@@ -57,7 +60,8 @@ def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | N
     """None takes no part. `ConfigError` names the flag, the field and what is allowed."""
     if value is None:
         return None
-    _check_connector(read_json(FLAG, value, _Named).kv_connector)  # before what only others have
+    named = read_json(FLAG, value, _Named).kv_connector
+    connector = _connector(named)  # before what only others have
     given = read_json(FLAG, value, _Given)
     extra = given.kv_connector_extra_config
     if given.kv_load_failure_policy not in ("recompute", "fail"):
@@ -71,6 +75,7 @@ def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | N
     if not (engine_id.isprintable() and 1 <= len(engine_id) <= 128):
         raise ConfigError(f"{FLAG}: engine_id must have 1 to 128 printable characters")
     config = KvTransferConfig(
+        connector=connector,
         role=given.kv_role,
         engine_id=engine_id,
         host=given.kv_ip,
@@ -84,11 +89,15 @@ def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | N
     return config
 
 
-def _check_connector(name: str) -> None:
-    if name not in CONNECTORS:
-        allowed = f"take {' or '.join(CONNECTORS)}"
+def _connector(name: str) -> KvConnector:
+    found = _CONNECTORS.get(name)
+    if found is None:
+        allowed = f"take {', '.join(_CONNECTORS)}"
         reason = "; ".join(filter(None, (_REFUSED.get(name), allowed)))
         raise ConfigError(f"{FLAG}: kv_connector {name[:80]!a} is not supported: {reason}")
+    if found is KvConnector.SHM and not hasattr(os, "memfd_create"):
+        raise ConfigError(f"{FLAG}: kv_connector {name} needs Linux; take {KvConnector.TCP}")
+    return found
 
 
 def read_secret(config: KvTransferConfig) -> bytes:
@@ -138,6 +147,11 @@ def _check_reach(config: KvTransferConfig) -> None:
         raise ConfigError(f"{FLAG}: kv_ip must be the address that others reach, not {host}")
     networks = [ipaddress.ip_network(network) for network in config.networks]
     is_local = host.is_loopback and all(network.is_loopback for network in networks)
+    if not is_local and config.connector is KvConnector.SHM:
+        raise ConfigError(
+            f"{FLAG}: kv_ip and peers must be loopback: {KvConnector.SHM} shares the memory of one "
+            f"machine; take {KvConnector.TCP} between machines"
+        )
     if not is_local and config.secret_path is None:
         raise ConfigError(
             f"{FLAG}: kv_connector_extra_config needs a secret_file when kv_ip or peers are not loopback"

@@ -1,4 +1,4 @@
-"""The wire between two engines: who they are, what is asked for, and blocks as their bytes.
+"""The wire between two engines: who they are, what is asked for, and which blocks come.
 
 A connection serves one prompt. Both sides first prove, over fresh nonces, that they know the secret; then
 they say what their blocks are made of, and the rest is refused unless that is the same. All lengths are
@@ -7,16 +7,16 @@ bounded, and a block has the one length that both know. Nothing is encrypted.
 
 import hashlib
 import hmac
-import ipaddress
 import os
 import socket
 import time
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 
 from weft.compute.host_blocks import Bytes
 
@@ -27,7 +27,7 @@ CONNECT_S = 5.0
 HANDSHAKE_S = 5.0
 MESSAGE_S = 10.0  # for a message or a block, from its first byte to its last
 SERVE_S = 60.0  # the same, for who fetches: its engine may be in a long step
-_LENGTH_BYTES = 4
+NUMBER_BYTES = 4
 
 T = TypeVar("T")
 
@@ -60,18 +60,35 @@ class Release(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     request_id: str
 
 
-WANTED: msgspec.msgpack.Decoder[Read | Release] = msgspec.msgpack.Decoder(Read | Release)
+class GiveBack(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A slot of a segment can be written again."""
+
+    slot: int
+
+
+Wanted: TypeAlias = Read | Release | GiveBack
+WANTED: msgspec.msgpack.Decoder[Wanted] = msgspec.msgpack.Decoder(Wanted)
 _IDENTITY = msgspec.msgpack.Decoder(Identity)
 _INTRODUCTION = msgspec.msgpack.Decoder(tuple[Identity, str])
 
 
-class Peer:
-    """The other side of a connection that has been made, and is closed with this."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The bytes of a block that came, in memory that is used again after `release`."""
+
+    data: Bytes
+    release: Callable[[], None]
+
+
+class Peer(ABC):
+    """The other side of a connection that has been made, and is closed with this.
+
+    How blocks travel is what connectors differ in.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._timeout_s = HANDSHAKE_S  # of a whole message, either way
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> "Peer":
         return self
@@ -132,11 +149,11 @@ class Peer:
         body = msgspec.msgpack.encode(message)
         if len(body) > MAX_FRAME_BYTES:
             raise TransferError(f"a message of {len(body)} bytes is too long")
-        self._put(_length(len(body)) + body)
+        self._put(length_of(len(body)) + body)
 
     def receive(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
         """One frame, as a value of the decoder's kind."""
-        length = self._receive_length()
+        length = self._receive_number()
         if length > MAX_FRAME_BYTES:
             raise TransferError(f"a frame of {length} bytes is too long")
         try:
@@ -144,32 +161,46 @@ class Peer:
         except msgspec.DecodeError as error:
             raise TransferError(f"a frame is not as it should be: {error}") from None
 
-    def send_block(self, data: Bytes) -> None:
-        """One block."""
-        self._put(_length(data.nbytes))
-        self._put(data.data.cast("B"))
+    # -- blocks -------------------------------------------------------------------------------
+
+    def request_blocks(self, read: Read, num_bytes: int) -> None:
+        """As who fetches: have blocks of that many bytes sent."""
+        self.send(read)
+
+    @abstractmethod
+    def receive_block(self, num_bytes: int) -> Block | None:
+        """One block, of that size; None if it is there no more."""
+
+    @abstractmethod
+    def begin_blocks(self, num_bytes: int) -> None:
+        """As who lends, before the first block of a `Read`."""
+
+    @abstractmethod
+    def next_place(self) -> Bytes:
+        """Where to put the next block, once there is room for it."""
+
+    @abstractmethod
+    def send_block(self, place: Bytes) -> None:
+        """One block, which lies there."""
 
     def send_end(self) -> None:
         """No block follows, of those that were wanted."""
-        self._put(_length(0))
+        self._put(length_of(0))
 
-    def receive_block(self, num_bytes: int) -> Bytes | None:
-        """One block, of that size; None if it is there no more."""
-        length = self._receive_length()
-        if not length:
-            return None
-        if length != num_bytes:
+    def _is_block_next(self, num_bytes: int) -> bool:
+        length = self._receive_number()
+        if length not in (0, num_bytes):
             raise TransferError(f"a block has {length} bytes, and should have {num_bytes}")
-        data = np.empty(num_bytes, np.uint8)
-        self._fill(data.data)
-        return data
+        return length > 0
+
+    # -- bytes --------------------------------------------------------------------------------
 
     def _put(self, data: bytes | memoryview) -> None:
         self._socket.settimeout(self._timeout_s)
         self._socket.sendall(data)
 
-    def _receive_length(self) -> int:
-        return int.from_bytes(self._exactly(_LENGTH_BYTES), "big")
+    def _receive_number(self) -> int:
+        return int.from_bytes(self._exactly(NUMBER_BYTES), "big")
 
     def _exactly(self, num_bytes: int) -> bytes:
         data = bytearray(num_bytes)
@@ -186,16 +217,6 @@ class Peer:
             rest = rest[count:]
 
 
-def connect(host: str, port: int, networks: Iterable[str]) -> Peer:
-    """A connection to an address of `host` that is in `networks`; there is none to any other."""
-    allowed = [ipaddress.ip_network(network) for network in networks]
-    for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        found = ipaddress.ip_address(str(address[0]).partition("%")[0])
-        if any(found in network for network in allowed):
-            return Peer(socket.create_connection((str(found), port), CONNECT_S))
-    raise TransferError("its address is not among the peers of --kv-transfer-config")
-
-
 def _proof(secret: bytes, side: bytes, client: bytes, server: bytes) -> bytes:
     return hmac.digest(secret, side + client + server, hashlib.sha256)
 
@@ -207,5 +228,6 @@ def _check_same(ours: Identity, theirs: Identity) -> None:
             raise TransferError(f"it has another {name}: {str(b)[:80]!a}, and this one {a!a}")
 
 
-def _length(num_bytes: int) -> bytes:
-    return num_bytes.to_bytes(_LENGTH_BYTES, "big")
+def length_of(num_bytes: int) -> bytes:
+    """As it goes before a frame or a block."""
+    return num_bytes.to_bytes(NUMBER_BYTES, "big")

@@ -1,0 +1,142 @@
+"""One of two engines is killed while blocks go between them: the other answers right, and holds nothing.
+
+The one that is killed is a process, whose runner kills it with SIGKILL at a certain call.
+"""
+
+import multiprocessing
+import os
+import random
+import signal
+from contextlib import contextmanager
+
+import pytest
+
+from tests.busy import PATIENCE_S
+from tests.doubles.fake_runner import FakeRunner
+from tests.engine.test_kv_transfer import LEND, ask, run_engine, tokens_of, wait_for_held
+from tests.engine.test_offloading import greedy
+from tests.engine.test_transfer_segments import num_segments, wait_for_segments
+from weft.core.kv_transfer import KvConnector, KvRole
+from weft.core.types import FinishReason
+from weft.engine.messages import ResetPrefixCache
+
+PROMPT = [*range(3, 37)]  # 8 blocks, and 2 tokens
+POINTS = range(10)  # seeds of each side
+
+
+class DyingRunner(FakeRunner):
+    """Kills its process at the n-th call of a step or of a copy, either way; calls count from 0."""
+
+    def __init__(self, dies_at: int) -> None:
+        super().__init__()
+        self._num_left = dies_at
+
+    def forward(self, batch):
+        """See `Runner`."""
+        self._count()
+        return super().forward(batch)
+
+    def copy_block(self, block_id, place):
+        """See `BlockCopies`. A half of it is there when the process dies."""
+        place[: len(place) // 2] = 255
+        self._count()
+        super().copy_block(block_id, place)
+
+    def write_block(self, block_id, data):
+        """See `BlockCopies`."""
+        self._count()
+        super().write_block(block_id, data)
+
+    def _count(self) -> None:
+        if not self._num_left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._num_left -= 1
+
+
+def serve(pipe, role: KvRole, connector: KvConnector, dies_at: int) -> None:
+    """In a process of its own: an answer to everything that is asked through the pipe."""
+    with run_engine(role, runner=DyingRunner(dies_at), connector=connector) as running:
+        while True:
+            outputs = ask(running, *pipe.recv())
+            pipe.send((tokens_of(outputs), outputs[-1].kv_transfer_params))
+
+
+class Mortal:
+    """An engine in another process; `EOFError` is its death."""
+
+    def __init__(self, process, pipe) -> None:
+        self._process = process
+        self._pipe = pipe
+
+    def ask(self, request_id: str, prompt, num_tokens: int, args=None):
+        self._pipe.send((request_id, prompt, num_tokens, args))
+        assert self._pipe.poll(PATIENCE_S)
+        return self._pipe.recv()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join(PATIENCE_S)
+
+
+@contextmanager
+def mortal(role: KvRole, connector: KvConnector, dies_at: int):
+    context = multiprocessing.get_context("spawn")
+    near, far = context.Pipe()
+    process = context.Process(target=serve, args=(far, role, connector, dies_at), daemon=True)
+    process.start()
+    far.close()
+    engine = Mortal(process, near)
+    try:
+        yield engine
+    finally:
+        engine.kill()
+        near.close()
+
+
+@pytest.fixture(params=list(KvConnector))
+def connector(request) -> KvConnector:
+    return request.param
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", POINTS)
+def test_who_fetches_from_one_that_is_killed_answers_right_or_with_one_error(connector, seed):
+    """In the middle of a block, or before the first is wanted."""
+    draw, before = random.Random(seed), num_segments()
+    dies_at, fails = draw.choice([*range(1, 9), 100]), draw.choice([False, True])
+    with (
+        run_engine(KvRole.CONSUMER, connector=connector, fails_requests=fails) as consumer,
+        mortal(KvRole.PRODUCER, connector, dies_at) as producer,
+    ):
+        _, lent = producer.ask("p", PROMPT, 1, LEND)
+        if dies_at == 100:
+            producer.kill()
+        outputs = ask(consumer, "d", PROMPT, 4, lent)
+        if fails:
+            assert [o.finish_reason for o in outputs] == [FinishReason.ERROR]
+            assert "the prompt's keys and values did not come" in outputs[0].error
+        else:
+            assert tokens_of(outputs) == greedy(PROMPT, 4)
+        other = [9, *PROMPT[1:]]
+        assert tokens_of(ask(consumer, "e", other, 4)) == greedy(other, 4)
+        wait_for_held(consumer, 0)
+        wait_for_segments(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", POINTS)
+def test_who_lends_to_one_that_is_killed_lends_to_the_next(connector, seed):
+    """Before a block is in its pool, or in a step after that. What was lent stays so until its lease ends."""
+    before, dies_at = num_segments(), random.Random(seed).randrange(10)
+    with run_engine(KvRole.PRODUCER, connector=connector) as producer:
+        with mortal(KvRole.CONSUMER, connector, dies_at) as consumer:
+            [lent] = ask(producer, "p", PROMPT, 1, LEND)
+            with pytest.raises(EOFError):
+                consumer.ask("d", PROMPT, 4, lent.kv_transfer_params)
+        producer.send(ResetPrefixCache(3, True))
+        wait_for_held(producer, 0)
+        wait_for_segments(before)
+        with run_engine(KvRole.CONSUMER, connector=connector) as consumer:
+            [lent] = ask(producer, "q", PROMPT, 1, LEND)
+            outputs = ask(consumer, "d", PROMPT, 4, lent.kv_transfer_params)
+            assert tokens_of(outputs) == greedy(PROMPT, 4)
