@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, Protocol
 import grpc
 
 from weft.core.address import join_host_port
+from weft.core.tracing import Tracer
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.parsers.table import ParserTable
 from weft.epp.request.values import Refused
@@ -101,6 +102,7 @@ class PickerServer:
         options: ServerOptions,
         explain: Explain | None = None,
         metrics: PickerMetrics | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._options = options
         limits = options.limits
@@ -115,6 +117,7 @@ class PickerServer:
             self._metrics,
             BodyReader(),
             explain,
+            tracer,
         )
         self.health = PickerHealth(lambda: director.is_ready)
         self._streams: set[_Stream] = set()
