@@ -1,18 +1,22 @@
 """One trace across processes and protocols, as a collector receives it."""
 
 import asyncio
+import json
+import shlex
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 import httpx2
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import SMALL, running
+from tests.cli.running import running
 from tests.doubles.otlp_receiver import Receiver, receiving
 from tests.epp.server.messages import Stream, request_body, request_headers
 from tests.web.serving import GIB, RANDOM
@@ -36,6 +40,7 @@ from weft.web.http.state import ServerState
 from weft.web.routes import all_endpoints
 from weft.web.served import Served
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 TRACE_ID, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE_ID}-{CALLER}-01"
 GENERATE = "vllm.grpc.engine.VllmEngine/Generate"
@@ -285,20 +290,39 @@ async def test_a_mistake_of_the_caller_is_no_error_of_the_server(site: Worker):
     assert span.error is None
 
 
-async def test_an_engine_in_a_process_of_its_own_says_its_part():
-    """What it measured crosses to the server, which exports it; `weft serve` sends the last spans as it ends."""
+def shown(start: str) -> list[str]:
+    """The words of a command that docs/traces.md shows."""
+    page = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith(start)]
+    return shlex.split(line)
+
+
+async def test_the_pages_commands_show_its_trace():
+    """docs/traces.md. What an engine in a process of its own measured crosses to the server, which sends the last
+    spans as it ends; its log has the trace's id.
+    """
     async with receiving() as collector:
-        flags = ("--otlp-traces-endpoint", collector.address)
+        _, _, *serve = (
+            collector.address if word == "http://localhost:4317" else word
+            for word in shown("weft serve")
+        )
 
-        def ask() -> None:
-            with running(SMALL, *flags) as server:
-                headers = {"traceparent": TRACEPARENT}
-                url = f"{server.http}/v1/completions"
-                assert httpx2.post(url, json=BODY, headers=headers).status_code == 200
+        def ask() -> list[dict]:
+            with running(*serve, "--log-level", "debug") as server:
+                curl = [
+                    word.replace("http://localhost:8000", server.http) for word in shown("curl")
+                ]
+                curl[1:1] = ["--silent", "--fail"]
+                subprocess.run(curl, check=True, capture_output=True, timeout=PATIENCE_S)
                 server.send(signal.SIGTERM)
-                assert server.wait()[0] == 0
+                status, log = server.wait()
+                assert status == 0
+                return [json.loads(line) for line in log.splitlines()]
 
-        await asyncio.to_thread(ask)
+        records = await asyncio.to_thread(ask)
         found = await collector.named(COMPLETIONS, *ENGINE, trace_id=TRACE_ID)
 
     assert found["llm_request"].attributes["gen_ai.latency.time_in_model_decode"] > 0
+    of_request = [record for record in records if record.get("trace_id") == TRACE_ID]
+    request_id = found[COMPLETIONS].attributes["gen_ai.request.id"]
+    assert {record["request_id"] for record in of_request} == {request_id}

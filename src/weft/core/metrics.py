@@ -223,7 +223,7 @@ class Metrics:
     ) -> None:
         self.tracer = tracer
         if tracer is not None:
-            tracer.before_close(self._end_traces)
+            tracer.before_close(self._end_all_traces)
         self._clock = clock
         self._older_names = _older_names(hidden_for)
         self._engines: dict[int, EngineMetrics] = {}
@@ -246,7 +246,7 @@ class Metrics:
         """
         rank = config.data_parallel_rank
         place = len(self._engines) if rank is None else rank
-        self.remove_engine(place)
+        self._end_traces(place)
         tracer = None if is_remote else self.tracer
         made = EngineMetrics(config, str(place), self._clock, lora_usage, tracer)
         self._engines[place] = made
@@ -254,14 +254,17 @@ class Metrics:
 
     def remove_engine(self, rank: int) -> None:
         """Show the numbers of an engine no more, which has left."""
-        gone = self._engines.pop(rank, None)
-        if gone is not None and gone.traces is not None:
-            gone.traces.flush()
+        self._end_traces(rank)
+        self._engines.pop(rank, None)
 
-    def _end_traces(self) -> None:
-        for engine in self._engines.values():
-            if engine.traces is not None:
-                engine.traces.flush()
+    def _end_all_traces(self) -> None:
+        for place in self._engines:
+            self._end_traces(place)
+
+    def _end_traces(self, place: int) -> None:
+        engine = self._engines.get(place)
+        if engine is not None and engine.traces is not None:
+            engine.traces.flush()
 
     def collect(self) -> Iterator[Metric]:
         """Every family of every engine; called by the registry. Without an engine, none."""

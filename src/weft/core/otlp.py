@@ -55,7 +55,7 @@ class OtlpTracer(Tracer):
     def __init__(self, provider: TracerProvider, exporter: SpanExporter, max_queue: int) -> None:
         super().__init__(self._is_sampled, self._take)
         self._provider = provider
-        self._resource = provider.resource
+        self._resource = _OneResource(dict(provider.resource.attributes))
         self._exporter = _CountingExporter(exporter)
         self._processor = BatchSpanProcessor(self._exporter, max_queue_size=max_queue)
         self._max_queue = max_queue
@@ -116,6 +116,16 @@ class OtlpTracer(Tracer):
             return
         self._num_taken += 1
         self._processor.on_end(_to_readable(span, self._resource))
+
+
+class _OneResource(Resource):
+    """The only one there is: by its attributes it would be hashed anew for each span that is exported."""
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
 
 class _CountingExporter(SpanExporter):
