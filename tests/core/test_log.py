@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from weft.core.log import REQUEST, configure_logging, log_format
+from weft.core.log import REQUEST, configure_logging, log_format, of_request
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -73,3 +73,13 @@ def test_json_keeps_the_traceback():
     except ValueError:
         logging.getLogger("weft.rpc").exception("failed")
     assert "ValueError: what" in json.loads(stream.getvalue())["exception"]
+
+
+def test_json_has_the_ids_that_a_record_brings():
+    """An engine's step works for many requests; the record says for which it was."""
+    stream = io.StringIO()
+    configure_logging("info", stream, "json")
+    extra = of_request("mine", {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"})
+    logging.getLogger("weft.engine").info("failed", extra=extra)
+    record = json.loads(stream.getvalue())
+    assert (record["request_id"], record["trace_id"]) == ("mine", "ab" * 16)

@@ -16,7 +16,8 @@ import httpx2
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import running
+from tests.cli.running import SMALL, running
+from tests.cli.test_epp_up import up
 from tests.doubles.otlp_receiver import Receiver, receiving
 from tests.epp.server.messages import Stream, request_body, request_headers
 from tests.web.serving import GIB, RANDOM
@@ -326,3 +327,25 @@ async def test_the_pages_commands_show_its_trace():
     of_request = [record for record in records if record.get("trace_id") == TRACE_ID]
     request_id = found[COMPLETIONS].attributes["gen_ai.request.id"]
     assert {record["request_id"] for record in of_request} == {request_id}
+
+
+@pytest.mark.slow
+async def test_all_that_weft_up_starts_is_one_trace():
+    """From the header that Envoy was sent, through the real picker, to the engine of a real worker."""
+    async with receiving() as collector:
+
+        def ask() -> None:
+            with up("--workers=1", "--otlp-traces-endpoint", collector.address) as stack:
+                headers = {"traceparent": TRACEPARENT}
+                url = f"http://{stack.address}/v1/completions"
+                body = BODY | {"model": SMALL}
+                assert httpx2.post(url, json=body, headers=headers, timeout=60).status_code == 200
+                stack.process.send_signal(signal.SIGTERM)
+                stack.process.wait(PATIENCE_S)
+
+        await asyncio.to_thread(ask)
+        names = ("gateway.request", "gateway.request_orchestration", COMPLETIONS, *ENGINE)
+        found = await collector.named(*names, trace_id=TRACE_ID)
+
+    assert found["gateway.request"].parent_id == CALLER
+    assert found[COMPLETIONS].parent_id == found["gateway.request"].span_id

@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, Literal, TextIO
 
@@ -15,6 +16,13 @@ LogFormat = Literal["text", "json"]
 _ROOT = "weft"
 # The request that a task works for: its id, and the `traceparent` that came with it. What is begun for it knows it.
 REQUEST: Final[ContextVar[tuple[str, str | None] | None]] = ContextVar("request", default=None)
+
+
+def of_request(
+    request_id: str, trace_headers: Mapping[str, str] | None
+) -> dict[str, tuple[str, str | None]]:
+    """`extra` for a record about a request that no task here works for, as in an engine's step."""
+    return {"request": (request_id, (trace_headers or {}).get("traceparent"))}
 
 
 class _TerminalFormatter(logging.Formatter):
@@ -33,7 +41,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if (request := REQUEST.get()) is not None:
+        if (request := getattr(record, "request", REQUEST.get())) is not None:
             line["request_id"], traceparent = request
             if (trace_id := trace_id_of(traceparent)) is not None:
                 line["trace_id"] = trace_id
