@@ -98,5 +98,6 @@ def test_what_clients_write_is_bounded_in_attributes():
     """A name of any length is no reason for a span of that length."""
     span = Sent().tracer.begin("a", {})
     span.set("long", "x" * 10_000)
+    span.set("odd", "a\ud800")
     span.set("none", None)
-    assert span.attributes == {"long": "x" * 256}
+    assert span.attributes == {"long": "x" * 256, "odd": "a?"}

@@ -188,6 +188,8 @@ def open_tracer(service: str, endpoint: str | None) -> OtlpTracer | None:
 
     None where `OTEL_SDK_DISABLED` says so. `ConfigError` for what the environment has wrong.
     """
+    # It warns of each `tracestate` that is not well formed, and clients write those.
+    logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
     try:
         resource = Resource.create()  # what the environment says of this process
         if str(resource.attributes.get(SERVICE_NAME, _UNNAMED)).startswith(_UNNAMED):

@@ -107,9 +107,8 @@ class RequestTraces:
         self._model = model
         self._clock = clock
         self._open: dict[str, RequestTrace] = {}
-        self._over: dict[
-            str, RequestTrace
-        ] = {}  # that the engine has yet to say it of; oldest first
+        # Over for their readers, and the engine has yet to say so; oldest first.
+        self._over: dict[str, RequestTrace] = {}
 
     def begin(self, request: Request) -> RequestTrace | None:
         """None where the request belongs to no trace, or to one that is not sampled."""

@@ -1,7 +1,7 @@
 """Spans of a request, in one trace across processes: W3C trace context in and out, and what is sent of each.
 
-Nothing of OpenTelemetry is imported here: `weft.core.otlp` samples and exports. Its own spans would take a
-request of the picker twice its time: one of these is a few integers until it has ended.
+Nothing of OpenTelemetry is imported here: `weft.core.otlp` samples and exports. Its own spans cost several
+times as much: one of these is a few integers until it has ended.
 """
 
 import re
@@ -67,6 +67,11 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
+def _sendable(text: str) -> str:
+    """As much as a span may hold. What no protocol can carry would cost a whole batch."""
+    return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
+
+
 def trace_id_of(traceparent: str | None) -> str | None:
     """The trace that a header names, as logs write it."""
     parent = None if traceparent is None else read_parent({"traceparent": traceparent})
@@ -121,12 +126,12 @@ class Span:
     def set(self, name: str, value: Value | None) -> None:
         """Say something of it; None says nothing."""
         if value is not None:
-            self.attributes[name] = value[:_MAX_TEXT] if isinstance(value, str) else value
+            self.attributes[name] = _sendable(value) if isinstance(value, str) else value
 
     def fail(self, error: str) -> None:
         """It ends in an error; the first is the cause."""
         if self.error is None:
-            self.error = error[:_MAX_TEXT]
+            self.error = _sendable(error)
 
     def end(self, at_ns: int | None = None) -> None:
         """It is over, now or at that time; only the first call counts."""
