@@ -8,6 +8,7 @@ from typing import Final
 from grpc import StatusCode
 
 from weft.core.errors import WeftError
+from weft.core.log import REQUEST
 from weft.core.tracing import Span, Tracer
 from weft.rpc.methods import SERVICE
 from weft.rpc.status import to_status
@@ -29,6 +30,7 @@ def server_span(
     span.set("rpc.service", SERVICE)
     span.set("rpc.method", method)
     span.set("gen_ai.request.id", request_id)
+    REQUEST.set((request_id, span.headers["traceparent"]))
     code = StatusCode.OK
     try:
         yield span
