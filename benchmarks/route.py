@@ -1,9 +1,9 @@
 """What a routed request costs, and what prefix-aware routing gains: `python benchmarks/route.py`.
 
-Four parts, under four minutes together:
+Five parts, under five minutes together:
 
 - the picker alone: ext_proc messages straight to `weft epp`, CPU from the process's own clock;
-- flow control: the same with it and without it, in turns;
+- flow control, and tracing: the same with it and without it, in turns;
 - behind Envoy: HTTP through a real Envoy to servers that answer at once, with and without the picker;
 - the gain: two real Weft workers and prompts that share prefixes, round robin against prefix-aware.
 
@@ -19,8 +19,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -195,16 +195,49 @@ FLOW_CONTROLS = {
 
 async def part_flow(report: list[str]) -> None:
     """What flow control adds to a request."""
-    names = list(FLOW_CONTROLS)
-    report += ["", "## Flow control", "",
+    flags = {name: ("--config-text", text) for name, text in FLOW_CONTROLS.items()}
+    await in_turns(report, "Flow control", flags)
+
+
+async def part_tracing(report: list[str]) -> None:
+    """What two spans add to a request, with their way to a collector."""
+    async with collector() as address:
+        os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = address
+        flags = {"off": ("--config-text", SCORERS), "on": ("--config-text", SCORERS, "--tracing")}
+        await in_turns(report, "Tracing", flags)
+
+
+@asynccontextmanager
+async def collector() -> AsyncIterator[str]:
+    """One that takes all spans and reads none."""
+
+    async def export(_spans: bytes, _context: Any) -> bytes:
+        return b""
+
+    service = "opentelemetry.proto.collector.trace.v1.TraceService"
+    handlers = {"Export": grpc.unary_unary_rpc_method_handler(export)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+async def in_turns(report: list[str], title: str, flags: Mapping[str, tuple[str, ...]]) -> None:
+    """Pickers with these flags beside each other: the first is what the others add to."""
+    names = list(flags)
+    report += ["", f"## {title}", "",
                "CPU ms a request: chat, 200 tokens, 10 endpoints, 8 streams at once; the pickers in turns.",
                "", f"| run | {' | '.join(names)} |", f"|{' --- |' * (len(names) + 1)}"]  # fmt: skip
     runs: dict[str, list[float]] = {name: [] for name in names}
     async with AsyncExitStack() as stack:
         endpoints = await stack.enter_async_context(servers(10))
         pickers = {
-            name: await stack.enter_async_context(picker(endpoints, "--config-text", text))
-            for name, text in FLOW_CONTROLS.items()
+            name: await stack.enter_async_context(picker(endpoints, *argv))
+            for name, argv in flags.items()
         }
         for run in range(1, 6):
             for name, (pid, address) in pickers.items():
@@ -215,7 +248,8 @@ async def part_flow(report: list[str]) -> None:
             report.append(f"| {run} | {row} |")
     medians = {name: median(values) for name, values in runs.items()}
     for name in names[1:]:
-        report.append(f"\nAdded, {name}: {medians[name] - medians[names[0]]:+.3f} ms (medians)")
+        added, ratio = medians[name] - medians[names[0]], medians[name] / medians[names[0]]
+        report.append(f"\nAdded, {name}: {added:+.3f} ms, {ratio:.2f} times (medians)")
         print(report[-1].strip())
 
 
@@ -420,6 +454,7 @@ async def main(parts: Sequence[str], out: Path | None) -> None:
     for name, part in (
         ("alone", part_alone),
         ("flow", part_flow),
+        ("tracing", part_tracing),
         ("envoy", part_envoy),
         ("gain", part_gain),
     ):
@@ -431,7 +466,7 @@ async def main(parts: Sequence[str], out: Path | None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parts", nargs="+", default=["alone", "flow", "envoy", "gain"])
+    parser.add_argument("--parts", nargs="+", default=["alone", "flow", "tracing", "envoy", "gain"])
     parser.add_argument("--out", type=Path, help="write the report here (Markdown)")
     arguments = parser.parse_args()
     asyncio.run(main(arguments.parts, arguments.out))

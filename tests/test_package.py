@@ -104,8 +104,13 @@ def imported_distributions() -> set[str]:
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names.add(node.module.split(".")[0])
-    # Shared by several distributions; of "google" the package imports google.protobuf alone.
-    providers = packages_distributions() | {"google": ["protobuf"], "lightkube": ["lightkube"]}
+    # Names that many distributions share; of these the package imports one each.
+    shared = {
+        "google": ["protobuf"],
+        "lightkube": ["lightkube"],
+        "opentelemetry": ["opentelemetry-sdk"],
+    }
+    providers = packages_distributions() | shared
     foreign = names - set(sys.stdlib_module_names) - {"weft"}
     return {providers[name][0].lower().replace("_", "-") for name in foreign}
 
@@ -114,8 +119,10 @@ def test_what_is_imported_is_what_is_declared():
     """Neither a dependency that came along by luck, nor one that nobody uses."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    imported = (extras[name] for name in ("epp", "kubernetes", "mcp"))  # that of `up` is a program
-    needs = [*project["dependencies"], *(need for extra in imported for need in extra)]
+    # That of `up` is a program; exporters of traces are imported by the protocol's name.
+    otel = [need for need in extras["otel"] if "exporter" not in need]
+    imported = (extras[name] for name in ("epp", "kubernetes", "mcp"))
+    needs = [*project["dependencies"], *(need for extra in imported for need in extra), *otel]
     assert imported_distributions() == {re.split(r"[><=]", need)[0] for need in needs}
 
 

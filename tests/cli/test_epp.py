@@ -244,7 +244,7 @@ def test_a_second_signal_does_not_wait():
         (("--cert-path=/no/such",), "--cert-path: cannot read /no/such/tls.key"),
         (("--max-body-bytes=0",), "--max-body-bytes must be between 1"),
         (("--metrics-endpoint-auth",), "--metrics-endpoint-auth needs --metrics-token-file"),
-        (("--tracing=true",), "--tracing is refused: no traces"),
+        (("--zap-encoder=xml",), "--zap-encoder must be json or console"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):
@@ -278,7 +278,8 @@ def test_flags_that_every_chart_passes_are_taken():
     """Mapped where there is something to map, and otherwise named in the log."""
     given = EppOptions(zap_encoder="json", zap_devel=False, health_checking=True, v=2)
     given.refuse_what_is_not_offered()
-    assert list(given.without_effect()) == ["--zap-encoder", "--zap-devel", "--health-checking"]
+    assert list(given.without_effect()) == ["--zap-devel", "--health-checking"]
+    assert given.wants_json()
     assert not given.is_debugging()
 
 

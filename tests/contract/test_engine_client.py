@@ -336,9 +336,13 @@ async def test_health_and_tasks_are_told(engine):
     assert await engine.is_paused() is False
 
 
-async def test_traces_are_not_exported(constrained):
-    """So callers need not gather what a trace is made of."""
-    assert await constrained.is_tracing_enabled() is False
+@pytest.mark.parametrize("traceparent", [f"00-{'ab' * 16}-{'cd' * 8}-00", "nonsense", "\u00e9"])
+async def test_trace_headers_change_no_answer(constrained, traceparent):
+    """Wherever they lead: what cannot be read or passed on is as if it were not there."""
+    usual = (await collect(constrained, GREEDY))[-1]
+    headers = {"traceparent": traceparent, "tracestate": "a=1"}
+    traced = (await collect(constrained, GREEDY, trace_headers=headers))[-1]
+    assert traced.outputs[0].token_ids == usual.outputs[0].token_ids
 
 
 async def test_load_is_of_this_engine(engine):

@@ -13,6 +13,7 @@ from weft.cli.commands import call
 from weft.cli.flags import SHORT, flags, pick, sample_flags
 from weft.core.config import EngineOptions
 from weft.core.declare import Flag
+from weft.core.log import LogFormat
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.options import ApiOptions
@@ -98,6 +99,17 @@ class ServeOptions(LoadOptions):
         Literal["debug", "info", "warning", "error"],
         Flag("Least serious events to log.", "Server"),
     ] = "info"
+    log_format: Annotated[
+        LogFormat,
+        Flag("Lines of text, or objects of JSON with the ids of request and trace.", "Server"),
+    ] = "text"
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        Flag(
+            "Where to send traces, such as http://localhost:4317 (needs weft[otel]); OTEL_ variables say more.",
+            "Server",
+        ),
+    ] = None
     disable_log_stats: Annotated[
         bool,
         Flag("Log no line about a busy engine's load every 5 s.", "Server", negatable=False),

@@ -221,7 +221,7 @@ class EngineClient(Protocol):
         return False
 
     async def is_tracing_enabled(self) -> bool:
-        """Whether request traces are exported."""
+        """Whether the trace headers of a request are used, here or by the server behind: give them then."""
         return False
 
     async def do_log_stats(self) -> None:

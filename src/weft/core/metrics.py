@@ -30,8 +30,10 @@ from weft.core.metric_series import (
     Kind,
     Series,
 )
+from weft.core.request_trace import RequestTraces
 from weft.core.stats import SequenceTimes, StepStats, TierStats, TransferStats
 from weft.core.tally import Tally, token_bounds
+from weft.core.tracing import Tracer
 from weft.core.types import EngineLoad, FinishReason
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,6 +51,7 @@ class EngineMetrics:
     """The numbers of one engine; made by `Metrics.add_engine`. `clock` is monotonic, in seconds.
 
     The engine behind another server reports neither load nor steps: then those series have no samples.
+    With a `tracer` requests have spans too: `traces`.
     """
 
     def __init__(
@@ -57,10 +60,13 @@ class EngineMetrics:
         engine: str,
         clock: Callable[[], float],
         lora_usage: LoraUsage = lambda: (0, [], []),
+        tracer: Tracer | None = None,
     ) -> None:
         model = config.model_config
         self.labels = (model.served_model_name[:MAX_LABEL_CHARS], engine)
         self.clock = clock
+        name = model.served_model_name
+        self.traces = None if tracer is None else RequestTraces(tracer, name, clock)
         bounds = token_bounds(model.max_model_len)
         self._tallies = {
             series.name: Tally(bounds if series.buckets is None else series.buckets)
@@ -117,6 +123,8 @@ class EngineMetrics:
                 self.transfer_blocks.add(num_blocks)
 
     def _take_times(self, times: SequenceTimes) -> None:
+        if times.engine_id is not None and self.traces is not None:
+            self.traces.take(times)
         if times.queue_s is not None:
             self.queue.add(times.queue_s)
             self.computed_tokens.add(times.num_prompt_tokens - times.num_cached_tokens)
@@ -226,12 +234,20 @@ class EngineMetrics:
 class Metrics:
     """Made once by whoever builds the server. `registry` may take the series of others too.
 
-    `hidden_for`, such as "0.11", shows names again that vLLM had until that version.
+    `hidden_for`, such as "0.11", shows names again that vLLM had until that version. With a `tracer`
+    requests of its engines are traced.
     """
 
     def __init__(
-        self, *, hidden_for: str | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        hidden_for: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        tracer: Tracer | None = None,
     ) -> None:
+        self.tracer = tracer
+        if tracer is not None:
+            tracer.before_close(self._end_all_traces)
         self._clock = clock
         self._older_names = _older_names(hidden_for)
         self._engines: dict[int, EngineMetrics] = {}
@@ -242,20 +258,37 @@ class Metrics:
         GCCollector(registry=self.registry)
 
     def add_engine(
-        self, config: EngineConfig, lora_usage: LoraUsage = lambda: (0, [], [])
+        self,
+        config: EngineConfig,
+        lora_usage: LoraUsage = lambda: (0, [], []),
+        *,
+        is_remote: bool = False,
     ) -> EngineMetrics:
         """The numbers of one more engine, or of the one that takes its rank again, from zero.
 
-        Its `engine` label is its rank, or else its place.
+        Its `engine` label is its rank, or else its place. One that `is_remote` traces its requests itself.
         """
         rank = config.data_parallel_rank
         place = len(self._engines) if rank is None else rank
-        self._engines[place] = EngineMetrics(config, str(place), self._clock, lora_usage)
-        return self._engines[place]
+        self._end_traces(place)
+        tracer = None if is_remote else self.tracer
+        made = EngineMetrics(config, str(place), self._clock, lora_usage, tracer)
+        self._engines[place] = made
+        return made
 
     def remove_engine(self, rank: int) -> None:
         """Show the numbers of an engine no more, which has left."""
+        self._end_traces(rank)
         self._engines.pop(rank, None)
+
+    def _end_all_traces(self) -> None:
+        for place in self._engines:
+            self._end_traces(place)
+
+    def _end_traces(self, place: int) -> None:
+        engine = self._engines.get(place)
+        if engine is not None and engine.traces is not None:
+            engine.traces.flush()
 
     def collect(self) -> Iterator[Metric]:
         """Every family of every engine; called by the registry. Without an engine, none."""

@@ -21,6 +21,7 @@ class ObservedRequest:
         "_num_prompt_tokens",
         "_open",
         "_silent",
+        "_trace",
         "has_silent",
     )
 
@@ -33,6 +34,8 @@ class ObservedRequest:
         self._open = set(range(params.n))  # answers that have not ended
         self._silent = set(range(params.n))  # answers without a token
         self.has_silent = True  # no property: it is read at every token
+        traces = metrics.traces
+        self._trace = None if traces is None else traces.begin(request)
         metrics.params_n.add(params.n)
         if params.max_tokens is not None:
             metrics.params_max_tokens.add(params.max_tokens)
@@ -47,15 +50,26 @@ class ObservedRequest:
         if num_tokens and index in self._silent:
             self._silent.remove(index)
             self.has_silent = bool(self._silent)
-            self._metrics.first_token.add(self._metrics.clock() - self._arrived_at)
+            latency_s = self._metrics.clock() - self._arrived_at
+            self._metrics.first_token.add(latency_s)
+            if self._trace is not None:
+                self._trace.has_first_token(latency_s)
         if reason is not None and index in self._open:
             self._end(index, num_tokens, reason)
+
+    def end_trace(self, *, is_in_engine: bool) -> None:
+        """No answer goes on; with `is_in_engine` the engine will still say how long each took."""
+        if self._trace is not None:
+            assert self._metrics.traces is not None
+            self._metrics.traces.end(self._trace, is_in_engine=is_in_engine)
 
     def _end(self, index: int, num_tokens: int, reason: FinishReason) -> None:
         metrics = self._metrics
         self._open.remove(index)
         self._most_tokens = max(self._most_tokens, num_tokens)
         metrics.num_ended[reason] += 1
+        if self._trace is not None:
+            self._trace.end_answer(num_tokens, reason)
         metrics.prompt_tokens.add(self._num_prompt_tokens)
         metrics.generation_tokens.add(num_tokens)
         metrics.e2e.add(metrics.clock() - self._arrived_at)

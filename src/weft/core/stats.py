@@ -10,7 +10,8 @@ class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of one sequence that has ended. An interval that never closed is None.
 
     Queued until first scheduled; then to the first token; then to the last. A preemption lengthens
-    the interval it falls into, and so none of them can be negative.
+    the interval it falls into, and so none of them can be negative. `engine_id` is only there for a request
+    that belongs to a trace.
     """
 
     queue_s: float | None = None
@@ -19,6 +20,8 @@ class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+    engine_id: str | None = None
+    index: int = 0
 
     @property
     def inference_s(self) -> float | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from weft.core.config import EngineConfig
 from weft.core.kv_transfer import RemotePrompt
+from weft.core.log import LogFormat
 from weft.core.stats import StepStats
 from weft.core.types import EngineLoad, KvEventBatch, Request, SequenceOutput
 from weft.engine.weight_files import PackedWeights
@@ -25,6 +26,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     config: EngineConfig
     weights: PackedWeights | None = None
     log_level: int = logging.INFO
+    log_format: LogFormat = "text"
 
     def to_frame(self) -> bytes:
         """Length in 8 bytes, then the value."""

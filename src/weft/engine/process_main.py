@@ -77,7 +77,7 @@ def run() -> int:
     launch = Launch.read(sys.stdin.buffer)
     if launch is None:  # the front found no model to serve
         return 0
-    configure_logging(launch.log_level)
+    configure_logging(launch.log_level, log_format=launch.log_format)
     keep_to_own_cpus(launch.config)
     threading.Thread(
         target=_end_with_parent, args=(launch.directory,), name="weft-parent", daemon=True

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.compute.pooler import Collected, Pooler
 from weft.compute.runner import FloatArray, Rows
+from weft.core.log import of_request
 from weft.core.types import PoolingKind
 from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, PooledRow, Result
 
@@ -52,7 +53,8 @@ def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> Result:
     try:
         result = pooler.finish(collected.result(), request.pooling)
     except Exception:
-        log.exception("pooling failed: request_id=%s", request.request_id)
+        extra = of_request(request.request_id, request.trace_headers)
+        log.exception("pooling failed: request_id=%s", request.request_id, extra=extra)
         return FailedRow(error="internal error while pooling")
     if not np.isfinite(result).all():
         return FailedRow(error=_NOT_NUMBERS, is_corrupt=True)

@@ -24,6 +24,7 @@ from operator import attrgetter
 from weft.compute.runner import Rows
 from weft.compute.sampler import Choice, Sampler, reads_output, reads_seen
 from weft.core.config import LogprobsMode
+from weft.core.log import of_request
 from weft.core.params import PARAMETERS
 from weft.core.types import LogprobRow, SamplingParams
 from weft.engine.constraints.grammar import GrammarFailed
@@ -143,7 +144,9 @@ class StepSampler:
         except GrammarFailed as failure:
             return FailedRow(error=f"the grammar cannot be followed any further: {failure}")
         except Exception:
-            log.exception("sampling failed: request_id=%s", sequence.request.request_id)
+            request = sequence.request
+            extra = of_request(request.request_id, request.trace_headers)
+            log.exception("sampling failed: request_id=%s", request.request_id, extra=extra)
             return FailedRow(error="internal error while sampling")
 
     def _logprobs(

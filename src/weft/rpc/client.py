@@ -81,6 +81,10 @@ class RemoteClient(EngineClient):
     def errored(self) -> bool:
         return self._closed.is_set()
 
+    async def is_tracing_enabled(self) -> bool:
+        """True: they are passed on, and the server knows whether it exports."""
+        return True
+
     @property
     def dead_error(self) -> BaseException:
         return EngineDead(f"the connection to {self.target} was closed")
@@ -113,7 +117,7 @@ class RpcClient(RemoteClient):
         self._connection = connection
         self._server = server
         self._tokenizer = tokenizer
-        self._metrics = None if metrics is None else metrics.add_engine(config)
+        self._metrics = None if metrics is None else metrics.add_engine(config, is_remote=True)
         self._inputs = InputProcessor(
             config,
             tokenizer,
@@ -180,8 +184,6 @@ class RpcClient(RemoteClient):
             check_reasoning(self._server, params, options)
             if params.detokenize:
                 self._required_tokenizer()
-        elif options.trace_headers:
-            raise not_on_this_wire("trace_headers")
         request = await self._inputs.prepare(prompt, params, bare)
         if request.cache_salt is not None:
             raise not_on_this_wire("cache_salt")
@@ -213,7 +215,10 @@ class RpcClient(RemoteClient):
         message = to_embed_request(request)
         self._num_active += 1
         try:
-            answer = await self._connection.call("Embed", message, timeout_s=None)
+            metadata = to_metadata(self._server, request)
+            answer = await self._connection.call(
+                "Embed", message, timeout_s=None, metadata=metadata
+            )
         finally:
             self._num_active -= 1
         yield to_pooling_output(request, answer)

@@ -74,7 +74,11 @@ class Connection:
             raise Unavailable(f"no gRPC server answers at {self.target}") from None
 
     async def call(
-        self, name: str, request: Message, timeout_s: float | None = _CALL_TIMEOUT_S
+        self,
+        name: str,
+        request: Message,
+        timeout_s: float | None = _CALL_TIMEOUT_S,
+        metadata: Metadata = (),
     ) -> Any:
         """The one answer to `request`; `timeout_s` None waits as long as it takes."""
         method = METHODS[name]
@@ -82,7 +86,8 @@ class Connection:
             method.path, method.request_type.SerializeToString, method.response_type.FromString
         )
         async with self._our_errors():
-            return await invoke(request, timeout=timeout_s, metadata=self._metadata[name])
+            metadata = (*self._metadata[name], *metadata)
+            return await invoke(request, timeout=timeout_s, metadata=metadata)
 
     async def server_info(
         self, timeout_s: float = _CALL_TIMEOUT_S

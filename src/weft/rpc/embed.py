@@ -5,19 +5,25 @@ from contextlib import aclosing
 
 from weft.core.client import EngineClient
 from weft.core.errors import GenerationError
+from weft.core.log import REQUEST
+from weft.core.tracing import Tracer
 from weft.core.types import PoolingParams, RequestOptions
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.boundary import Context
-from weft.rpc.convert.embed import to_embed_input, to_embed_response
+from weft.rpc.convert.embed import EmbedInput, to_embed_input, to_embed_response
 from weft.rpc.generate import GenerateCall, until_deadline
 from weft.rpc.metadata import lora_request_of, trace_headers_of
+from weft.rpc.spans import server_span
 
 
 class EmbedCall:
     """Serves Embed, among the requests in flight of `generate`. One event loop owns it."""
 
-    def __init__(self, client: EngineClient, generate: GenerateCall) -> None:
+    def __init__(
+        self, client: EngineClient, generate: GenerateCall, tracer: Tracer | None = None
+    ) -> None:
         self._client = client
+        self._tracer = tracer
         self._limits = client.info.limits
         self._generate = generate
         # Gateways pad as the tokenizer's file says; those of encoders are often saved with padding on.
@@ -31,13 +37,23 @@ class EmbedCall:
         pooler = self._client.info.pooler
         embedding = to_embed_input(message, pooler, self._limits, self._padding_id)
         request_id = embedding.request_id or f"weft-{uuid.uuid4().hex}"
+        headers = trace_headers_of(context)
+        REQUEST.set((request_id, headers.get("traceparent")))
+        if self._tracer is None:
+            return await self._follow(request_id, embedding, context, headers)
+        with server_span(self._tracer, "Embed", request_id, headers) as span:
+            return await self._follow(request_id, embedding, context, span.headers)
+
+    async def _follow(
+        self, request_id: str, embedding: EmbedInput, context: Context, headers: dict[str, str]
+    ) -> pb.EmbedResponse:
         with self._generate.hold(request_id, context):
             async with until_deadline(context):
-                is_traced = await self._client.is_tracing_enabled()
+                is_traced = bool(headers) and await self._client.is_tracing_enabled()
                 options = RequestOptions(
                     request_id=request_id,
                     lora_request=lora_request_of(context, self._client),
-                    trace_headers=trace_headers_of(context) if is_traced else None,
+                    trace_headers=headers if is_traced else None,
                 )
                 with self._client.preparing(1):
                     request = await self._client.prepare(

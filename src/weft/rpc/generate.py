@@ -10,7 +10,9 @@ from typing import Any
 
 from weft.core.client import EngineClient
 from weft.core.errors import AlreadyExists, DeadlineExceeded, Unavailable
+from weft.core.log import REQUEST
 from weft.core.tasks import is_set_within
+from weft.core.tracing import Tracer
 from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.auth import Keys
@@ -18,6 +20,7 @@ from weft.rpc.boundary import CallWriter, Context
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.metadata import lora_request_of, reasoning_of, trace_headers_of
+from weft.rpc.spans import server_span
 from weft.text.outputs import num_rows_of, write_rows
 
 
@@ -68,7 +71,9 @@ class GenerateCall:
         *,
         write_timeout_s: float,
         reasoning_end: str | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._client = client
         self._keys = keys
         self._reasoning_end = reasoning_end
@@ -93,9 +98,20 @@ class GenerateCall:
         self.receive()
         generation = to_generation(request, self._limits)
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
+        headers = trace_headers_of(context)
+        REQUEST.set((request_id, headers.get("traceparent")))
+        if self._tracer is None:
+            await self._follow(request_id, generation, context, headers)
+            return
+        with server_span(self._tracer, "Generate", request_id, headers) as span:
+            await self._follow(request_id, generation, context, span.headers)
+
+    async def _follow(
+        self, request_id: str, generation: Generation, context: Context, headers: dict[str, str]
+    ) -> None:
         with self.hold(request_id, context):
             async with until_deadline(context):
-                prepared = await self._prepare(request_id, generation, context)
+                prepared = await self._prepare(request_id, generation, context, headers)
                 # Now, so that the caller holds a stream that it can cancel before the first answer; but
                 # after the checks, because a refusal with nothing before it may be retried elsewhere.
                 await context.send_initial_metadata(())
@@ -114,13 +130,15 @@ class GenerateCall:
             else:
                 await self._reply_at_once(outputs, request.params, context)
 
-    async def _prepare(self, request_id: str, generation: Generation, context: Context) -> Request:
-        is_traced = await self._client.is_tracing_enabled()
+    async def _prepare(
+        self, request_id: str, generation: Generation, context: Context, headers: dict[str, str]
+    ) -> Request:
+        is_traced = bool(headers) and await self._client.is_tracing_enabled()
         options = RequestOptions(
             request_id=request_id,
             prompt_text=generation.prompt_text,
             lora_request=lora_request_of(context, self._client),
-            trace_headers=trace_headers_of(context) if is_traced else None,
+            trace_headers=headers if is_traced else None,
             data_parallel_rank=generation.data_parallel_rank,
             **(self._reasoning(generation.params) | reasoning_of(context)),
         )

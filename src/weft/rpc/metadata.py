@@ -12,6 +12,7 @@ import msgspec
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
 from weft.core.lora import LORA_METADATA, validate_lora_name
+from weft.core.tracing import TRACE_HEADERS, carried
 from weft.core.types import LoRARequest, OpenReasoning, Request, RequestOptions, SamplingParams
 from weft.core.unicode import encode_text
 from weft.rpc.boundary import Context
@@ -20,7 +21,6 @@ from weft.rpc.convert.incoming import ServerReport
 from weft.rpc.convert.request import not_on_this_wire
 from weft.text.parsers.table import REASONING_PARSERS
 
-TRACE_HEADERS = ("traceparent", "tracestate")
 # Bytes: some models end their reasoning with characters that are not ASCII.
 REASONING_END_METADATA = "x-weft-reasoning-end-bin"
 REASONING_ENDED_METADATA = "x-weft-reasoning-ended"
@@ -95,8 +95,7 @@ def to_metadata(server: ServerReport, request: Request) -> Metadata:
         if lora.load_inplace:
             raise not_on_this_wire("load_inplace")
         metadata.append((LORA_METADATA, lora.lora_name))
-    headers = request.trace_headers or {}
-    metadata += [(name, value) for name, value in headers.items() if name in TRACE_HEADERS]
+    metadata += carried(request.trace_headers or {}).items()
     if server.is_ours and request.reasoning_ended is not None:
         metadata.append((REASONING_ENDED_METADATA, "true" if request.reasoning_ended else "false"))
     if server.is_ours and request.reasoning is not None:

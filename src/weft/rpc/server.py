@@ -9,6 +9,7 @@ import grpc
 
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError, EngineDead
+from weft.core.tracing import Tracer
 from weft.rpc.auth import KeyGate, Keys
 from weft.rpc.boundary import merged_signals
 from weft.rpc.methods import SERVICE
@@ -33,7 +34,11 @@ class RpcServer:
     """Serves an `EngineClient` over gRPC. Make, start and stop it on one event loop."""
 
     def __init__(
-        self, client: EngineClient, tokenizer_files: Mapping[str, bytes], options: RpcOptions
+        self,
+        client: EngineClient,
+        tokenizer_files: Mapping[str, bytes],
+        options: RpcOptions,
+        tracer: Tracer | None = None,
     ) -> None:
         self._client = client
         self._options = options
@@ -43,7 +48,7 @@ class RpcServer:
             options.control_api_keys,
             is_health_check_open=options.open_health_check,
         )
-        self.service = Service(client, tokenizer_files, self._health, self._keys, options)
+        self.service = Service(client, tokenizer_files, self._health, self._keys, options, tracer)
         self._server: grpc.aio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
 

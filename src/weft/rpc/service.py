@@ -11,6 +11,7 @@ from grpc import GenericRpcHandler, method_handlers_generic_handler
 from weft import __version__
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, Overloaded
+from weft.core.tracing import Tracer
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc import boundary
@@ -41,6 +42,7 @@ class Service:
         health: Health,
         keys: Keys,
         options: RpcOptions,
+        tracer: Tracer | None,
     ) -> None:
         reasoning_parser = options.reasoning_parser
         self._client = client
@@ -57,11 +59,12 @@ class Service:
             client,
             keys,
             write_timeout_s=options.write_timeout_s,
+            tracer=tracer,
             reasoning_end=None
             if reasoning_parser is None
             else REASONING_PARSERS[reasoning_parser].reasoning_end,
         )
-        self.embed = EmbedCall(client, self.generate)
+        self.embed = EmbedCall(client, self.generate, tracer)
 
     def handler(self) -> "GenericRpcHandler[Any, Any]":
         """The service's calls; a test checks that none is missing."""

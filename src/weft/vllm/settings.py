@@ -40,7 +40,7 @@ REFUSED = {
 # What the front has to know too: these are read here, and given to vLLM as above.
 READ_HERE = (
     "model", "served_model_name", "tokenizer", "revision", "reasoning_parser", "enable_lora",
-    "disable_log_stats",
+    "disable_log_stats", "otlp_traces_endpoint",
 )  # fmt: skip
 # What this server decides, so that it can keep what it promises.
 DECIDED = (

@@ -9,11 +9,12 @@ import time
 from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from weft.cli.limits import raise_open_files
 from weft.cli.picker.options import EppOptions, ExplainOptions, read_token
+from weft.cli.tracing import open_tracer
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, NotFound, Unavailable
 from weft.core.log import configure_logging
@@ -24,22 +25,33 @@ from weft.epp.server.explain_page import lines, summary
 from weft.epp.server.pages import PUBLIC, pages
 from weft.epp.server.server import PickerServer
 
+if TYPE_CHECKING:  # it brings OpenTelemetry, which need not be there
+    from weft.core.otlp import OtlpTracer
+
 log = logging.getLogger("weft.cli")
 
 
 def epp(options: EppOptions) -> int:
     """Serve until a signal."""
-    configure_logging("debug" if options.is_debugging() else options.log_level)
+    configure_logging(
+        "debug" if options.is_debugging() else options.log_level,
+        log_format="json" if options.wants_json() else options.log_format,
+    )
     for flag in options.without_effect():
         log.info("%s has no effect here", flag)
     options.refuse_what_is_not_offered()
     if not (math.isfinite(options.drain_timeout) and options.drain_timeout >= 0):
         raise ConfigError("--drain-timeout must be 0 or more seconds")
     raise_open_files()
-    return asyncio.run(_serve(options))
+    tracer = open_tracer("--tracing", "weft-epp") if options.tracing else None
+    try:
+        return asyncio.run(_serve(options, tracer))
+    finally:
+        if tracer is not None:
+            tracer.close()
 
 
-async def _serve(options: EppOptions) -> int:
+async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
     started = time.monotonic()
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -60,7 +72,10 @@ async def _serve(options: EppOptions) -> int:
         explain if options.explain_header else None,
         picker.metrics,
         picker.may_serve,
+        tracer,
     )
+    if tracer is not None:
+        picker.metrics.registry.register(tracer.series)
     hosts = HostRule(host, options.allowed_hosts or ())
     shown = pages(server, picker.metrics_text, picker.decisions, picker.state)
     admin = AdminServer(shown, hosts, options.metrics_token(), PUBLIC)

@@ -14,6 +14,7 @@ from weft.cli.picker.reference_flags import ReferenceFlags
 from weft.core.config import EngineOptions
 from weft.core.declare import Flag
 from weft.core.errors import ConfigError
+from weft.core.log import LogFormat
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits
 from weft.epp.server.options import ServerOptions
@@ -68,6 +69,17 @@ class EppOptions(ReferenceFlags):
         ),
     ] = False
     log_level: Annotated[LogLevel, Flag("Least serious events to log.", "Server")] = "info"
+    log_format: Annotated[
+        LogFormat,
+        Flag("Lines of text, or objects of JSON with the ids of request and trace.", "Server"),
+    ] = "text"
+    tracing: Annotated[
+        bool,
+        Flag(
+            "Send traces where OTEL_EXPORTER_OTLP_ENDPOINT says, or to http://localhost:4317 (needs weft[otel]).",
+            "Server",
+        ),
+    ] = False
     config: ConfigFile = None
 
     def metrics_token(self) -> str | None:
@@ -155,6 +167,10 @@ class UpOptions:
         Flag("How long all of it may take to become ready.", "Server", is_duration=True),
     ] = 120.0
     log_level: Annotated[LogLevel, Flag("Least serious events to log.", "Server")] = "warning"
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        Flag("Where workers and picker send traces, such as http://localhost:4317.", "Server"),
+    ] = None
     config: ConfigFile = None
 
 

@@ -35,7 +35,9 @@ class ReferenceFlags:
     zap_log_level: Annotated[
         str | None, _idle("As --log-level: debug, info or error, or a number as for --v.")
     ] = None
-    zap_encoder: Annotated[str | None, _idle(_NO_EFFECT + ": logs are lines of text.")] = None
+    zap_encoder: Annotated[
+        str | None, _idle("As --log-format: json, or console, which is text.")
+    ] = None
     zap_devel: Annotated[bool | None, _idle(_NO_EFFECT + ".")] = None
     zap_stacktrace_level: Annotated[str | None, _idle(_NO_EFFECT + ".")] = None
     zap_time_encoding: Annotated[str | None, _idle(_NO_EFFECT + ".")] = None
@@ -44,7 +46,6 @@ class ReferenceFlags:
         str | None, _idle("VersionTLS12, which is what gRPC serves; others are refused.")
     ] = None
 
-    tracing: Annotated[bool, _off("no traces are sent")] = False
     enable_pprof: Annotated[
         bool, _off("there is no Go runtime to profile; py-spy can, from outside")
     ] = False
@@ -85,6 +86,12 @@ class ReferenceFlags:
         for name, flag in flags_under(ReferenceFlags, _IDLE):
             if flag.help.startswith(_NO_EFFECT) and getattr(self, name) is not None:
                 yield spelled(name)
+
+    def wants_json(self) -> bool:
+        """Whether one of them asks for a log of JSON; `ConfigError` for a form that does not exist."""
+        if self.zap_encoder not in {None, "json", "console"}:
+            raise ConfigError("--zap-encoder must be json or console")
+        return self.zap_encoder == "json"
 
     def is_debugging(self) -> bool:
         """Whether one of them turns on the debug log; `ConfigError` for a level that does not exist."""

@@ -17,6 +17,7 @@ from weft.core.address import join_host_port
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
+from weft.core.tracing import Tracer
 from weft.core.types import LoRARequest
 from weft.engine.fit import Fitted
 from weft.engine.front.child import EngineChild
@@ -76,9 +77,9 @@ class Loaded:
         await load_lora_modules(client, self.lora_modules)
         return client
 
-    def make_rpc_server(self, client: EngineClient) -> RpcServer:
+    def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> RpcServer:
         """The gRPC server of `client`, not started."""
-        return RpcServer(client, self.found.checkpoint.tokenizer_files, self.rpc_options)
+        return RpcServer(client, self.found.checkpoint.tokenizer_files, self.rpc_options, tracer)
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState

@@ -58,9 +58,9 @@ class Remote:
         self._fleet = fleet
         return fleet
 
-    def make_rpc_server(self, client: object) -> RpcServer | None:
+    def make_rpc_server(self, client: object, tracer: object) -> RpcServer | None:
         """None: gRPC clients can reach the servers themselves, or through a picker."""
-        del client
+        del client, tracer
         return None
 
     def serve_over_http(

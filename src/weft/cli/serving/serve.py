@@ -32,7 +32,7 @@ log = logging.getLogger("weft.cli")
 def serve(model: str | None, *, options: ServeOptions) -> int:
     """Serve until a signal; the exit status."""
     started = time.monotonic()
-    configure_logging(options.log_level)
+    configure_logging(options.log_level, log_format=options.log_format)
     for note in options.translated or ():
         log.info("%s", note)
     check(options)
@@ -46,8 +46,11 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
     if not http_options.api_keys and not is_loopback(host):
         log.warning("no --api-key: anybody who reaches %s can use this server", host)
     serving = Serving(model, options, http_options, started)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status = runner.run(serving.run())
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            status = runner.run(serving.run())
+    finally:
+        serving.close()
     if serving.is_loading:
         # Its thread cannot be stopped, and what it imports does not bear to be torn down under it.
         for child in import_module("multiprocessing").active_children():

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weft.cli.options import ServeOptions
 from weft.cli.serving.banner import Address, http_url
 from weft.cli.serving.start_show import show_start
+from weft.cli.tracing import open_tracer
 from weft.core.address import join_host_port
 from weft.core.client import EngineClient
 from weft.core.config import EngineOptions
 from weft.core.errors import EngineDead
 from weft.core.metrics import Metrics
+from weft.core.tracing import Tracer
 from weft.engine.front.child import EngineChild
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
@@ -76,7 +78,7 @@ class Servable(Protocol):
         """Its client; called once."""
         ...
 
-    def make_rpc_server(self, client: EngineClient) -> "RpcServer | None":
+    def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> "RpcServer | None":
         """The gRPC server of `client`, not started; None where there is to be none."""
         ...
 
@@ -102,8 +104,23 @@ class Serving:
         self._options = options
         self._http_options = http_options
         self._started = started
-        self._metrics = Metrics(hidden_for=options.show_hidden_metrics_for_version)
+        endpoint = options.otlp_traces_endpoint
+        self._tracer = (
+            None
+            if endpoint is None
+            else open_tracer("--otlp-traces-endpoint", "weft", endpoint=endpoint)
+        )
+        self._metrics = Metrics(
+            hidden_for=options.show_hidden_metrics_for_version, tracer=self._tracer
+        )
+        if self._tracer is not None:
+            self._metrics.registry.register(self._tracer.series)
         self._servers: list[Server] = []
+
+    def close(self) -> None:
+        """Send the last spans; once, after `run`."""
+        if self._tracer is not None:
+            self._tracer.close()
 
     async def run(self) -> int:
         """Serve until a signal or the engine's death; the result is the exit status."""
@@ -111,7 +128,7 @@ class Serving:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signals.put_nowait, number)
-        self._state = ServerState(self._metrics.registry, self._started)
+        self._state = ServerState(self._metrics.registry, self._started, self._tracer)
         self._progress = self._state.progress
         pages = PAGES if self._http_options.ui else DOCS
         open_to_all = (*probe_endpoints(self._state), *pages)
@@ -144,7 +161,7 @@ class Serving:
         stat_log = asyncio.create_task(self._log_stats(client))
         try:
             grpc_port = None
-            grpc = loaded.make_rpc_server(client) if self._options.grpc else None
+            grpc = loaded.make_rpc_server(client, self._tracer) if self._options.grpc else None
             if grpc is not None:
                 self._servers.append(grpc)
                 grpc_port = await grpc.start()

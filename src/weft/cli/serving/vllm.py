@@ -18,6 +18,7 @@ from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
+from weft.core.tracing import Tracer
 from weft.core.types import LoRARequest
 from weft.model.open import find_tokenizer
 from weft.model.tokenizer import read_chat_template, read_tokenizer_files
@@ -58,9 +59,9 @@ class VllmLoaded:
             raise
         return client
 
-    def make_rpc_server(self, client: EngineClient) -> RpcServer:
+    def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> RpcServer:
         """The gRPC server of `client`, not started."""
-        return RpcServer(client, self.files, self.rpc_options)
+        return RpcServer(client, self.files, self.rpc_options, tracer)
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState
@@ -95,6 +96,8 @@ def load(model: str | None, options: ServeOptions) -> VllmLoaded:
     extra = read_engine_args(options.engine_args)
     if options.show_hidden_metrics_for_version is not None:
         extra["show_hidden_metrics_for_version"] = options.show_hidden_metrics_for_version
+    if options.otlp_traces_endpoint is not None:
+        extra["otlp_traces_endpoint"] = options.otlp_traces_endpoint
     words = read_words(options.vllm_words) if options.vllm_words else {}
     if twice := extra.keys() & words.keys():
         raise ConfigError(f"{FLAG} and the command line both set {min(twice)}")

@@ -212,6 +212,8 @@ class Stack:
         self._say(f"starting {count} workers with {self._model}")
         for number, role in enumerate(roles, 1):
             argv = [*weft_command(), "serve", self._model, "--log-level", "warning"]
+            if options.otlp_traces_endpoint is not None:
+                argv += ["--otlp-traces-endpoint", options.otlp_traces_endpoint]
             argv += ["--port", "0", "--grpc-port", "0"]
             if role is not None:
                 argv += ["--kv-transfer-config", json.dumps(_TRANSFERS[role])]
@@ -230,6 +232,8 @@ class Stack:
         argv = [*weft_command(), "epp", "--grpc-health-port", "0"]
         argv += ["--host", options.host, "--metrics-port", str(options.metrics_port)]
         argv += ["--default-engine", "vllm-grpc", "--log-level", options.log_level]
+        if options.otlp_traces_endpoint is not None:
+            argv.append("--tracing")
         argv += ["--drain-timeout", "1s", "--default-model", workers[0].model]
         if options.config_file is None:
             argv += ["--config-text", PREFILL_CONFIG if options.prefill else PICKER_CONFIG]
@@ -245,7 +249,10 @@ class Stack:
 
     async def _start_picker(self, port: int) -> str:
         argv = [*self._picker_argv, "--grpc-port", str(port)]
-        self._picker = await Child.start("picker", argv, inherited_environment(1))
+        environment = inherited_environment(1)
+        if (endpoint := self._options.otlp_traces_endpoint) is not None:
+            environment["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = endpoint
+        self._picker = await Child.start("picker", argv, environment)
         lines = await self._picker.read_until("  metrics")
         return next(line.split()[1] for line in lines if line.startswith("  ext_proc"))
 

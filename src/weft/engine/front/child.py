@@ -16,6 +16,7 @@ import zmq
 
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
+from weft.core.log import log_format
 from weft.engine.messages import MAX_FRAME_BYTES, Launch
 from weft.engine.weight_files import WeightFiles
 
@@ -79,6 +80,7 @@ class EngineChild:
             config=config,
             weights=None if weights is None else weights.current,
             log_level=log.getEffectiveLevel(),
+            log_format=log_format(),
         )
         assert self.process.stdin is not None
         if self.process.stdin.is_closing():  # it died already: whoever awaits its exit reports that

@@ -189,10 +189,6 @@ class FrontClient(EngineControls):
         self._check_alive()
         if options.lora_request is not None:
             self._loras.check(options.lora_request)
-        if options.trace_headers:
-            log.debug(
-                "tracing is off: trace headers are dropped, request_id=%s", options.request_id
-            )
 
     async def _follow(
         self,

@@ -67,6 +67,9 @@ class EngineControls(WeightControls):
     def _check_alive(self) -> None:
         """Raise where no engine is there to answer."""
 
+    async def is_tracing_enabled(self) -> bool:
+        return self._metrics is not None and self._metrics.traces is not None
+
     async def pause_generation(
         self,
         *,

@@ -110,6 +110,9 @@ class ElasticGroup(EngineGroup):
         self._num_batches = 0
         self._is_closing = False
 
+    async def is_tracing_enabled(self) -> bool:
+        return self._metrics is not None and self._metrics.tracer is not None
+
     def _use(self, config: EngineConfig) -> None:
         self.vllm_config = config  # by this name to callers written for vLLM
         self.info = EngineInfo.of(config)

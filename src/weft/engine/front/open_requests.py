@@ -110,6 +110,7 @@ class OpenRequest:
         for index in self.observed.open_answers:
             num_tokens, reason = self.stream.progress(index)
             self.observed.take(index, num_tokens, reason or given_up)
+        self.observed.end_trace(is_in_engine=self.is_sent and self.error is None)
 
     async def wait(self) -> None:
         """Return when the reader is woken and may pop; raise the error if there is one."""

@@ -251,6 +251,7 @@ class Stopwatch:
 
     def end(self, sequence: Sequence) -> None:
         """The sequence has ended, in whatever way."""
+        request = sequence.request
         self._ended.append(
             SequenceTimes(
                 queue_s=_between(sequence.queued_at, sequence.scheduled_at),
@@ -259,6 +260,8 @@ class Stopwatch:
                 num_prompt_tokens=sequence.num_prompt_tokens,
                 num_cached_tokens=sequence.num_cached_tokens or 0,
                 num_output_tokens=sequence.num_output_tokens,
+                engine_id=None if request.trace_headers is None else request.engine_id,
+                index=sequence.index,
             )
         )
 

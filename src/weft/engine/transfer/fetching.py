@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weft.core.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
+from weft.core.log import of_request
 from weft.core.stats import TransferStats
 from weft.core.types import Request
 from weft.engine.kv_tier import Arrived
@@ -175,7 +176,9 @@ class KvConsumer:
         if error is not None:
             source = fetch.source
             error = f"the prompt's keys and values did not come from {source.host} port {source.port}: {error}"
-            log.warning("%s, request_id=%s", error, fetch.sequences[0].request.request_id)
+            request = fetch.sequences[0].request
+            extra = of_request(request.request_id, request.trace_headers)
+            log.warning("%s, request_id=%s", error, request.request_id, extra=extra)
         with self._changed:
             if error is not None:
                 self._stats.num_failed_receives += 1

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn, Protocol
 import grpc
 
 from weft.core.address import join_host_port
+from weft.core.tracing import Tracer
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.parsers.table import ParserTable
 from weft.epp.request.values import Refused
@@ -103,6 +104,7 @@ class PickerServer:
         explain: Explain | None = None,
         metrics: PickerMetrics | None = None,
         may_serve: Callable[[], bool] = lambda: True,
+        tracer: Tracer | None = None,
     ) -> None:
         self._options = options
         limits = options.limits
@@ -117,6 +119,7 @@ class PickerServer:
             self._metrics,
             BodyReader(),
             explain,
+            tracer,
         )
         self.health = PickerHealth(lambda: director.is_ready, may_serve)
         self._streams: set[_Stream] = set()

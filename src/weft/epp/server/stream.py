@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from weft.core.log import REQUEST
+from weft.core.tracing import Tracer
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, path_of
 from weft.epp.request.parsers.table import ParserTable
@@ -25,6 +27,7 @@ from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
 from weft.epp.server.limits import Held, PickerLimits
 from weft.epp.server.response_phase import Followed, Listener, ResponsePhase, has_reason_to_follow
+from weft.epp.server.spans import RequestSpan, note_decision
 from weft.epp.server.stream_metrics import WireMetrics
 
 log = logging.getLogger("weft.epp")
@@ -61,6 +64,7 @@ class Services:
     metrics: WireMetrics
     reader: BodyReader
     explain: Explain | None = None  # a recent decision in a few words, for the client to see
+    tracer: Tracer | None = None
 
 
 class ProtocolError(Exception):
@@ -105,6 +109,7 @@ class Exchange:
         self._can_follow = True
         self._is_counted = False  # by the director, which counts what it refuses
         self._response: ResponsePhase | None = None
+        self._span: RequestSpan | None = None
 
     @property
     def is_done(self) -> bool:
@@ -139,6 +144,8 @@ class Exchange:
         self._phase = Phase.DONE
         if not self._is_counted:
             self._services.metrics.refused(refused)
+        if self._span is not None:
+            self._span.refused(refused)
         return ext_proc.refusal(refused, is_grpc=self._call.is_grpc)
 
     def shut_down(self) -> ProcessingResponse:
@@ -155,9 +162,12 @@ class Exchange:
     def close(self) -> None:
         """The stream is over; if that came early, whoever follows the response is notified."""
         self._release()
+        is_cut = self._phase is not Phase.DONE
         self._phase = Phase.DONE
         if self._response is not None:
             self._response.abandon()
+        if self._span is not None:
+            self._span.end(is_cut=is_cut)
 
     # ---- The request ---------------------------------------------------------------------------------
 
@@ -202,6 +212,9 @@ class Exchange:
             is_grpc=is_grpc(headers.get("content-type", "")),
             max_body_bytes=self._services.limits.max_body_bytes,
         )
+        REQUEST.set((self._call.request_id, headers.get("traceparent")))
+        if self._services.tracer is not None:
+            self._span = RequestSpan(self._services.tracer, self._call)
 
     def _check_modes(self, message: ProcessingRequest) -> None:
         if not message.HasField("protocol_config"):
@@ -296,6 +309,14 @@ class Exchange:
             yield ext_proc.request_trailers()
 
     async def _pick(self, request: InferenceRequest) -> Decision:
+        if self._span is None:
+            return await self._pick_in_time(request)
+        with self._span.picking(request) as span:
+            decision = await self._pick_in_time(request)
+            note_decision(span, request, decision)
+            return decision
+
+    async def _pick_in_time(self, request: InferenceRequest) -> Decision:
         limit_s = self._services.limits.max_pick_s + self._services.director.max_wait_s
         try:
             async with asyncio.timeout(limit_s if math.isfinite(limit_s) else None):
@@ -345,6 +366,8 @@ class Exchange:
     def _head(self, decision: Decision, *, is_followed: bool) -> ProcessingResponse:
         destination = ",".join(decision.endpoints)
         added = {**decision.set_headers, DESTINATION: destination}
+        if self._span is not None:
+            added |= self._span.headers
         if REQUEST_ID not in self._headers:
             added[REQUEST_ID] = self._call.request_id
         removed = control_headers(name for name in self._headers if name not in added)

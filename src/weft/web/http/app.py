@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from weft.core.callers import HostRule, KeyRing, bearer_key, host_refusal
 from weft.core.errors import BadRequest, ConfigError, Unauthenticated, WeftError
+from weft.core.log import REQUEST
 from weft.web.http.body import (
     MAX_VALUES,
     BodyBudget,
@@ -288,6 +289,7 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. Raises nothing: whatever goes wrong ends this request alone."""
         exchange = Exchange(scope, send, self._options.write_timeout_s)
+        REQUEST.set((exchange.label, exchange.headers.get("traceparent")))
         dialect = dialect_of(exchange.raw_path)
         try:
             exchange.extra_headers = self._gate.cors_headers(exchange.headers)
@@ -300,6 +302,8 @@ class HttpApp:
             await _fail(exchange, error, dialect)
         finally:
             self._traffic.observe(exchange)
+            if exchange.span is not None:
+                exchange.end_span(exchange.span)
             log.debug(
                 "%s %s %s in %.3f s, id=%s",
                 exchange.method,
@@ -326,6 +330,9 @@ class HttpApp:
         endpoint = found.endpoint
         exchange.handler = endpoint.path
         self._gate.check(endpoint.access, exchange)
+        tracer = self._state.tracer
+        if tracer is not None and endpoint.access is Access.API and endpoint.method == "POST":
+            exchange.begin_span(tracer)
         if is_open:
             await self._answer(exchange, found, b"")
             return
@@ -417,6 +424,8 @@ async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
     if not isinstance(error, WeftError | HttpError):
         log.error("request %s failed", exchange.request_id, exc_info=error)
     problem = to_problem(error, exchange.request_id)
+    if exchange.span is not None and exchange.status is not None:
+        exchange.span.fail(f"failed in its answer: status {problem.status(dialect)}")
     body = problem.body(dialect, exchange.label)
     try:
         if exchange.status is None:

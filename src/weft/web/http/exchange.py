@@ -9,6 +9,8 @@ from typing import Any
 
 from starlette.types import Message, Scope, Send
 
+from weft.core.log import REQUEST
+from weft.core.tracing import Span, Tracer
 from weft.core.write_stall import WriteStall
 from weft.web.http.body import ClientDisconnected
 
@@ -35,11 +37,30 @@ class Exchange:
         self.is_ended = False
         self.num_bytes_in = 0
         self.num_bytes_out = 0
+        self.span: Span | None = None
         self.ending: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._send = send
         self._stall = WriteStall(write_timeout_s, self.abort)
         self._is_aborted = False
         self._abort: Callable[[], None] = scope.get("extensions", {}).get(ABORT, lambda: None)
+
+    def begin_span(self, tracer: Tracer) -> None:
+        """Trace it from here on: who is asked in turn finds this span in the headers."""
+        span = self.span = tracer.begin(f"{self.method} {self.handler}", self.headers)
+        span.set("http.request.method", self.method)
+        span.set("http.route", self.handler)
+        span.set("gen_ai.request.id", self.label)
+        self.headers.update(span.headers)
+        REQUEST.set((self.label, span.headers["traceparent"]))
+
+    def end_span(self, span: Span) -> None:
+        """It is over. What the caller did wrong is no error of a server's span; that it left is one."""
+        if self._is_aborted or self.status is None:
+            span.fail("the client went away")
+        elif self.status >= 500:
+            span.fail(f"status {self.status}")
+        span.set("http.response.status_code", self.status)
+        span.end()
 
     @property
     def silent_s(self) -> float:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from weft.core.errors import Unavailable
 from weft.core.progress import Progress
 from weft.core.tasks import is_set_within
+from weft.core.tracing import Tracer
 from weft.web.served import Served
 
 _HEALTH_TIMEOUT_S = 1.0
@@ -24,10 +25,16 @@ class Work(Protocol):
 
 
 class ServerState:
-    """One event loop owns it. `registry` holds the series of `/metrics`."""
+    """One event loop owns it. `registry` holds the series of `/metrics`; with a `tracer` requests have spans."""
 
-    def __init__(self, registry: CollectorRegistry, started: float | None = None) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        started: float | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.registry = registry
+        self.tracer = tracer
         self.progress = Progress(started)
         self.is_draining = False
         self._served: Served | None = None

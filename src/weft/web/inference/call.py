@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.core.errors import BadRequest
 from weft.core.kv_transfer import Prefill
+from weft.core.tracing import TRACE_HEADERS
 from weft.core.types import LoRARequest, RequestOptions
 from weft.core.validate import validate_request_id
 from weft.schema.sampling import GenerationFields
@@ -17,7 +18,6 @@ from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
 _PREFILLER_HEADER = "x-prefiller-host-port"
-_TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def _rank(headers: Mapping[str, str]) -> int | None:
 
 async def _trace(served: Served, headers: Mapping[str, str]) -> Mapping[str, str] | None:
     """The trace that a request belongs to, where traces are exported."""
-    found = {name: headers[name] for name in _TRACE_HEADERS if name in headers}
+    found = {name: headers[name] for name in TRACE_HEADERS if name in headers}
     return found if found and await served.client.is_tracing_enabled() else None
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.kv_transfer import KEY, KvTransferConfig, read_params, to_extra_args
+from weft.core.tracing import carried
 from weft.core.types import Request
 
 CONNECT_S = 5.0
@@ -87,6 +88,7 @@ class Prefiller:
             KEY: {"do_remote_decode": True},
         }
         headers = {"content-type": "application/json", "x-request-id": request.request_id}
+        headers |= carried(request.trace_headers or {})
         if authorization is not None:
             headers["authorization"] = authorization
         timeout = httpx2.Timeout(self._timeout_s, connect=CONNECT_S)

@@ -1,0 +1,24 @@
+"""The tracer of a command with servers, where its spans are wanted."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from weft.core.errors import ConfigError
+
+if TYPE_CHECKING:  # it brings OpenTelemetry, which need not be there
+    from weft.core.otlp import OtlpTracer
+
+
+def open_tracer(flag: str, service: str, *, endpoint: str | None = None) -> "OtlpTracer | None":
+    """A tracer for the spans that `flag` asks for; they go to `endpoint`, or where the environment says.
+
+    None where the environment has switched OpenTelemetry off. To be closed at the end.
+    """
+    if endpoint is not None and not endpoint.strip():
+        raise ConfigError(f"{flag} must be an address, such as http://localhost:4317")
+    try:
+        otlp = import_module("weft.core.otlp")
+    except ImportError as error:
+        raise ConfigError(f"{flag} needs OpenTelemetry: pip install 'weft[otel]'") from error
+    tracer: OtlpTracer | None = otlp.open_tracer(service, endpoint)
+    return tracer

@@ -1,0 +1,54 @@
+"""The picker's spans, by the names of the reference: `gateway.request`, and in it what deciding takes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from weft.core.log import REQUEST
+from weft.core.tracing import Span, Tracer
+from weft.epp.decision.tickets import Decision
+from weft.epp.request.parsers.parser import Call
+from weft.epp.request.values import InferenceRequest, Refused
+
+
+class RequestSpan:
+    """Of one request, from its headers to the end of its stream."""
+
+    def __init__(self, tracer: Tracer, call: Call) -> None:
+        self._span = tracer.begin("gateway.request", call.headers)
+        self._span.set("gen_ai.request.id", call.request_id)
+        # What the model server is to find in place of what came.
+        self.headers = self._span.headers
+        REQUEST.set((call.request_id, self.headers["traceparent"]))
+
+    @contextmanager
+    def picking(self, request: InferenceRequest) -> Iterator[Span]:
+        """Around the decision, the wait for room included."""
+        self._span.set("gen_ai.request.model", request.model)
+        span = self._span.child("gateway.request_orchestration")
+        try:
+            yield span
+        except BaseException as error:
+            span.fail(str(error) if isinstance(error, Refused) else type(error).__name__)
+            raise
+        finally:
+            span.end()
+
+    def refused(self, refused: Refused) -> None:
+        """The request is answered here."""
+        self._span.set("http.response.status_code", refused.status)
+        self._span.fail(refused.message)
+
+    def end(self, *, is_cut: bool) -> None:
+        """The stream is over; `is_cut` where that came before its time."""
+        if is_cut:
+            self._span.fail("the client or the gateway went away")
+        self._span.end()
+
+
+def note_decision(span: Span, request: InferenceRequest, decision: Decision) -> None:
+    """Where the request goes."""
+    span.set("target_model", decision.rewritten_model or request.model)
+    span.set("target_endpoint", ",".join(decision.endpoints))
+    if decision.ticket is not None:
+        *_, priority = decision.ticket.labels
+        span.set("request_prio", priority)

@@ -1,0 +1,52 @@
+"""The span of one call, as OpenTelemetry names those of gRPC servers."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from grpc import StatusCode
+
+from weft.core.errors import WeftError
+from weft.core.log import REQUEST
+from weft.core.tracing import Span, Tracer
+from weft.rpc.methods import SERVICE
+from weft.rpc.status import to_status
+
+# What is the server's own failure; the others are the caller's mistakes, and no errors of a server's span.
+_FAILURES: Final = frozenset({
+    StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED, StatusCode.UNIMPLEMENTED, StatusCode.INTERNAL,
+    StatusCode.UNAVAILABLE, StatusCode.DATA_LOSS,
+})  # fmt: skip
+
+
+@contextmanager
+def server_span(
+    tracer: Tracer, method: str, request_id: str, headers: Mapping[str, str]
+) -> Iterator[Span]:
+    """Around the work for one call; how that is left says how the call ends."""
+    span = tracer.begin(f"{SERVICE}/{method}", headers)
+    span.set("rpc.system", "grpc")
+    span.set("rpc.service", SERVICE)
+    span.set("rpc.method", method)
+    span.set("gen_ai.request.id", request_id)
+    REQUEST.set((request_id, span.headers["traceparent"]))
+    code = StatusCode.OK
+    try:
+        yield span
+    except WeftError as error:
+        code = to_status(error.code)
+        if code in _FAILURES:
+            span.fail(code.name)
+        raise
+    except asyncio.CancelledError:
+        code = StatusCode.CANCELLED
+        span.fail("the caller went away")
+        raise
+    except BaseException:
+        code = StatusCode.INTERNAL
+        span.fail(code.name)
+        raise
+    finally:
+        span.set("rpc.grpc.status_code", code.value[0])
+        span.end()
