@@ -28,7 +28,7 @@ from weft.epp.request.values import Refused
 from weft.epp.server.headers import DROPPED_REASON
 from weft.epp.server.limits import PickerLimits
 from weft.epp.server.options import ServerOptions
-from weft.epp.server.server import PickerServer, Ports
+from weft.epp.server.server import Observers, PickerServer, Ports
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
 
@@ -291,7 +291,7 @@ async def measured(director: FakeDirector, *messages: ProcessingRequest) -> Pick
     """The series of a server that these were sent to."""
     metrics = PickerMetrics()
     options = ServerOptions(grpc_port=0, grpc_health_port=0, measures_streams=True)
-    server = PickerServer(director, ALL_PARSERS, options, None, metrics)
+    server = PickerServer(director, ALL_PARSERS, options, Observers(metrics=metrics))
     ports = await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{ports.grpc}") as channel:

@@ -23,7 +23,7 @@ from weft.epp.build import open_picker
 from weft.epp.server.admin import AdminServer
 from weft.epp.server.explain_page import lines, summary
 from weft.epp.server.pages import PUBLIC, pages
-from weft.epp.server.server import PickerServer
+from weft.epp.server.server import Observers, PickerServer
 
 if TYPE_CHECKING:  # it brings OpenTelemetry, which need not be there
     from weft.core.otlp import OtlpTracer
@@ -69,10 +69,8 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
         picker.director,
         picker.parsers,
         server_options,
-        explain if options.explain_header else None,
-        picker.metrics,
+        Observers(explain if options.explain_header else None, picker.metrics, tracer),
         picker.may_serve,
-        tracer,
     )
     if tracer is not None:
         picker.metrics.registry.register(tracer.series)

@@ -93,6 +93,15 @@ class _Stream:
             metrics.answered(now - self.started)
 
 
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """Who learns of requests: clients that ask why, `/metrics`, and a collector of traces."""
+
+    explain: Explain | None = None
+    metrics: PickerMetrics = field(default_factory=PickerMetrics)
+    tracer: Tracer | None = None
+
+
 class PickerServer:
     """Serves one director. Make, start and stop it on one event loop."""
 
@@ -101,16 +110,13 @@ class PickerServer:
         director: ReadyDirector,
         parsers: tuple[str, ...],
         options: ServerOptions,
-        explain: Explain | None = None,
-        metrics: PickerMetrics | None = None,
+        observers: Observers | None = None,
         may_serve: Callable[[], bool] = lambda: True,
-        tracer: Tracer | None = None,
     ) -> None:
+        observers = observers or Observers()
         self._options = options
         limits = options.limits
-        self._metrics = WireMetrics(
-            metrics or PickerMetrics(), measures_streams=options.measures_streams
-        )
+        self._metrics = WireMetrics(observers.metrics, measures_streams=options.measures_streams)
         self._services = Services(
             director,
             ParserTable(parsers),
@@ -118,8 +124,8 @@ class PickerServer:
             Held(limits.max_held_bytes),
             self._metrics,
             BodyReader(),
-            explain,
-            tracer,
+            observers.explain,
+            observers.tracer,
         )
         self.health = PickerHealth(lambda: director.is_ready, may_serve)
         self._streams: set[_Stream] = set()
