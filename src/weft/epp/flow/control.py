@@ -153,8 +153,9 @@ class FlowControl:
             (self._used, chain(self._bands.below(item.priority), band.surplus(item))),
         ):
             num_bytes = item.num_bytes - sum(each.num_bytes for each in leaving)
-            for other in others:
-                if used.has_room(1 - len(leaving), num_bytes):
+            while not used.has_room(1 - len(leaving), num_bytes):
+                other = next(others, None) if used.can_have(item.num_bytes) else None
+                if other is None:
                     break
                 if other not in leaving:
                     leaving[other] = None
@@ -205,13 +206,14 @@ class FlowControl:
         return None
 
     def _dispatch(self, item: Item) -> None:
-        if item.done.done():  # whoever waited is gone, and about to say so
+        if item.done.done():  # whoever waited is gone, and about to say so: its flow keeps its turn
             self._end(item, Outcome.EVICTED_CANCELLED)
             return
         now = self._clock()
         age_s = now - self._recent_at
         self._recent = self._recent * math.exp(-age_s / _RATE_WINDOW_S) + 1
         self._recent_at = now
+        self._bands.of(item.priority, now).served(item)
         self._end(item, Outcome.DISPATCHED)
         try:
             item.done.set_result(item.place())
