@@ -8,7 +8,7 @@ import pytest
 from tests.epp.flow.virtual import Scene, concurrency, run, scene
 from weft.epp.decision.tickets import Ending
 
-MANY = 3000
+MANY = 1500
 FAIRNESS = "fairnessPolicyRef: round-robin-fairness-policy"
 
 

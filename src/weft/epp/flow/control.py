@@ -107,7 +107,8 @@ class FlowControl:
         self._series.enqueued(item, perf_counter() - started, None)
         self._pump()
         if item.is_waiting:
-            self._watch(item, band)
+            if not item.is_timed:  # as it is when the pool has just emptied
+                self._watch(item, band)
             self._arm()
         try:
             return await item.done
@@ -138,7 +139,6 @@ class FlowControl:
         for band in self._bands:
             for item in list(band):
                 self._refuse(item, Outcome.EVICTED_OTHER, _SHUTTING_DOWN)
-        self._rest()
 
     # -- capacity -------------------------------------------------------------------------------
 
@@ -187,8 +187,6 @@ class FlowControl:
         if self._used.num_requests:
             self._room.want_loads(is_wanted=True)
             self._plan_look()
-        else:
-            self._rest()
 
     def _next(self) -> Item | None:
         """Whose turn it is: of the highest band that waits, if its ceiling is not reached."""
@@ -309,4 +307,6 @@ class FlowControl:
         self._used.add(-1, -item.num_bytes)
         if item.is_timed:
             self._deadlines.left()
+        if not self._used.num_requests:
+            self._rest()
         self._series.ended(item, outcome, now - item.arrived)
