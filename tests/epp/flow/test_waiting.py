@@ -452,3 +452,20 @@ def test_a_deadline_is_watched_once():
         return num_watched
 
     assert run(main) == 1
+
+
+def test_a_long_wait_does_not_make_a_request_an_old_one():
+    """Its time in flight begins when it is sent on, and only then it may be one whose end was lost."""
+
+    async def main() -> int:
+        made = scene(concurrency(1, "defaultRequestTTL: 0s"), ticket_ttl_s=3600.0)
+        made.send("a", 3500.0)
+        await asyncio.sleep(0)
+        made.send("b", 3500.0)
+        await asyncio.sleep(3700)
+        made.made.director.sweep()
+        num_open = made.made.director.num_open
+        await made.finish()
+        return num_open
+
+    assert run(main) == 1

@@ -19,8 +19,9 @@ from weft.epp.flow.policies import FlowParts
 from weft.epp.flow.series import FlowSeries
 from weft.epp.request.values import Drop, Refused
 
-# Nobody else's turn may wait longer than this many decisions, or ends of waits, take.
+# Nobody else's turn may wait longer than this many decisions, or ends of waits, take; nor much longer than that time.
 _MAX_A_TURN: Final = 8
+_MAX_TURN_S: Final = 0.005
 _MAX_ENDS_A_TURN: Final = 256
 # Room that comes with time alone (load that turns stale) is found within this.
 _LOOK_AGAIN_S: Final = 1.0
@@ -180,7 +181,7 @@ class FlowControl:
         num_left = _MAX_A_TURN
         while num_left and self._used.num_requests and (item := self._next()) is not None:
             self._dispatch(item)
-            num_left -= 1
+            num_left = 0 if perf_counter() - started > _MAX_TURN_S else num_left - 1
         if not num_left:
             self.wake()
         self._series.cycle_duration.observe(perf_counter() - started)
