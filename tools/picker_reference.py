@@ -6,10 +6,14 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from weft.epp.config.parameters import Kind
-from weft.epp.decision.plugin import PluginType, built_elsewhere
+from weft.epp.decision.plugin import PluginType, Surroundings, built_elsewhere
+from weft.epp.flow.series import FlowSeries
 from weft.epp.metrics.older import OLDER_NAMES
 from weft.epp.metrics.series import PREFIX, Declared, PickerMetrics
+from weft.epp.plugins.detectors.max_saturation import MaxSaturationDetector, MaxSaturationParameters
+from weft.epp.plugins.flow.program_aware import ProgramAware, ProgramParameters
 from weft.epp.plugins.registry import REFUSED_TYPES, ROWS
+from weft.epp.pool.pool import Pool
 from weft.epp.request.parsers.table import DEFAULT_PARSERS, PARSERS
 
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->"
@@ -22,6 +26,11 @@ def picker_metrics() -> str:
     metrics.make_stream_series()
     num_common_and_streams = len(metrics.declared)
     metrics.make_index_series()
+    num_with_index = len(metrics.declared)
+    FlowSeries(metrics, "")
+    around = Surroundings("", Pool(), metrics, 0.0, {"": None})
+    ProgramAware(ProgramParameters(), around)
+    MaxSaturationDetector(MaxSaturationParameters(detectors=("",)), around)
     declared = metrics.declared
     lines = [
         NOTE,
@@ -44,7 +53,11 @@ def picker_metrics() -> str:
         "",
         "With `enableMetrics` of a precise prefix index:",
         "",
-        *_metric_rows(declared[num_common_and_streams:]),
+        *_metric_rows(declared[num_common_and_streams:num_with_index]),
+        "",
+        "With the gate `flowControl`, `program-aware-fairness` and `max-saturation-detector`:",
+        "",
+        *_metric_rows(declared[num_with_index:]),
     ]
     return "\n".join(lines) + "\n"
 

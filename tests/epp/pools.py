@@ -128,7 +128,7 @@ def bench(
     """A director as `text` (without its first two lines) configures it, with a clock that stands still."""
     resolved = resolve(read_config(HEAD + text, "test"), allow_experimental=True)
     clock = clock or Clock()
-    assembly = Assembly(resolved, pool, PickerMetrics(), 3.0)
+    assembly = Assembly(resolved, pool, PickerMetrics(), 3.0, clock)
     director = Director(assembly.parts(), DirectorSettings(**settings), clock)
     return Bench(director, pool, assembly, clock)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from weft import __version__
@@ -60,7 +61,12 @@ class Assembly:
     """The plugins of one picker, by name."""
 
     def __init__(
-        self, config: ResolvedConfig, pool: Pool, metrics: PickerMetrics, max_load_age_s: float
+        self,
+        config: ResolvedConfig,
+        pool: Pool,
+        metrics: PickerMetrics,
+        max_load_age_s: float,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.config = config
         self.pool = pool
@@ -71,7 +77,9 @@ class Assembly:
         }
         self._types = {plugin.name: plugin.row.type_name for plugin in config.plugins}
         for plugin in config.plugins:
-            surroundings = Surroundings(plugin.name, pool, metrics, max_load_age_s, self.plugins)
+            surroundings = Surroundings(
+                plugin.name, pool, metrics, max_load_age_s, self.plugins, clock
+            )
             self.plugins[plugin.name] = plugin.row.build(plugin.parameters, surroundings)
 
     def type_of(self, name: str) -> str:

@@ -238,6 +238,11 @@ STARTING = {
         "agent-identity", *_LOADS, _DETECTED, ("program-aware-fairness", {"strategy": "las"}),
         **flow(saturationDetector={"pluginRef": "concurrency-detector"}, **_BY_PROGRAM),
     ),
+    "guides/turn-priority-fairness": config(
+        "agent-identity", *_LOADS,
+        ("program-aware-fairness", {"strategy": "turn-priority", "turnPriorityTimeWeight": 0.5}),
+        **flow(**_BY_PROGRAM),
+    ),
     "samples/program-aware-fairness": config("program-aware-fairness", *_LOADS, **flow(**_BY_PROGRAM)),
     "samples/soft-reflective-ceiling": config(
         "soft-reflective-ceiling-policy", *_LOADS,
@@ -340,13 +345,6 @@ STARTING = {
 }  # fmt: skip
 
 REFUSED = {
-    "guides/turn-priority-fairness": (
-        config(
-            "agent-identity", *_LOADS, ("program-aware-fairness", {"strategy": "turn-priority"}),
-            featureGates=_GATE,
-        ),
-        r"plugins\[3\]\.parameters\.strategy: invalid enum value 'turn-priority'",
-    ),
     "guides/predicted-latency": (
         config("predicted-latency-producer", "latency-scorer"),
         "'predicted-latency-producer' is refused: latency prediction",
@@ -388,6 +386,14 @@ ALSO_STARTING = {
             "priorityBands": [{"priority": 1, "maxRequests": "1k", "defaultRequestTTL": "30s"}],
         },
     ),
+    "max-saturation-detector": config(
+        *_LOADS, *_STAGES, "inflight-load-producer", ("concurrency-detector", {"maxConcurrency": 32}),
+        ("utilization-detector", {"queueDepthThreshold": 5, "kvCacheUtilThreshold": 1.0}),
+        ("max-saturation-detector", {
+            "detectors": ["concurrency-detector", "utilization-detector"],
+            "stages": {"utilization-detector": ["decode"]}}),
+        **flow(saturationDetector={"pluginRef": "max-saturation-detector"}),
+    ),
     "enableEviction": config(
         *_LOADS, ("priority-holdback-policy", {"minCeiling": 0.5}), "edf-ordering-policy",
         "slo-deadline-ordering-policy", "sheddable-eviction-filter", "priority-then-time-eviction-order-policy",
@@ -426,6 +432,31 @@ ALSO_REFUSED = {
             dataLayer={"sources": [_source("dcgm-data-source", "core-metrics-extractor")]},
         ),
         r"extractors\[0\]\.pluginRef: .*is no telemetry extractor",
+    ),
+    "max-saturation-detector without one": (
+        config(("max-saturation-detector", {"detectors": []})), "detectors",
+    ),
+    "max-saturation-detector of another": (
+        config(("max-saturation-detector", {"detectors": ["pool-queue"]})),
+        "no plugin is named 'pool-queue'",
+    ),
+    "max-saturation-detector of a scorer": (
+        config(*_LOADS, ("max-saturation-detector", {"detectors": ["queue-scorer"]})),
+        "'queue-scorer' is a queue-scorer, which is no saturation detector",
+    ),
+    "max-saturation-detector twice of one": (
+        config(_DETECTED, ("max-saturation-detector", {"detectors": ["concurrency-detector"] * 2})),
+        "each may be named once",
+    ),
+    "max-saturation-detector with a stage of another": (
+        config(_DETECTED, ("max-saturation-detector", {
+            "detectors": ["concurrency-detector"], "stages": {"pool-queue": ["decode"]}})),
+        "stages: 'pool-queue' is not among the detectors",
+    ),
+    "max-saturation-detector with another stage": (
+        config(_DETECTED, ("max-saturation-detector", {
+            "detectors": ["concurrency-detector"], "stages": {"concurrency-detector": ["encode"]}})),
+        "encode",
     ),
     "ttftSource": (
         config(("prefix-cache-affinity-filter", {"ttftSource": "latencyPredictor"})), "ttftSource",

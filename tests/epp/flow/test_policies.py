@@ -107,6 +107,16 @@ def test_order_within_a_queue(policy: str, header: str, order: list[str]):
     assert order_of(text, *sent, ("d", {})) == order
 
 
+def test_no_deadline_is_before_all_others():
+    """What is no time that can come is as if it were not given."""
+    text = concurrency(1, band(orderingPolicyRef="slo-deadline-ordering-policy"))
+    sent: list[tuple[str, dict[str, Any]]] = [
+        (name, {"headers": {"x-llm-d-slo-ttft-ms": ms}})
+        for name, ms in (("a", "nan"), ("b", "-inf"), ("c", "inf"), ("d", "9000"))
+    ]
+    assert order_of(text, *sent) == ["d", "a", "b", "c"]
+
+
 def test_room_is_held_back_from_low_priorities():
     """By rank and by value; a pool half full takes no more of the lowest, and the rest of it others."""
     by_rank = Holdback(parameters(HoldbackParameters, minCeiling=0.4), around())
@@ -289,6 +299,21 @@ def test_bands_that_nobody_uses_are_forgotten():
         return seen
 
     assert run(main) == [[7, 1, 0], [7, 0]]
+
+
+def test_a_band_that_is_forgotten_has_no_series():
+    """Nobody would bring them up to date any more."""
+
+    async def main() -> list[float | None]:
+        name = "llm_d_epp_flow_control_capacity_utilization_requests"
+        made = scene(concurrency(5), priorities=PRIORITIES)
+        await made.send("a", objective="high")
+        seen = [sample(made.made, name, priority="1", inference_pool="default")]
+        await asyncio.sleep(700)
+        made.made.director.sweep()
+        return [*seen, sample(made.made, name, priority="1", inference_pool="default")]
+
+    assert run(main) == [0.0, None]
 
 
 def test_policies_that_nothing_names_are_not_built():

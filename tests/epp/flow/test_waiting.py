@@ -412,3 +412,60 @@ def test_loads_are_polled_for_those_who_wait():
         return wanted
 
     assert run(main) == [False, True, False]
+
+
+@pytest.mark.parametrize("leaves", ["by its TTL", "by itself"])
+def test_loads_are_not_polled_for_those_who_left(leaves: str):
+    """However the last wait ended; nor is anything looked for again."""
+
+    async def main() -> tuple[bool, int]:
+        pool = pool_of(1)
+        made = scene(f"{UTILIZATION}flowControl: {{defaultRequestTTL: 3s}}\n", pool)
+        report(pool, num_waiting=5)
+        waiting = made.send("a")
+        await asyncio.sleep(2)
+        report(pool, num_waiting=5)
+        if leaves == "by itself":
+            waiting.cancel()
+        await asyncio.wait([waiting])
+        flow = made.made.director._flow
+        assert flow is not None
+        timers = [each for each in (flow._timer, flow._look_again) if each is not None]
+        return pool.loads_wanted.is_set(), len(timers)
+
+    assert run(main) == (False, 0)
+
+
+def test_a_deadline_is_watched_once():
+    """Also of the request that is the first to find the pool empty."""
+
+    async def main() -> int:
+        made = scene(concurrency(1))
+        put(made)
+        made.send("a")
+        await asyncio.sleep(0.1)
+        flow = made.made.director._flow
+        assert flow is not None
+        num_watched = len(flow._deadlines)
+        made.made.director.close()
+        await made.finish()
+        return num_watched
+
+    assert run(main) == 1
+
+
+def test_a_long_wait_does_not_make_a_request_an_old_one():
+    """Its time in flight begins when it is sent on, and only then it may be one whose end was lost."""
+
+    async def main() -> int:
+        made = scene(concurrency(1, "defaultRequestTTL: 0s"), ticket_ttl_s=3600.0)
+        made.send("a", 3500.0)
+        await asyncio.sleep(0)
+        made.send("b", 3500.0)
+        await asyncio.sleep(3700)
+        made.made.director.sweep()
+        num_open = made.made.director.num_open
+        await made.finish()
+        return num_open
+
+    assert run(main) == 1

@@ -18,7 +18,7 @@ CONFIG = (
         ({"x-mine": "f"}, "f"),
         ({"x-mine": "f", "x-llm-d-inference-fairness-id": "g"}, "g"),
         ({"x-mine": " "}, "default-flow"),
-        ({"x-mine": "x" * 1000}, "x" * 256),
+        ({"x-mine": "x" * 1000}, "other"),
     ],
 )
 def test_a_session_is_a_flow(headers: dict[str, str], flow: str):

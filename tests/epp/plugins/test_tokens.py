@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import weft.model.embedded
-from tests.epp.pools import bench, pool_of, request
+from tests.epp.pools import bench, parameters, pool_of, request
 from tests.model.bpe_files import GPT2_TOKENS, write_bpe_files
 from weft.core.errors import ConfigError
 from weft.core.prompts import pack_tokens
@@ -90,3 +90,10 @@ def test_tokenizers_of_old_will_do(tmp_path: Path):
     made.pick(text_request("/v1/completions"))
     num_tokens = made.director.decisions.get("r").num_prompt_tokens
     assert num_tokens == len(tokenizer.encode(TEXT)) != len(TEXT) // 4
+
+
+def test_a_name_that_nothing_is_looked_up_by_is_reported():
+    """Where tokens are estimated no tokenizer is opened."""
+    made = parameters(TokenParameters, backend="estimate", modelName="some/model")
+    assert [key for key, _ in made.without_effect()] == ["modelName"]
+    assert not [*parameters(TokenParameters, modelName="some/model").without_effect()]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from weft.core.metric_series import MAX_LABEL_CHARS
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import (
@@ -38,6 +39,8 @@ OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objecti
 FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 REWRITE_HEADERS = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 DEFAULT_FAIRNESS_ID = "default-flow"
+# Clients write them, and plugins remember them. One more than a label may have, so that it is "other" there.
+_MAX_FAIRNESS_ID_CHARS = MAX_LABEL_CHARS + 1
 SCORES_KEY = "x-gateway-destination-endpoint-scores"
 
 
@@ -239,7 +242,7 @@ class Director:
     def _fairness_id(self, headers: Mapping[str, str]) -> str:
         named = [_header(headers, FAIRNESS_HEADERS)]
         named += [plugin.fairness_id(headers) for plugin in self._parts.identities]
-        return next(filter(None, named), DEFAULT_FAIRNESS_ID)
+        return next(filter(None, named), DEFAULT_FAIRNESS_ID)[:_MAX_FAIRNESS_ID_CHARS]
 
     def _open_flow(self, parts: Parts) -> FlowControl | None:
         if parts.flow is None:
@@ -317,7 +320,7 @@ class Director:
             is_followed=self._follows, num_prompt_tokens=cycle.num_prompt_tokens,
         )  # fmt: skip
         if self._follows:
-            self._tickets.add(ticket)
+            self._tickets.add(ticket, cycle.now)
             self._telemetry.opened(ticket)
         if self._evictor is not None:
             self._evictor.opened(

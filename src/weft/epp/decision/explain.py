@@ -201,10 +201,10 @@ def _to_profile(run: ProfileRun) -> ProfileRecord:
 def _filters(run: ProfileRun) -> list[FilterRecord]:
     records, before = [], _named(run.candidates)
     for name, left in run.after_filters:
-        after = _named(left)
+        after = dict.fromkeys(_named(left))
         removed = [endpoint for endpoint in before if endpoint not in after]
         records.append(FilterRecord(name=name, removed=removed))
-        before = after
+        before = list(after)
     return records
 
 

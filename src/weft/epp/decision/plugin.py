@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final, Protocol, runtime_checkable
 
 from weft.epp.config.parameters import Kind, NoParameters, Parameters, Reference
@@ -45,6 +46,7 @@ class Surroundings:
     metrics: PickerMetrics
     max_load_age_s: float  # older load says nothing
     built: Mapping[str, Any]  # plugins this one referred to, and all built before, by name
+    clock: Callable[[], float] = monotonic  # the director's
 
     def plugin(self, name: str) -> Any:
         """A plugin that was named in `references`."""
@@ -191,13 +193,17 @@ class Decider(Protocol):
 
 
 class Detector(Protocol):
-    """Rates how full the pool is."""
+    """Rates how full the pool is, or those of it that take a stage: "prefill", "decode", None for all."""
 
-    def saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
+    def saturation(
+        self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
+    ) -> float:
         """1.0 and above: no room, as the endpoints report it."""
         ...
 
-    def expected_saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
+    def expected_saturation(
+        self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
+    ) -> float:
         """The same with what was sent to them since they reported: who admits many goes by this."""
         ...
 

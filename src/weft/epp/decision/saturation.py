@@ -35,8 +35,9 @@ class PoolRoom:
         if members is not self._members:  # the pool makes a new list when it changes
             self._members, self._stages = members, by_stage(members)
         now = self._clock()
+        is_apart = len(self._stages) > 1
         rated = {
-            stage: self._detector.expected_saturation(endpoints, now)
+            stage: self._detector.expected_saturation(endpoints, now, stage if is_apart else None)
             for stage, endpoints in self._stages.items()
         }
         return rated | {EFFECTIVE: max(rated.values(), default=1.0)}

@@ -60,7 +60,7 @@ class OpenTickets:
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
         self._ids = count(1)
-        self._open: dict[int, Ticket] = {}
+        self._open: dict[int, tuple[float, Ticket]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -69,9 +69,9 @@ class OpenTickets:
         """A number no other ticket has."""
         return next(self._ids)
 
-    def add(self, ticket: Ticket) -> None:
-        """Remember a followed ticket."""
-        self._open[ticket.id] = ticket
+    def add(self, ticket: Ticket, now: float) -> None:
+        """Remember a followed ticket, from when it was sent on: how long it waited before does not count."""
+        self._open[ticket.id] = now, ticket
 
     def close(self, ticket: Ticket) -> bool:
         """Whether this call ended it; only the first one does."""
@@ -84,8 +84,8 @@ class OpenTickets:
     def expired(self, now: float) -> list[Ticket]:
         """Those older than the limit."""
         old = []
-        for ticket in self._open.values():
-            if now - ticket.started <= self._ttl_s:
+        for opened, ticket in self._open.values():
+            if now - opened <= self._ttl_s:
                 break
             old.append(ticket)
         return old

@@ -19,6 +19,10 @@ class Occupancy:
         self.num_requests = 0
         self.num_bytes = 0
 
+    def can_have(self, num_bytes: int) -> bool:
+        """Whether a request of this size fits where nothing else is."""
+        return num_bytes <= self.limits.max_bytes
+
     def has_room(self, num_requests: int, num_bytes: int) -> bool:
         """Whether so much more fits; negative if some is to leave."""
         return (
@@ -40,6 +44,38 @@ class Queue(ItemHeap):
         self.items: dict[Item, None] = {}
 
 
+class _Lengths:
+    """Queues by how many wait in each: who came last to the longest must be found among thousands."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, dict[Queue, None]] = {}
+        self._longest = 0  # no queue is longer
+
+    def moved(self, queue: Queue, before: int) -> None:
+        """A queue has another length than before; 0 is that of none."""
+        if before:
+            level = self._queues[before]
+            del level[queue]
+            if not level:
+                del self._queues[before]
+        if len(queue):
+            self._queues.setdefault(len(queue), {})[queue] = None
+        self._longest = max(self._longest, len(queue))
+        while self._longest and self._longest not in self._queues:
+            self._longest -= 1
+
+    def newest(self, down_to: int) -> Iterator[Item]:
+        """The newest of the longest queue, and so on until none is longer than that."""
+        begun: list[Iterator[Item]] = []
+        for length in range(self._longest, down_to, -1):
+            level = self._queues.get(length, ())
+            for items in begun:
+                yield next(items)
+            for queue in level:
+                begun.append(reversed(queue.items))
+                yield next(begun[-1])
+
+
 class Band:
     """One priority."""
 
@@ -49,6 +85,7 @@ class Band:
         self.used = Occupancy(parts.limits)
         self.last_used = now
         self._queues: dict[str, Queue] = {}  # none is empty; the one served longest ago is first
+        self._lengths = _Lengths()
 
     def __len__(self) -> int:
         return self.used.num_requests
@@ -63,18 +100,24 @@ class Band:
         if queue is None:
             queue = self._queues[name] = Queue()
         ttl_s = min(self.parts.ttl_s, item.own_ttl_s)
+        before = len(queue)
         queue.push(item, self.parts.ordering.order(item, ttl_s))
         item.is_waiting = True
         queue.items[item] = None
+        self._lengths.moved(queue, before)
         self.used.add(1, item.num_bytes)
 
     def next(self, now: float) -> Item:
-        """Whose turn it is; there must be one. Its queue goes to the end."""
+        """Whose turn it is; there must be one."""
         name = self.parts.fairness.choose(self._queues, now)
-        queue = self._queues[name] = self._queues.pop(name)
-        head = queue.head()
+        head = self._queues[name].head()
         assert head is not None
         return head
+
+    def served(self, item: Item) -> None:
+        """It is about to be sent on: its queue has had its turn."""
+        name = self.parts.fairness.queue_of(item.fairness_id)
+        self._queues[name] = self._queues.pop(name)
 
     def remove(self, item: Item, now: float) -> None:
         """It waits no longer."""
@@ -83,26 +126,21 @@ class Band:
         self.last_used = now
         name = self.parts.fairness.queue_of(item.fairness_id)
         queue = self._queues[name]
+        before = len(queue)
         queue.left()
         del queue.items[item]
+        self._lengths.moved(queue, before)
         if not queue:
             del self._queues[name]
 
     def surplus(self, item: Item) -> Iterator[Item]:
         """Those who would leave for this one: the newest of flows of which more wait than of its own."""
         own = self._queues.get(self.parts.fairness.queue_of(item.fairness_id))
-        return self.newest(down_to=1 + (0 if own is None else len(own)))
+        return self._lengths.newest(1 + (0 if own is None else len(own)))
 
-    def newest(self, *, down_to: int = 0) -> Iterator[Item]:
-        """The newest of the longest queue, and so on until none is longer than that."""
-        lengths = {name: len(queue) for name, queue in self._queues.items()}
-        newest = {name: reversed(queue.items) for name, queue in self._queues.items()}
-        while lengths:
-            longest = max(lengths, key=lengths.__getitem__)
-            if lengths[longest] <= down_to:
-                return
-            lengths[longest] -= 1
-            yield next(newest[longest])
+    def newest(self) -> Iterator[Item]:
+        """The newest of the longest queue, and so on until all have left."""
+        return self._lengths.newest(0)
 
 
 class Bands:

@@ -19,8 +19,9 @@ from weft.epp.flow.policies import FlowParts
 from weft.epp.flow.series import FlowSeries
 from weft.epp.request.values import Drop, Refused
 
-# Nobody else's turn may wait longer than this many decisions, or ends of waits, take.
+# Nobody else's turn may wait longer than this many decisions, or ends of waits, take; nor much longer than that time.
 _MAX_A_TURN: Final = 8
+_MAX_TURN_S: Final = 0.005
 _MAX_ENDS_A_TURN: Final = 256
 # Room that comes with time alone (load that turns stale) is found within this.
 _LOOK_AGAIN_S: Final = 1.0
@@ -107,7 +108,8 @@ class FlowControl:
         self._series.enqueued(item, perf_counter() - started, None)
         self._pump()
         if item.is_waiting:
-            self._watch(item, band)
+            if not item.is_timed:  # as it is when the pool has just emptied
+                self._watch(item, band)
             self._arm()
         try:
             return await item.done
@@ -138,7 +140,6 @@ class FlowControl:
         for band in self._bands:
             for item in list(band):
                 self._refuse(item, Outcome.EVICTED_OTHER, _SHUTTING_DOWN)
-        self._rest()
 
     # -- capacity -------------------------------------------------------------------------------
 
@@ -153,8 +154,9 @@ class FlowControl:
             (self._used, chain(self._bands.below(item.priority), band.surplus(item))),
         ):
             num_bytes = item.num_bytes - sum(each.num_bytes for each in leaving)
-            for other in others:
-                if used.has_room(1 - len(leaving), num_bytes):
+            while not used.has_room(1 - len(leaving), num_bytes):
+                other = next(others, None) if used.can_have(item.num_bytes) else None
+                if other is None:
                     break
                 if other not in leaving:
                     leaving[other] = None
@@ -179,15 +181,13 @@ class FlowControl:
         num_left = _MAX_A_TURN
         while num_left and self._used.num_requests and (item := self._next()) is not None:
             self._dispatch(item)
-            num_left -= 1
+            num_left = 0 if perf_counter() - started > _MAX_TURN_S else num_left - 1
         if not num_left:
             self.wake()
         self._series.cycle_duration.observe(perf_counter() - started)
         if self._used.num_requests:
             self._room.want_loads(is_wanted=True)
             self._plan_look()
-        else:
-            self._rest()
 
     def _next(self) -> Item | None:
         """Whose turn it is: of the highest band that waits, if its ceiling is not reached."""
@@ -205,13 +205,14 @@ class FlowControl:
         return None
 
     def _dispatch(self, item: Item) -> None:
-        if item.done.done():  # whoever waited is gone, and about to say so
+        if item.done.done():  # whoever waited is gone, and about to say so: its flow keeps its turn
             self._end(item, Outcome.EVICTED_CANCELLED)
             return
         now = self._clock()
         age_s = now - self._recent_at
         self._recent = self._recent * math.exp(-age_s / _RATE_WINDOW_S) + 1
         self._recent_at = now
+        self._bands.of(item.priority, now).served(item)
         self._end(item, Outcome.DISPATCHED)
         try:
             item.done.set_result(item.place())
@@ -307,4 +308,6 @@ class FlowControl:
         self._used.add(-1, -item.num_bytes)
         if item.is_timed:
             self._deadlines.left()
+        if not self._used.num_requests:
+            self._rest()
         self._series.ended(item, outcome, now - item.arrived)

@@ -3,6 +3,7 @@
 import heapq
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
 from weft.epp.flow.item import Lease
@@ -26,16 +27,20 @@ class Evictor:
         self._series = series
         self._clock = clock
         self._leases: dict[int, Lease] = {}
+        # Those that may be ended, by priority: whoever finds the pool full looks among them.
+        self._evictable: dict[int, dict[int, Lease]] = {}
         self._pending: dict[int, float] = {}  # those that were ended, and when
         self._quiet_until = -math.inf
 
     def opened(self, lease: Lease) -> None:
         """A request was sent on."""
         self._leases[lease.id] = lease
+        if self._parts.filter.accepts(lease):
+            self._evictable.setdefault(lease.priority, {})[lease.id] = lease
 
     def ended(self, lease_id: int) -> None:
         """A request is over, in whatever way."""
-        self._leases.pop(lease_id, None)
+        self._forget(lease_id)
         issued = self._pending.pop(lease_id, None)
         if issued is not None:
             self._confirmed("confirmed", self._clock() - issued)
@@ -55,16 +60,25 @@ class Evictor:
         self._series.reclaim_target.set(deficit)
         victims = heapq.nsmallest(
             min(num_wanted, num_waiting, MAX_A_ROUND),
-            (each for each in self._leases.values()
-             if each.priority < priority and self._parts.filter.accepts(each)),
+            chain.from_iterable(
+                group.values() for each, group in self._evictable.items() if each < priority
+            ),
             key=self._parts.order.key,
         )  # fmt: skip
         for lease in victims:
             if lease.revoke():
-                self._leases.pop(lease.id, None)
+                self._forget(lease.id)
                 self._pending[lease.id] = now
                 self._series.revoked(priority)
         self._series.pending_reclaim.set(len(self._pending))
+
+    def _forget(self, lease_id: int) -> None:
+        lease = self._leases.pop(lease_id, None)
+        if lease is None or (group := self._evictable.get(lease.priority)) is None:
+            return
+        group.pop(lease_id, None)
+        if not group:
+            del self._evictable[lease.priority]
 
     def _confirmed(self, outcome: str, seconds: float | None) -> None:
         self._quiet_until = self._clock() + GRACE_S

@@ -7,6 +7,7 @@ from typing import Final
 
 from weft.epp.flow.bands import Band, Occupancy
 from weft.epp.flow.item import Item, Outcome
+from weft.epp.metrics.rows import Rows
 from weft.epp.metrics.series import PickerMetrics
 
 _QUEUE_SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
@@ -61,11 +62,15 @@ class FlowSeries:
 
     def _make_queue_gauges(self, metrics: PickerMetrics) -> None:
         name, band = "flow_control_", ("priority", "inference_pool")
-        self._size = metrics.gauge(name + "queue_size", "Requests that wait.", _FLOW)
-        self._bytes = metrics.gauge(name + "queue_bytes", "Bytes of requests that wait.", _FLOW)
+        self._size = Rows(metrics.gauge(name + "queue_size", "Requests that wait.", _FLOW))
+        self._bytes = Rows(
+            metrics.gauge(name + "queue_bytes", "Bytes of requests that wait.", _FLOW)
+        )
         use = name + "capacity_utilization_"
-        self._band_requests = metrics.gauge(use + "requests", "Share of a band's requests.", band)
-        self._band_bytes = metrics.gauge(use + "bytes", "Share of a band's bytes.", band)
+        self._band_requests = Rows(
+            metrics.gauge(use + "requests", "Share of a band's requests.", band)
+        )
+        self._band_bytes = Rows(metrics.gauge(use + "bytes", "Share of a band's bytes.", band))
         use, text = name + "global_capacity_utilization_", "Share of what may wait in all bands: "
         self._all_requests = metrics.gauge(use + "requests", text + "requests.", band[1:])
         self._all_bytes = metrics.gauge(use + "bytes", text + "bytes.", band[1:])
@@ -120,23 +125,22 @@ class FlowSeries:
 
     def refresh(self, bands: Iterable[Band], used: Occupancy) -> None:
         """Bring the gauges up to date, before somebody reads them."""
-        sizes: Counts[tuple[str, str, str, str, str]] = Counts()
-        num_bytes: Counts[tuple[str, str, str, str, str]] = Counts()
+        sizes: Counts[tuple[str, ...]] = Counts()
+        num_bytes: Counts[tuple[str, ...]] = Counts()
+        requests, volumes = {}, {}
         for band in bands:
             labels = (str(band.priority), self._pool)
-            self._band_requests.labels(*labels).set(
-                band.used.num_requests / band.used.limits.max_requests
-            )
-            self._band_bytes.labels(*labels).set(band.used.num_bytes / band.used.limits.max_bytes)
+            requests[labels] = band.used.num_requests / band.used.limits.max_requests
+            volumes[labels] = band.used.num_bytes / band.used.limits.max_bytes
             for item in band:
                 model, target, fairness_id, priority = item.labels
                 flow = (fairness_id, priority, self._pool, model, target)
                 sizes[flow] += 1
                 num_bytes[flow] += item.num_bytes
-        for gauge, counts in ((self._size, sizes), (self._bytes, num_bytes)):
-            gauge.clear()
-            for flow, value in counts.items():
-                gauge.labels(*flow).set(value)
+        self._band_requests.show(requests)
+        self._band_bytes.show(volumes)
+        self._size.show(sizes)
+        self._bytes.show(num_bytes)
         if math.isfinite(used.limits.max_requests):
             self._all_requests.labels(self._pool).set(used.num_requests / used.limits.max_requests)
         if math.isfinite(used.limits.max_bytes):

@@ -89,6 +89,7 @@ class PickerMetrics:
         self.model_names = NameCap()
         self.fairness_ids = NameCap()
         self._index: IndexSeries | None = None
+        self._gauges: dict[str, Gauge] = {}
         self._refreshers: list[Callable[[], None]] = []
         self._make_request_series()
         self._make_token_series()
@@ -123,9 +124,11 @@ class PickerMetrics:
         return Counter(PREFIX + name, text, tuple(labels), registry=self.registry)
 
     def gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
-        """A new gauge."""
-        self._declare(name, "gauge", text, labels)
-        return Gauge(PREFIX + name, text, tuple(labels), registry=self.registry)
+        """A gauge; the same for all plugins of one type."""
+        if name not in self._gauges:
+            self._declare(name, "gauge", text, labels)
+            self._gauges[name] = Gauge(PREFIX + name, text, tuple(labels), registry=self.registry)
+        return self._gauges[name]
 
     def histogram(
         self, name: str, text: str, labels: Iterable[str], buckets: Iterable[float]

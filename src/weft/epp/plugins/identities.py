@@ -14,7 +14,6 @@ _SESSION_HEADERS: Final = (
     "session-id",
     "session_id",
 )
-_MAX_ID_CHARS: Final = 256  # clients write them
 
 
 class AgentIdentityParameters(Parameters, frozen=True, kw_only=True):
@@ -34,7 +33,7 @@ class AgentIdentity:
         """Whose it is; "" if no header says so."""
         for name in self._headers:
             if value := headers.get(name, "").strip():
-                return value[:_MAX_ID_CHARS]
+                return value
         return ""
 
 

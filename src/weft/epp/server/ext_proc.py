@@ -1,6 +1,7 @@
 """Envoy's ext_proc messages to values and back. Pure; nothing else of this package sees them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -57,9 +58,12 @@ def encode(answer: ProcessingResponse) -> bytes:
 # ---- From the gateway ------------------------------------------------------------------------------
 
 
-def read_headers(message: HttpHeaders) -> dict[str, str]:
-    """Names, in lower case whatever the gateway's, to values; a repeated name has its values joined."""
-    return _to_dict(message.headers)
+def read_headers(message: HttpHeaders, most: int | None = None) -> dict[str, str]:
+    """Names, in lower case whatever the gateway's, to values; a repeated name has its values joined.
+
+    `most` reads no more than the first so many.
+    """
+    return _to_dict(message.headers, most)
 
 
 def read_trailers(message: HttpTrailers) -> dict[str, str]:
@@ -67,14 +71,13 @@ def read_trailers(message: HttpTrailers) -> dict[str, str]:
     return _to_dict(message.trailers)
 
 
-def _to_dict(message: HeaderMap) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for header in message.headers:
-        key = header.key.lower()
+def _to_dict(message: HeaderMap, most: int | None = None) -> dict[str, str]:
+    headers: dict[str, list[str]] = {}
+    for header in islice(message.headers, most):
         raw = header.raw_value  # or, from a gateway before 1.27, a string
         value = raw.decode("utf-8", "replace") if raw else header.value
-        headers[key] = f"{headers[key]}, {value}" if key in headers else value
-    return headers
+        headers.setdefault(header.key.lower(), []).append(value)
+    return {key: ", ".join(values) for key, values in headers.items()}
 
 
 def headers_size(message: HttpHeaders) -> int:

@@ -33,6 +33,7 @@ from weft.epp.server.stream_metrics import WireMetrics
 log = logging.getLogger("weft.epp")
 
 _MAX_REQUEST_ID = 256
+_MAX_REFUSED_HEADERS = 64  # that are read of too many: the protocol's come first
 _MAX_EXPLANATION = 4096  # gateways and clients bound what headers may hold
 
 
@@ -174,12 +175,13 @@ class Exchange:
     async def _on_headers(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
         if self._phase is not Phase.START:
             raise ProtocolError("request headers came twice")
-        self._read_opening(message)
-        if self._is_one_too_many:
-            limit = self._services.limits.max_streams
-            raise Refused(503, f"the picker takes {limit} requests at once; try again")
         limit = self._services.limits.max_header_bytes
-        if ext_proc.headers_size(message.request_headers) > limit:
+        is_too_large = ext_proc.headers_size(message.request_headers) > limit
+        self._read_opening(message, _MAX_REFUSED_HEADERS if is_too_large else None)
+        if self._is_one_too_many:
+            most = self._services.limits.max_streams
+            raise Refused(503, f"the picker takes {most} requests at once; try again")
+        if is_too_large:
             raise Refused(431, f"the request's headers are larger than {limit} bytes")
         self._check_modes(message)
         if message.request_headers.end_of_stream:
@@ -200,9 +202,9 @@ class Exchange:
                 self._check_body_size(_announced(self._headers))
                 return iter(())
 
-    def _read_opening(self, message: ProcessingRequest) -> None:
+    def _read_opening(self, message: ProcessingRequest, most: int | None) -> None:
         """First of all, so that even a refusal knows which protocol the client speaks."""
-        headers = ext_proc.read_headers(message.request_headers)
+        headers = ext_proc.read_headers(message.request_headers, most)
         self._headers = headers
         self._subset = ext_proc.read_subset(message.metadata_context)
         self._call = Call(
@@ -284,17 +286,20 @@ class Exchange:
     ) -> Sequence[bytes]:
         """The body with another model, held in place of the one that came, which may have been packed."""
         assert self._parser is not None
+        ending = Ending.DISCONNECTED
+        is_renamed = False
         try:
             renamed = await self._services.reader.renamed(self._parser, self._call, body, model)
             self._release()
             num_bytes = sum(map(len, renamed))
             self._services.held.take(num_bytes)
+            is_renamed = True
         except Refused:
-            if (
-                decision.ticket is not None and decision.tracks_response
-            ):  # it was counted where it does not go
-                self._services.director.on_end(decision.ticket, Ending.ERROR)
+            ending = Ending.ERROR
             raise
+        finally:  # it was counted where it does not go, be it that its client has left
+            if not is_renamed and decision.ticket is not None and decision.tracks_response:
+                self._services.director.on_end(decision.ticket, ending)
         self._num_bytes = num_bytes
         return renamed
 

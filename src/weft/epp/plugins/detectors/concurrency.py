@@ -35,7 +35,9 @@ class ConcurrencyDetector:
         self._parameters = parameters
         self._inflight: InflightLoad = surroundings.plugin(parameters.in_flight_load_producer_name)
 
-    def saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
+    def saturation(
+        self, endpoints: Sequence[Endpoint], _now: float, _stage: str | None = None
+    ) -> float:
         """1.0 and above: no room."""
         if not endpoints:
             return 1.0

@@ -42,10 +42,14 @@ class UtilizationDetector:
         # Never less than the polls can keep: a tighter one would call every endpoint stale.
         self._max_age_s = max(own, surroundings.max_load_age_s)
 
-    def saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
+    def saturation(
+        self, endpoints: Sequence[Endpoint], now: float, _stage: str | None = None
+    ) -> float:
         return self._mean(endpoints, now, counts_unseen=False)
 
-    def expected_saturation(self, endpoints: Sequence[Endpoint], now: float) -> float:
+    def expected_saturation(
+        self, endpoints: Sequence[Endpoint], now: float, _stage: str | None = None
+    ) -> float:
         return self._mean(endpoints, now, counts_unseen=True)
 
     def _mean(self, endpoints: Sequence[Endpoint], now: float, *, counts_unseen: bool) -> float:

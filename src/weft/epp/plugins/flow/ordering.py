@@ -42,7 +42,7 @@ class SloDeadline:
             due = item.arrived + float(text) / 1000
         except ValueError:
             return math.inf
-        return math.inf if math.isnan(due) else due
+        return due if math.isfinite(due) else math.inf
 
 
 ROWS: Final = (

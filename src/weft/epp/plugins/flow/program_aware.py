@@ -1,7 +1,7 @@
-"""`program-aware-fairness`: the flow that got least of the pool lately is next, waits considered."""
+"""`program-aware-fairness`: who got least of the pool lately is next, or the deepest session; waits count."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -9,56 +9,84 @@ import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.director import DEFAULT_FAIRNESS_ID
 from weft.epp.decision.plugin import Surroundings, plugin_type
 from weft.epp.flow.item import ItemHeap
+from weft.epp.metrics.rows import Rows
 from weft.epp.request.values import Usage
 
-_Weight = Annotated[float, msgspec.Meta(ge=0)]
+_OrZero = Annotated[float, msgspec.Meta(ge=0)]
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _OUTPUT_WEIGHT: Final = 2
 _MAX_PROGRAMS: Final = 10_000  # clients name them
 
 
 class ProgramParameters(Parameters, frozen=True, kw_only=True):
-    """What service and waiting weigh, and for how long service counts."""
+    """Keys of the strategies have their names. A weight of `turn-priority` is that of a second, in turns; 0
+    stands for no weight, no half-life, no inactivity that counts."""
 
-    strategy: Literal["las"] = "las"
-    las_weight_service: _Weight = 0.8
-    las_weight_head_wait: _Weight = 0.2
-    las_half_life_seconds: _Seconds = 60.0
+    strategy: Literal["las", "turn-priority"] = "las"
+    las_weight_service: _OrZero = 0.8
+    las_weight_head_wait: _OrZero = 0.2
+    las_half_life_seconds: _OrZero = 60.0
+    turn_priority_time_weight: _OrZero = 0.5
+    turn_priority_inactivity_seconds: _OrZero = 120.0
     eviction_ttl_seconds: _Seconds = 3600.0
     eviction_sweep_seconds: _Seconds = 300.0
+
+    def without_effect(self) -> Iterable[tuple[str, str]]:
+        """Keys of the other strategy."""
+        other = "turn_priority_" if self.strategy == "las" else "las_"
+        for field in msgspec.structs.fields(self):
+            if field.name.startswith(other) and getattr(self, field.name) != field.default:
+                yield field.encode_name, f"the strategy is {self.strategy}"
 
 
 @dataclass(slots=True)
 class _Program:
-    """What a flow got, in tokens as of `at`."""
+    """What a flow got, in tokens as of `at`, and how often."""
 
     at: float
     service: float = 0.0
-    num_waits: int = 0
+    num_waits: int = 0  # those that are over: as many as were sent on
     wait_s: float = 0.0
+    num_open: int = 0
+    ended: float = math.inf  # when the last of its requests did
+
+    @property
+    def mean_wait_s(self) -> float:
+        return self.wait_s / self.num_waits if self.num_waits else 0.0
 
 
 class ProgramAware:
-    """Least attained service first. Prompts count once, what was generated twice."""
+    """Least attained service first, or the session that has had most turns; waits count in both.
+
+    Of service, prompts count once and what was generated twice. A session that has had many turns has
+    its prefix in a cache, and is nearer to its end.
+    """
 
     def __init__(self, parameters: ProgramParameters, around: Surroundings) -> None:
         self._parameters = parameters
         self._metrics = around.metrics
+        self._clock = around.clock
+        self._is_by_service = parameters.strategy == "las"
         self._programs: dict[str, _Program] = {}  # the one used longest ago is first
         self._open: dict[int, tuple[str, int]] = {}  # flow and prompt tokens, by ticket
-        self._now = -math.inf
         self._swept_at = -math.inf
-        name = "program_aware_"
+        name, labels = "program_aware_", ("program_id",)
         self._jain = around.metrics.gauge(
-            name + "jains_fairness_index", "1 where all flows got as much, 1/n where one got all."
+            name + "jains_fairness_index",
+            "1 where the mean waits of all flows are the same, 1/n where one has all of it.",
         )
-        self._wait = around.metrics.gauge(
-            name + "avg_wait_time_milliseconds", "Mean wait of a flow.", ("program_id",)
+        self._wait = Rows(
+            around.metrics.gauge(
+                name + "avg_wait_time_milliseconds", "Mean wait of a flow.", labels
+            )
         )
-        self._attained = around.metrics.gauge(
-            name + "attained_service_tokens", "Tokens of a flow, ageing.", ("program_id",)
+        self._attained = Rows(
+            around.metrics.gauge(
+                name + "attained_service_tokens", "Tokens of a flow, ageing.", labels
+            )
         )
         around.metrics.before_text(self._update_gauges)
 
@@ -66,24 +94,25 @@ class ProgramAware:
         return fairness_id
 
     def choose(self, queues: Mapping[str, ItemHeap], now: float) -> str:
-        self._now = now
-        service = {name: self._service(name) for name in queues}
-        waits = {name: self._head_wait(queue) for name, queue in queues.items()}
-        most, longest = max(service.values()) or 1.0, max(waits.values()) or 1.0
-        parameters = self._parameters
-        return max(
-            queues,
-            key=lambda name: (
-                parameters.las_weight_service * (1.0 - service[name] / most)
-                + parameters.las_weight_head_wait * waits[name] / longest
-            ),
+        names = list(queues)
+        if len(names) == 1:
+            return names[0]
+        waits = [
+            0.0 if (head := queue.head()) is None else now - head.arrived
+            for queue in queues.values()
+        ]
+        scores = self._service_scores if self._is_by_service else self._turn_scores
+        # Among equals the longest wait, and then the one served longest ago.
+        _, _, first = max(
+            zip(scores(names, waits, now), waits, range(0, -len(names), -1), strict=True)
         )
+        return names[-first]
 
     def picked(self, cycle: Cycle, _: Schedule) -> None:
         """It is sent on: its wait is over."""
-        self._now = cycle.now
         program = self._of(cycle.fairness_id)
         program.num_waits += 1
+        program.num_open += 1
         program.wait_s += cycle.now - cycle.arrived
         self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
 
@@ -92,8 +121,8 @@ class ProgramAware:
 
     def used(self, ticket_id: int, usage: Usage) -> None:
         """It took this much of the pool."""
-        opened = self._open.pop(ticket_id, None)
-        if opened is None:
+        opened = self._open.get(ticket_id)
+        if opened is None or not self._is_by_service:
             return
         name, num_prompt = opened
         program = self._of(name)
@@ -102,50 +131,84 @@ class ProgramAware:
 
     def ended(self, ticket_id: int) -> None:
         """It is over, used or not."""
-        self._open.pop(ticket_id, None)
+        opened = self._open.pop(ticket_id, None)
+        program = None if opened is None else self._programs.get(opened[0])
+        if program is not None:
+            program.num_open = max(0, program.num_open - 1)  # it may have been forgotten meanwhile
+            program.ended = self._clock()
 
-    def _head_wait(self, queue: ItemHeap) -> float:
-        head = queue.head()
-        return 0.0 if head is None else self._now - head.arrived
+    def _service_scores(
+        self, names: Sequence[str], waits: Sequence[float], now: float
+    ) -> Iterable[float]:
+        services = [self._service(name, now) for name in names]
+        per_token = self._parameters.las_weight_service / (max(services) or 1.0)
+        per_second = self._parameters.las_weight_head_wait / (max(waits) or 1.0)
+        return (
+            per_second * wait - per_token * service
+            for wait, service in zip(waits, services, strict=True)
+        )
 
-    def _service(self, name: str) -> float:
+    def _turn_scores(
+        self, names: Sequence[str], waits: Sequence[float], now: float
+    ) -> Iterable[float]:
+        per_second = self._parameters.turn_priority_time_weight
+        return (
+            self._turn(name, now - wait) + per_second * wait
+            for name, wait in zip(names, waits, strict=True)
+        )
+
+    def _turn(self, name: str, arrived: float) -> int:
+        """Which turn of its session a request is. Those that name no flow are not one session."""
         program = self._programs.get(name)
-        if program is None:
-            return 0.0
-        age_s = self._now - program.at
-        return program.service * math.exp2(-age_s / self._parameters.las_half_life_seconds)
+        if program is None or name == DEFAULT_FAIRNESS_ID:
+            return 1
+        limit_s = self._parameters.turn_priority_inactivity_seconds or math.inf
+        if not program.num_open and arrived - program.ended > limit_s:
+            return 1  # its prefix has gone from the caches
+        return program.num_waits + 1
+
+    def _service(self, name: str, now: float) -> float:
+        program = self._programs.get(name)
+        half_life_s = self._parameters.las_half_life_seconds
+        if program is None or not program.service or not half_life_s:
+            return 0.0 if program is None else program.service
+        return program.service * math.exp2((program.at - now) / half_life_s)
 
     def _of(self, name: str) -> _Program:
         """The flow, with its service as it counts now, as the one used last."""
-        service = self._service(name)
-        program = self._programs.pop(name, None) or _Program(self._now)
-        program.service, program.at = service, self._now
+        now = self._clock()
+        service = self._service(name, now)
+        program = self._programs.pop(name, None) or _Program(now)
+        program.service, program.at = service, now
         self._programs[name] = program
-        self._forget()
+        self._forget(now)
         return program
 
-    def _forget(self) -> None:
+    def _forget(self, now: float) -> None:
         """Those that nobody used for long, now and then, and the oldest of too many."""
         if len(self._programs) > _MAX_PROGRAMS:
             del self._programs[next(iter(self._programs))]
-        if self._now - self._swept_at < self._parameters.eviction_sweep_seconds:
+        if now - self._swept_at < self._parameters.eviction_sweep_seconds:
             return
-        self._swept_at = self._now
-        limit = self._now - self._parameters.eviction_ttl_seconds
+        self._swept_at = now
+        limit = now - self._parameters.eviction_ttl_seconds
         self._programs = {n: each for n, each in self._programs.items() if each.at > limit}
 
     def _update_gauges(self) -> None:
-        for gauge in (self._wait, self._attained):
-            gauge.clear()
-        services = []
+        now = self._clock()
+        attained: dict[tuple[str, ...], float] = {}
+        waits: dict[tuple[str, ...], tuple[float, int]] = {}
         for name, program in self._programs.items():
-            label = self._metrics.fairness_ids(name)
-            services.append(self._service(name))
-            self._attained.labels(label).inc(services[-1])
-            if program.num_waits:
-                self._wait.labels(label).set(program.wait_s / program.num_waits * 1000)
-        squares = len(services) * sum(each**2 for each in services)
-        self._jain.set(sum(services) ** 2 / squares if squares else 1.0)
+            label = (self._metrics.fairness_ids(name),)  # many of them may be "other"
+            attained[label] = attained.get(label, 0.0) + self._service(name, now)
+            wait_s, num_waits = waits.get(label, (0.0, 0))
+            waits[label] = (wait_s + program.wait_s, num_waits + program.num_waits)
+        if self._is_by_service:
+            self._attained.show(attained)
+        self._wait.show({k: 1000 * wait_s / max(1, n) for k, (wait_s, n) in waits.items()})
+        means = [each.mean_wait_s for each in self._programs.values()]
+        squares = len(means) * sum(each**2 for each in means)
+        self._jain.set(sum(means) ** 2 / squares if squares else 1.0)
 
 
 ROWS: Final = (

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -104,6 +105,11 @@ class TokenParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("backend: estimate leaves nothing for vllm to do; give one of them")
         if self.uds_tokenizer_config is not None:
             raise ValueError(f"udsTokenizerConfig is refused: {_NO_SOCKET}")
+
+    def without_effect(self) -> Iterable[tuple[str, str]]:
+        """A name that nothing is looked up by."""
+        if self.backend == "estimate" and self.model_name:
+            yield "modelName", "backend: estimate opens no tokenizer"
 
     @property
     def rendering(self) -> RenderParameters | None:

@@ -1,0 +1,24 @@
+"""`Rows`: a gauge whose labels come and go, filled in whole before somebody reads it."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from prometheus_client import Gauge
+
+_Labels = TypeVar("_Labels", bound=tuple[str, ...])
+
+
+class Rows:
+    """Those of one writer; other writers of the gauge keep theirs."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._shown: set[tuple[str, ...]] = set()
+
+    def show(self, values: Mapping[_Labels, float]) -> None:
+        """These, and no others of before."""
+        for labels in self._shown - values.keys():
+            self._gauge.remove(*labels)
+        for labels, value in values.items():
+            self._gauge.labels(*labels).set(value)
+        self._shown = set(values)
