@@ -94,7 +94,11 @@ def test_damaged_experts_are_named(tmp_path, name, value, message):
 @pytest.mark.parametrize(
     ("base", "changes", "message"),
     [
-        (MIXTRAL, {"num_experts_per_tok": 4}, "num_experts_per_tok is 4; it must be a whole number"),
+        (
+            MIXTRAL,
+            {"num_experts_per_tok": 4},
+            "num_experts_per_tok is 4; it must be a whole number",
+        ),
         (MIXTRAL, {"num_local_experts": 0}, "num_local_experts is 0; it must be a whole number"),
         (MIXTRAL, {"num_experts": 4}, "num_experts is 4; it must be num_local_experts (3)"),
         (MIXTRAL, {"n_routed_experts": 4}, "n_routed_experts 4 is not implemented"),

@@ -159,9 +159,7 @@ def _layer(
             yield _whole(ours + name, f"{source}{names[name]}.weight", count * spec.head_dim)
 
 
-def _mlp(
-    spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]
-) -> Iterator[TensorPlan]:
+def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:
     hidden, inner = spec.hidden_size, spec.intermediate_size
     up = dict.fromkeys(("gate", "up") if spec.is_gated else ("up",), (inner, hidden))
     yield from _products(ours, source, names, up, spec.mlp_bias)

@@ -88,7 +88,9 @@ class AdapterTargets:
     embed: str  # the module of the embedding
     is_tied: bool
     is_transposed: bool  # linear layers are [in, out] in the model's files
-    of_experts: frozenset[str] = frozenset()  # modules of experts and routers, which take no adapters
+    of_experts: frozenset[str] = (
+        frozenset()
+    )  # modules of experts and routers, which take no adapters
 
     @classmethod
     def of(cls, spec: ModelSpec, model_type: str) -> "AdapterTargets":

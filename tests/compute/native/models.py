@@ -25,8 +25,10 @@ SHAPES = {
     ),
     "many heads": ("layers=2&hidden=96&heads=14&kv_heads=1&head_dim=40&vocab=333", 16),
     "experts": (
-        "qk_norm=true&hidden=68&heads=4&kv_heads=2&head_dim=18&intermediate=41&vocab=301&experts=7"
-        "&experts_per_token=3",
+        (
+            "qk_norm=true&hidden=68&heads=4&kv_heads=2&head_dim=18&intermediate=41&vocab=301&experts=7"
+            "&experts_per_token=3"
+        ),
         None,
     ),
     "a shared expert": (

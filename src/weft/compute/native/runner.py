@@ -374,7 +374,9 @@ def native_spec(
         native_layer.o_groups = _native_format(own.o)
         native_layer.up_groups = _native_format(own.up)
         native_layer.down_groups = _native_format(own.down)
-        native_layer.experts = None if layer.experts is None else _native_experts(layer.experts, own)
+        native_layer.experts = (
+            None if layer.experts is None else _native_experts(layer.experts, own)
+        )
         layers.append(native_layer)
     native.layers = layers
     return native

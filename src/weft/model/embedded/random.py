@@ -132,9 +132,7 @@ def _experts(parameters: Parameters, hidden: int, qk_norm: bool) -> dict[str, ob
     }
 
 
-def _draw_all(
-    spec: ModelSpec, names: DecoderNames, seed: int, drawn: str, served: str
-) -> Weights:
+def _draw_all(spec: ModelSpec, names: DecoderNames, seed: int, drawn: str, served: str) -> Weights:
     plans = decoder_layout(spec, names)
     return Weights({plan.name: _draw(plan, seed, drawn).rounded_to(served) for plan in plans})
 
