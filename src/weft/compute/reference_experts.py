@@ -36,7 +36,9 @@ class Experts:
                 result[taken] += given * weights[taken, place, None]
         if shared is None:
             return result
-        return result + shared * (1 / (1 + np.exp(-logits[:, self.spec.count :])))
+        raised: FloatArray = np.exp(-logits[:, self.spec.count :])
+        total: FloatArray = result + shared / (1 + raised)
+        return total
 
 
 def choose(spec: ExpertsSpec, logits: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -44,7 +46,8 @@ def choose(spec: ExpertsSpec, logits: FloatArray) -> tuple[IntArray, FloatArray]
     # Stable: of equal logits the lower number comes first. Numbers that are none come last.
     best = np.argsort(-logits, axis=1, kind="stable")[:, : spec.per_token]
     chosen = np.sort(best, axis=1)
-    raised = np.exp(logits - np.take_along_axis(logits, best[:, :1], axis=1))
+    raised: FloatArray = np.exp(logits - np.take_along_axis(logits, best[:, :1], axis=1))
     own = np.take_along_axis(raised, chosen, axis=1)
     total = (own if spec.is_normalized else raised).sum(axis=1, keepdims=True)
-    return chosen.astype(np.int32), own / total
+    weights: FloatArray = np.divide(own, total, dtype=np.float32)
+    return chosen.astype(np.int32), weights
