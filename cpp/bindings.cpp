@@ -254,6 +254,15 @@ void bind_spec(nb::module_& module) {
     using weft::ModelSpec;
     nb::class_<weft::GroupFormat>(module, "GroupFormat")
         .def(nb::new_(&group_format), nb::arg("bits"), nb::arg("group"), nb::arg("offset"), nb::arg("scales"));
+    nb::class_<weft::ExpertsSpec>(module, "ExpertsSpec")
+        .def(nb::init<>())
+        .def_rw("count", &weft::ExpertsSpec::count)
+        .def_rw("per_token", &weft::ExpertsSpec::per_token)
+        .def_rw("inner_size", &weft::ExpertsSpec::inner_size)
+        .def_rw("shared_size", &weft::ExpertsSpec::shared_size)
+        .def_rw("is_normalized", &weft::ExpertsSpec::is_normalized)
+        .def_rw("up_groups", &weft::ExpertsSpec::up_groups, nb::arg().none())
+        .def_rw("down_groups", &weft::ExpertsSpec::down_groups, nb::arg().none());
     nb::class_<weft::LayerSpec>(module, "LayerSpec")
         .def(nb::init<>())
         .def_rw("rope", &weft::LayerSpec::rope, nb::arg().none())
@@ -262,7 +271,8 @@ void bind_spec(nb::module_& module) {
         .def_rw("qkv_groups", &weft::LayerSpec::qkv_groups, nb::arg().none())
         .def_rw("o_groups", &weft::LayerSpec::o_groups, nb::arg().none())
         .def_rw("up_groups", &weft::LayerSpec::up_groups, nb::arg().none())
-        .def_rw("down_groups", &weft::LayerSpec::down_groups, nb::arg().none());
+        .def_rw("down_groups", &weft::LayerSpec::down_groups, nb::arg().none())
+        .def_rw("experts", &weft::LayerSpec::experts, nb::arg().none());
     nb::class_<weft::Rope>(module, "Rope")
         .def(nb::init<>())
         .def_rw("frequencies", &weft::Rope::frequencies)

@@ -26,6 +26,17 @@ def models() -> str:
         "| --- | --- |",
         *(f"| {name} | {family.architecture} |" for name, family in sorted(FAMILIES.items())),
         "",
+        (
+            "Those with experts are "
+            + ", ".join(f"`{name}`" for name, family in sorted(FAMILIES.items()) if family.experts)
+            + ". A token goes through a few experts of each layer, so that it is computed as fast as a small model and "
+            "takes the memory of a large one: the start says how many parameters there are and how many of them a "
+            "token goes through. The router is computed in float32; of equal logits the expert with the lower number "
+            "is taken, where torch leaves it open. Experts may be bfloat16, float32, or rounded like any linear "
+            "layer. LoRA adapters are served on attention and on what every token goes through; one on experts or "
+            "their router is refused by name (docs/decisions/0033)."
+        ),
+        "",
         "Encoders embed, or classify where they were saved with a classifier:",
         "",
         ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),

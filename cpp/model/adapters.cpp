@@ -51,16 +51,21 @@ void widen_row(const Matrix& table, Element element, int row, float* out) {
 }  // namespace
 
 AdapterBytes adapter_bytes(const ModelSpec& spec) {
-    const LayerShapes layer = layer_shapes(spec, spec.layers[0]);
     const auto width = static_cast<std::size_t>(element_bytes(spec.element));
-    const std::size_t of_layers = spec.layers.size() * width;
+    std::size_t alone = 0;
+    std::size_t up = 0;
+    std::size_t qkv = 0;
+    for (const LayerSpec& layer : spec.layers) {  // but not of experts
+        const LayerShapes shapes = layer_shapes(spec, layer);
+        alone += shapes.o.adapter_elements() + shapes.down.adapter_elements();
+        up += shapes.up.adapter_elements();
+        qkv += shapes.qkv.adapter_elements();
+    }
     const std::size_t embedding =
         static_cast<std::size_t>(spec.vocab_size) + static_cast<std::size_t>(spec.padded_hidden());
     const std::size_t head = spec.has_head ? head_shape(spec).adapter_elements() : 0;
-    const std::size_t alone = layer.o.adapter_elements() + layer.down.adapter_elements();
-    const std::size_t up = layer.up.adapter_elements();
-    return {{of_layers * (spec.is_gated ? alone : alone + up) + (head + embedding) * width,
-             spec.is_gated ? of_layers * up : 0, of_layers * layer.qkv.adapter_elements()},
+    return {{((spec.is_gated ? alone : alone + up) + head + embedding) * width, spec.is_gated ? up * width : 0,
+             qkv * width},
             kRankStep};
 }
 

@@ -22,6 +22,7 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads,
              const std::optional<SharedFile>& file)
     : spec_(checked(spec)),
       kernels_(kernels_of(path, spec.element)),
+      float32_kernels_(kernels_of(path, Element::kFloat32)),
       int8_kernels_(int8_kernels_of(path)),
       pool_(checked_threads(num_threads)),
       weights_(spec_, file) {}
@@ -107,13 +108,14 @@ void Model::make_room(const Plan& plan, std::size_t num_logits) {
     space_.wide.make_room(most, std::max(round_up(spec_.qkv_size(), kPanelColumns), hidden), sizeof(float));
     space_.query.make_room(rows, query, act);
     space_.attended.make_room(rows, query, act);
-    space_.inner.make_room(most, spec_.padded_inner(), spec_.is_int8() ? sizeof(float) : act);
+    space_.inner.make_room(most, spec_.most_inner(), spec_.is_int8() ? sizeof(float) : act);
     if (spec_.is_int8()) {
-        space_.rounded.make_room(most, std::max({hidden, spec_.padded_inner(), query}), 1);
+        space_.rounded.make_room(most, std::max({hidden, spec_.most_inner(), query}), 1);
         const auto groups = static_cast<std::size_t>(weights_.most_groups());
         grow(space_.row_scales, most * groups * sizeof(float));
         grow(space_.row_sums, most * groups * sizeof(std::int32_t));
     }
+    space_.experts.make_room(spec_, most, act, weights_.most_groups());
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));

@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "model/adapter_step.h"
 #include "model/adapters.h"
+#include "model/expert_step.h"
 #include "model/plan.h"
 #include "model/spec.h"
 #include "model/thread_pool.h"
@@ -40,6 +41,7 @@ struct Workspace {
     RowBuffer last_hidden;  // rows of the last layer that are wanted
     RowBuffer last_attended;
     AdapterSpace adapters;
+    ExpertSpace experts;
 };
 
 class Model {
@@ -85,6 +87,7 @@ private:
 
     const ModelSpec spec_;
     const Kernels& kernels_;
+    const Kernels& float32_kernels_;  // of routers
     const Int8Kernels& int8_kernels_;
     ThreadPool pool_;
     Weights weights_;

@@ -42,6 +42,7 @@ struct Matrix {
     std::vector<float> bias;    // by packed column, or empty
     std::vector<float> scales;  // by packed column where the weights are int8, else empty
     std::optional<GroupFormat> groups;  // where each panel has its scales by group
+    bool is_float32 = false;            // whatever the other matrices of the model are
 
     bool is_int8() const { return !scales.empty(); }
     int num_groups() const { return groups ? weft::num_groups(*groups, depth) : 1; }

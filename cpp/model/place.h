@@ -19,6 +19,7 @@ struct Place {
     Order order;
     int head_dim;
     bool is_of_heads = false;  // the input, that is the depth, is the heads' output
+    bool takes_adapters = true;
 };
 
 // The packed column of a row.

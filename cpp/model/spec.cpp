@@ -10,6 +10,8 @@
 namespace weft {
 namespace {
 
+constexpr int kMostExperts = 1 << 12;
+
 void need(bool holds, const std::string& field, const std::string& allowed) {
     if (!holds) throw std::invalid_argument(field + " must be " + allowed);
 }
@@ -18,16 +20,31 @@ void check_size(int value, const std::string& field, int least = 1) {
     need(value >= least && value <= 1 << 24, field, "from " + std::to_string(least) + " to 2^24");
 }
 
+void check_groups_of(const ModelSpec& spec, const std::optional<GroupFormat>& groups) {
+    if (!groups) return;
+    need(spec.is_int8(), "layers: groups", "none unless the model's other weights are int8");
+    check_format(*groups, "layers: groups");
+}
+
+void check_experts(const ModelSpec& spec, const ExpertsSpec& experts) {
+    need(experts.count >= 1 && experts.count <= kMostExperts, "experts: count", "from 1 to 2^12");
+    need(experts.per_token >= 1 && experts.per_token <= experts.count, "experts: per_token", "from 1 to count");
+    check_size(experts.inner_size, "experts: inner_size");
+    check_size(experts.shared_size, "experts: shared_size", 0);
+    const std::int64_t widest = std::max(2 * spec.padded_inner(experts.inner_size), spec.padded_hidden());
+    need(widest * experts.count <= std::numeric_limits<int>::max(), "experts: count", "small enough for their size");
+    check_groups_of(spec, experts.up_groups);
+    check_groups_of(spec, experts.down_groups);
+}
+
 void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
     const int num_ropes = static_cast<int>(spec.ropes.size());
     if (layer.rope) need(*layer.rope >= 0 && *layer.rope < num_ropes, "layers: rope", "the index of a rope");
     if (layer.window) need(*layer.window >= 1, "layers: window", "at least 1");
     for (const std::optional<GroupFormat>& groups :
-         {layer.qkv_groups, layer.o_groups, layer.up_groups, layer.down_groups}) {
-        if (!groups) continue;
-        need(spec.is_int8(), "layers: groups", "none unless the model's other weights are int8");
-        check_format(*groups, "layers: groups");
-    }
+         {layer.qkv_groups, layer.o_groups, layer.up_groups, layer.down_groups})
+        check_groups_of(spec, groups);
+    if (layer.experts) check_experts(spec, *layer.experts);
     need(!layer.o_groups || spec.head_dim % kLanes == 0, "layers: o_groups", "none unless heads are whole lanes");
     need(layer.has_attention_norm || spec.norm_placement == NormPlacement::kBefore, "layers: has_attention_norm",
          "true unless norms come before");
@@ -53,7 +70,7 @@ void check_sizes(const ModelSpec& spec) {
 void check_int8(const ModelSpec& spec) {
     need(spec.is_causal || !spec.has_int8_cache, "has_int8_cache", "false where no keys and values are kept");
     if (!spec.is_int8()) return;
-    const int deepest = std::max({spec.padded_hidden(), spec.padded_inner(), spec.query_size()});
+    const int deepest = std::max({spec.padded_hidden(), spec.most_inner(), spec.query_size()});
     need(deepest <= kInt8MostDepth, "quantization", "none where a linear layer has over 2^17 inputs");
 }
 
@@ -65,6 +82,13 @@ std::size_t ModelSpec::tile_bytes() const {
     return static_cast<std::size_t>(num_kv_heads) * static_cast<std::size_t>(head + scales);
 }
 
+int ModelSpec::most_inner() const {
+    int most = 0;
+    for (const LayerSpec& layer : layers)
+        most = std::max({most, padded_inner(mlp_size(layer)), layer.experts ? padded_inner(layer.experts->inner_size) : 0});
+    return most;
+}
+
 void check(const ModelSpec& spec) {
     check_sizes(spec);
     need(spec.has_head || (!spec.tied_head && spec.num_outputs == 0), "has_head", "true where it is described");
@@ -74,13 +98,13 @@ void check(const ModelSpec& spec) {
     }
     // Of what is scaled, only the largest is looked for.
     need(spec.attention_scale >= 0, "attention_scale", "at least 0");
-    check_int8(spec);
     need(!spec.layers.empty() && spec.layers.size() <= 1 << 16, "layers", "from 1 to 2^16 layers");
     for (const Rope& rope : spec.ropes) {
         const int pairs = static_cast<int>(rope.frequencies.size());
         need(pairs >= 1 && 2 * pairs <= spec.head_dim, "ropes", "at most head_dim / 2 frequencies");
     }
     for (const LayerSpec& layer : spec.layers) check_layer(spec, layer);
+    check_int8(spec);
 }
 
 }  // namespace weft

@@ -20,6 +20,21 @@ enum class Norm { kRms, kLayer };
 // both, or the sum of the two.
 enum class NormPlacement { kBefore, kAfter, kBoth, kSum };
 
+// An MLP of which each row goes through a few parts: those whose logits, by the router, are the highest; of equal ones
+// those with the lowest numbers. What they give is added up by their weights, in the order of their numbers.
+struct ExpertsSpec {
+    int count = 0;
+    int per_token = 0;
+    int inner_size = 0;
+    // Of one more that all rows go through, by a weight that does not depend on the others; 0: none.
+    int shared_size = 0;
+    bool is_normalized = false;  // the weights of a row's experts add up to 1; else those of all of them do
+    std::optional<GroupFormat> up_groups;
+    std::optional<GroupFormat> down_groups;
+
+    int router_columns() const { return count + (shared_size > 0 ? 1 : 0); }
+};
+
 struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
     std::optional<int> window;  // keys that a row sees on either side, or before it if causal; its own included
@@ -29,6 +44,7 @@ struct LayerSpec {
     std::optional<GroupFormat> o_groups;
     std::optional<GroupFormat> up_groups;  // of gate and up
     std::optional<GroupFormat> down_groups;
+    std::optional<ExpertsSpec> experts;  // in place of the MLP, which is then the shared one's
 };
 
 struct ModelSpec {
@@ -77,7 +93,10 @@ struct ModelSpec {
     int group() const { return num_heads / num_kv_heads; }
     int padded_hidden() const { return round_up(hidden_size, kPanelColumns); }
     // Where there is a gate, a panel has 16 columns of either.
-    int padded_inner() const { return round_up(intermediate_size, is_gated ? kLanes : kPanelColumns); }
+    int padded_inner(int size) const { return round_up(size, is_gated ? kLanes : kPanelColumns); }
+    // Of what all rows of a layer go through; 0: there is no such MLP.
+    int mlp_size(const LayerSpec& layer) const { return layer.experts ? layer.experts->shared_size : intermediate_size; }
+    int most_inner() const;  // of any MLP or expert, padded
     int padded_dim() const { return round_up(head_dim, kLanes); }
     int query_size() const { return num_heads * padded_dim(); }
     int qkv_size() const { return (num_heads + 2 * num_kv_heads) * padded_dim(); }

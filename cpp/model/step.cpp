@@ -42,6 +42,8 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
       half_layer_(spec_.is_causal ? model.layer_bytes() / 2 : plan.tiles.size() * spec_.tile_bytes()),
       adapter_by_row_(std::move(adapters)),
       adapters_(spec_, model.kernels_, model.pool_, model.space_.adapters),
+      experts_({spec_, model.kernels_, model.float32_kernels_, model.int8_kernels_, model.pool_,
+                model.space_.experts}),
       all_{plan.rows, model.space_.hidden.rows(), model.space_.attended.rows()},
       last_{static_cast<int>(batch.logit_rows.size()), model.space_.last_hidden.rows(),
             model.space_.last_attended.rows()},
@@ -266,8 +268,12 @@ void Step::finish_layer(int index, const LayerRows& rows) {
     };
     linear(layer.o, rows.attended, rows.count, Finish::kStore, wide);
     add_rows({layer.attention_norm_after, layer.attention_norm_sum, layer.mlp_norm_before});
-    linear(layer.up, normed, rows.count, spec_.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
-    linear(layer.down, inner, rows.count, Finish::kStore, wide);
+    const LayerSpec& of_layer = spec_.layers[at];
+    if (spec_.mlp_size(of_layer) > 0) {
+        linear(layer.up, normed, rows.count, spec_.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
+        linear(layer.down, inner, rows.count, Finish::kStore, wide);
+    }
+    if (of_layer.experts) experts_.run(*of_layer.experts, layer, normed, rows.count, wide);
     const NormWeights& after = layer.mlp_norm_after;
     const NormWeights& sum = layer.mlp_norm_sum;
     if (at + 1 < spec_.layers.size()) add_rows({after, sum, weights.layers[at + 1].attention_norm_before});

@@ -66,6 +66,7 @@ private:
     std::vector<std::ptrdiff_t> rope_starts_;  // floats, in the workspace
     const std::vector<const Adapter*> adapter_by_row_;
     AdapterStep adapters_;
+    ExpertStep experts_;
     LayerRows all_;
     LayerRows last_;
     std::array<double, kNumParts> seconds_{};

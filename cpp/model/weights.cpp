@@ -50,6 +50,8 @@ std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
     for (const LayerSpec& layer : spec.layers) {
         const LayerShapes shapes = layer_shapes(spec, layer);
         sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down);
+        if (shapes.num_experts == 0) continue;
+        sum += bytes(shapes.router) + shapes.num_experts * (bytes(shapes.expert_up) + bytes(shapes.expert_down));
     }
     return sum;
 }
@@ -80,12 +82,26 @@ Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file) {
 
 LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
     const int hidden = spec.padded_hidden();
-    const int up = round_up((spec.is_gated ? 2 : 1) * spec.padded_inner(), kPanelColumns);
     const bool is_int8 = spec.is_int8();
-    return {{hidden, round_up(spec.qkv_size(), kPanelColumns), is_int8, layer.qkv_groups},
-            {spec.query_size(), hidden, is_int8, layer.o_groups},
-            {hidden, up, is_int8, layer.up_groups},
-            {spec.padded_inner(), hidden, is_int8, layer.down_groups}};
+    const auto up = [&](int size, const std::optional<GroupFormat>& groups) {
+        const int columns = round_up((spec.is_gated ? 2 : 1) * spec.padded_inner(size), kPanelColumns);
+        return size == 0 ? PackedShape{} : PackedShape{hidden, columns, is_int8, groups};
+    };
+    const auto down = [&](int size, const std::optional<GroupFormat>& groups) {
+        return size == 0 ? PackedShape{} : PackedShape{spec.padded_inner(size), hidden, is_int8, groups};
+    };
+    const int size = spec.mlp_size(layer);
+    LayerShapes shapes{{hidden, round_up(spec.qkv_size(), kPanelColumns), is_int8, layer.qkv_groups},
+                       {spec.query_size(), hidden, is_int8, layer.o_groups},
+                       up(size, layer.up_groups),
+                       down(size, layer.down_groups)};
+    if (const std::optional<ExpertsSpec>& experts = layer.experts) {
+        shapes.num_experts = static_cast<std::size_t>(experts->count);
+        shapes.router = {hidden, round_up(experts->router_columns(), kPanelColumns), false, std::nullopt, true};
+        shapes.expert_up = up(experts->inner_size, experts->up_groups);
+        shapes.expert_down = down(experts->inner_size, experts->down_groups);
+    }
+    return shapes;
 }
 
 PackedShape head_shape(const ModelSpec& spec) {
@@ -126,7 +142,9 @@ void Weights::visit_vectors(const Visit& visit) {
         visit(of.bias);
     };
     for (LayerWeights& layer : layers) {
-        for (Matrix* matrix : {&layer.qkv, &layer.o, &layer.up, &layer.down}) of_matrix(*matrix);
+        for (Matrix* matrix : {&layer.qkv, &layer.o, &layer.up, &layer.down, &layer.router}) of_matrix(*matrix);
+        for (std::vector<Matrix>* matrices : {&layer.expert_up, &layer.expert_down})
+            for (Matrix& matrix : *matrices) of_matrix(matrix);
         for (NormWeights* of : {&layer.q_norm, &layer.k_norm, &layer.attention_norm_before,
                                 &layer.attention_norm_after, &layer.attention_norm_sum, &layer.mlp_norm_before,
                                 &layer.mlp_norm_after, &layer.mlp_norm_sum})
@@ -188,16 +206,41 @@ void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const 
     const int k_column = s.query_size();
     const int v_column = k_column + s.num_kv_heads * s.padded_dim();
     const int hidden = s.hidden_size;
-    const int inner = s.intermediate_size;
     const int dim = s.head_dim;
     place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, hidden, Order::kHeads, dim});
     place_matrix(prefix + "k", {&layer.qkv, k_column, kv_rows, hidden, Order::kHeads, dim});
     place_matrix(prefix + "v", {&layer.qkv, v_column, kv_rows, hidden, Order::kHeads, dim});
     place_matrix(prefix + "o", {&layer.o, 0, hidden, q_rows, Order::kPlain, dim, true});
-    if (s.is_gated) place_matrix(prefix + "gate", {&layer.up, 0, inner, hidden, Order::kGate, dim});
-    place_matrix(prefix + "up", {&layer.up, 0, inner, hidden, s.is_gated ? Order::kUp : Order::kPlain, dim});
-    place_matrix(prefix + "down", {&layer.down, 0, hidden, inner, Order::kPlain, dim});
+    if (const int inner = s.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
+    if (spec.experts) place_experts(prefix, layer, *spec.experts, shapes);
     place_norms(prefix, layer, spec);
+}
+
+void Weights::place_mlp(const std::string& prefix, Matrix& up, Matrix& down, int inner, bool takes_adapters) {
+    const int hidden = spec_.hidden_size;
+    const int dim = spec_.head_dim;
+    const Order order = spec_.is_gated ? Order::kUp : Order::kPlain;
+    if (spec_.is_gated)
+        place_matrix(prefix + "gate", {&up, 0, inner, hidden, Order::kGate, dim, false, takes_adapters});
+    place_matrix(prefix + "up", {&up, 0, inner, hidden, order, dim, false, takes_adapters});
+    place_matrix(prefix + "down", {&down, 0, hidden, inner, Order::kPlain, dim, false, takes_adapters});
+}
+
+void Weights::place_experts(const std::string& prefix, LayerWeights& layer, const ExpertsSpec& experts,
+                            const LayerShapes& shapes) {
+    const int hidden = spec_.hidden_size;
+    const int dim = spec_.head_dim;
+    layer.router = matrix_of(shapes.router);
+    place_matrix(prefix + "router", {&layer.router, 0, experts.count, hidden, Order::kPlain, dim, false, false});
+    if (experts.shared_size > 0)
+        place_matrix(prefix + "shared_gate", {&layer.router, experts.count, 1, hidden, Order::kPlain, dim, false, false});
+    for (std::size_t i = 0; i < shapes.num_experts; i++) {
+        layer.expert_up.push_back(matrix_of(shapes.expert_up));
+        layer.expert_down.push_back(matrix_of(shapes.expert_down));
+    }
+    for (std::size_t i = 0; i < shapes.num_experts; i++)  // in vectors that do not grow any more
+        place_mlp(prefix + "experts." + std::to_string(i) + ".", layer.expert_up[i], layer.expert_down[i],
+                  experts.inner_size, false);
 }
 
 void Weights::place_norms(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec) {
@@ -252,6 +295,7 @@ Matrix Weights::matrix_of(const PackedShape& shape) {
     matrix.depth = shape.depth;
     matrix.columns = shape.columns;
     matrix.groups = shape.groups;
+    matrix.is_float32 = shape.is_float32;
     if (shape.is_int8 && !shape.groups) matrix.scales.assign(static_cast<std::size_t>(matrix.columns), 0.0F);
     most_groups_ = std::max(most_groups_, matrix.num_groups());
     return matrix;
@@ -267,6 +311,7 @@ const Place& Weights::place_of(const std::string& name) const {
     const std::string loaded = name == "head" && spec_.tied_head ? "embed" : name;
     const auto found = places_.find(loaded);
     if (name == "embed" || found == places_.end()) refuse_name(name, layers.size());
+    if (!found->second.takes_adapters) refuse(name, "is of experts, which take no adapters");
     return found->second;
 }
 
@@ -286,9 +331,10 @@ bool Weights::load(const std::string& name, const Source& source, ThreadPool& po
         const std::optional<GroupFormat>& groups = place->second.matrix->groups;
         if (groups && !is_bias) check_groups(name, *groups, source);
         else if (source.stored == Stored::kGrouped) refuse(name, "must not be in groups");
+        const Element element = place->second.matrix->is_float32 ? Element::kFloat32 : spec_.element;
         if (is_bias) pack_bias(place->second, source);
         is_finite &= is_bias ? weft::is_finite(source, 0, source.rows)
-                             : pack_matrix(place->second, source, spec_.element, pool);
+                             : pack_matrix(place->second, source, element, pool);
     } else if (vector != vectors_.end()) {
         check_shape(name, source, vector->second.size, 1);
         load_vector(vector->second, source);

@@ -29,6 +29,9 @@ struct LayerWeights {
     Matrix o;
     Matrix up;  // gate and up take turns in panels where there is a gate
     Matrix down;
+    Matrix router;  // of the experts, and in its last column what weighs the shared one
+    std::vector<Matrix> expert_up;
+    std::vector<Matrix> expert_down;
     NormWeights q_norm;  // of one head, or of all of them
     NormWeights k_norm;
     NormWeights attention_norm_before;
@@ -45,11 +48,12 @@ struct PackedShape {
     int columns;
     bool is_int8;
     std::optional<GroupFormat> groups = std::nullopt;
+    bool is_float32 = false;
 
     std::size_t bytes(Element element) const {
         if (groups) return static_cast<std::size_t>(columns / kPanelColumns * panel_bytes(*groups, depth));
         return static_cast<std::size_t>(depth) * static_cast<std::size_t>(columns) *
-               static_cast<std::size_t>(is_int8 ? 1 : element_bytes(element));
+               static_cast<std::size_t>(is_int8 ? 1 : element_bytes(is_float32 ? Element::kFloat32 : element));
     }
     std::size_t scale_bytes() const { return is_int8 && !groups ? static_cast<std::size_t>(columns) * sizeof(float) : 0; }
     // Of a low-rank adapter of it, by rank: its `a` is as deep and its `b` as wide as the matrix.
@@ -61,6 +65,10 @@ struct LayerShapes {
     PackedShape o;
     PackedShape up;
     PackedShape down;
+    std::size_t num_experts = 0;
+    PackedShape router{};
+    PackedShape expert_up{};
+    PackedShape expert_down{};
 };
 
 LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer);
@@ -126,6 +134,9 @@ private:
     };
 
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
+    void place_mlp(const std::string& prefix, Matrix& up, Matrix& down, int inner, bool takes_adapters);
+    void place_experts(const std::string& prefix, LayerWeights& layer, const ExpertsSpec& experts,
+                       const LayerShapes& shapes);
     void place_norms(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_matrix(const std::string& name, const Place& place);
     void place_norm(const std::string& name, NormWeights& norm);

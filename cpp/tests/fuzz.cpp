@@ -36,6 +36,7 @@ weft::LayerSpec draw_layer(Random& random, const weft::ModelSpec& spec) {
     if (draw(random, 0, 2) > 0) layer.rope = 0;
     if (draw(random, 0, 1) == 1) layer.window = draw(random, 1, 40);
     layer.has_attention_norm = spec.norm_placement != weft::NormPlacement::kBefore || draw(random, 0, 2) > 0;
+    if (draw(random, 0, 2) == 0) layer.experts = weft::draw_experts(random);
     return layer;
 }
 
@@ -136,6 +137,25 @@ void load_norms(weft::Model& model, std::size_t layer, unsigned seed) {
     load(model, prefix + "k_norm", (is_full ? s.num_kv_heads : 1) * s.head_dim, 1, seed);
 }
 
+void load_mlp(weft::Model& model, const std::string& prefix, int size, unsigned seed) {
+    const weft::ModelSpec& s = model.spec();
+    if (size == 0) return;
+    if (s.is_gated) load(model, prefix + "gate", size, s.hidden_size, seed);
+    load(model, prefix + "up", size, s.hidden_size, seed);
+    load(model, prefix + "down", s.hidden_size, size, seed);
+    if (seed % 2 == 0) load(model, prefix + "up.bias", size, 1, seed);
+    if (seed % 2 == 0) load(model, prefix + "down.bias", s.hidden_size, 1, seed);
+}
+
+void load_experts(weft::Model& model, const std::string& prefix, const std::optional<weft::ExpertsSpec>& experts,
+                  unsigned seed) {
+    if (!experts) return;
+    load(model, prefix + "router", experts->count, model.spec().hidden_size, seed);
+    if (experts->shared_size > 0) load(model, prefix + "shared_gate", 1, model.spec().hidden_size, seed);
+    for (int i = 0; i < experts->count; i++)
+        load_mlp(model, prefix + "experts." + std::to_string(i) + ".", experts->inner_size, seed);
+}
+
 void load_layer(weft::Model& model, std::size_t layer, unsigned seed) {
     const weft::ModelSpec& s = model.spec();
     const std::string prefix = "layers." + std::to_string(layer) + ".";
@@ -145,14 +165,9 @@ void load_layer(weft::Model& model, std::size_t layer, unsigned seed) {
     load(model, prefix + "k", kv, s.hidden_size, seed);
     load(model, prefix + "v", kv, s.hidden_size, seed);
     load(model, prefix + "o", s.hidden_size, q, seed);
-    if (s.is_gated) load(model, prefix + "gate", s.intermediate_size, s.hidden_size, seed);
-    load(model, prefix + "up", s.intermediate_size, s.hidden_size, seed);
-    load(model, prefix + "down", s.hidden_size, s.intermediate_size, seed);
-    if (seed % 2 == 0) {
-        load(model, prefix + "v.bias", kv, 1, seed);
-        load(model, prefix + "up.bias", s.intermediate_size, 1, seed);
-        load(model, prefix + "down.bias", s.hidden_size, 1, seed);
-    }
+    if (seed % 2 == 0) load(model, prefix + "v.bias", kv, 1, seed);
+    load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
+    load_experts(model, prefix, s.layers[layer].experts, seed);
     load_norms(model, layer, seed);
 }
 
@@ -180,9 +195,10 @@ public:
             maybe(prefix + "k", kv, s.hidden_size);
             maybe(prefix + "v", kv, s.hidden_size);
             maybe(prefix + "o", s.hidden_size, q);
-            if (s.is_gated) maybe(prefix + "gate", s.intermediate_size, s.hidden_size);
-            maybe(prefix + "up", s.intermediate_size, s.hidden_size);
-            maybe(prefix + "down", s.hidden_size, s.intermediate_size);
+            const int inner = s.mlp_size(s.layers[i]);
+            if (inner > 0 && s.is_gated) maybe(prefix + "gate", inner, s.hidden_size);
+            if (inner > 0) maybe(prefix + "up", inner, s.hidden_size);
+            if (inner > 0) maybe(prefix + "down", s.hidden_size, inner);
         }
         if (s.has_head) maybe("head", s.head_columns(), s.hidden_size);
         maybe("embed", s.hidden_size, s.vocab_size);
@@ -197,8 +213,9 @@ public:
         weft::AdapterParts parts = parts_;
         if (parts.low_rank.empty()) parts.low_rank.push_back({"layers.0.q", {}, {}});
         weft::LowRank& part = parts.low_rank.back();
-        switch (draw(random_, 0, 4)) {
+        switch (draw(random_, 0, 5)) {
             case 0: part.name = "layers.7.q"; break;
+            case 5: part.name = "layers.0.experts.0.up"; break;
             case 1: part.name = "norm"; break;
             case 2: part.a.rows++; break;
             case 3: part.b.columns = part.a.rows = 0; break;
@@ -438,42 +455,6 @@ void check_whole(unsigned seed, const std::string& path) {
     need(is_refused, "a pool was made that nothing would use", seed);
 }
 
-// Random rows, masks and cut-offs: a token of the row comes, and never one that is out.
-void check_choices(unsigned seed, const std::string& path) {
-    Random random(seed);
-    const weft::Kernels& kernels = weft::kernels_of(path, weft::Element::kFloat32);
-    for (int round = 0; round < 40; round++) {
-        std::vector<float> row(static_cast<std::size_t>(draw(random, 1, 700)));
-        for (float& logit : row) logit = static_cast<float>(draw(random, -40, 40)) / 4.0F;
-        const int last = static_cast<int>(row.size()) - 1;
-        for (int i = draw(random, 0, last); i > 0; i--)
-            row[static_cast<std::size_t>(draw(random, 0, last))] = -INFINITY;
-        row[static_cast<std::size_t>(draw(random, 0, last))] = 1.0F;
-        Ints some(static_cast<std::size_t>(draw(random, 0, 9)));
-        for (std::int32_t& token : some) token = draw(random, 0, last);
-        const std::vector<float> bias(some.size(), 2.5F);
-        weft::Choice choice;
-        if (draw(random, 0, 3) == 0) choice.allowed = some;
-        if (draw(random, 0, 3) == 0) choice.forbidden = some;
-        if (draw(random, 0, 3) == 0) choice.forbidden_ends = some;
-        if (draw(random, 0, 3) == 0) choice.biased = some, choice.bias = bias;
-        if (draw(random, 0, 3) == 0) choice.seen = some, choice.repetition_penalty = 1.5F;
-        if (draw(random, 0, 3) == 0) choice.output = some, choice.frequency_penalty = 0.5F;
-        choice.temperature = draw(random, 0, 3) / 2.0;
-        choice.min_p = draw(random, 0, 2) / 4.0;
-        choice.top_k = draw(random, 0, 2) * draw(random, 0, 400);
-        choice.top_p = draw(random, 1, 8) / 8.0;
-        choice.key = random();
-        const std::optional<int> token = weft::choose(kernels, row, choice);
-        need(token && *token >= 0 && *token <= last, "no token of the row", seed);
-        need(row[static_cast<std::size_t>(*token)] > -INFINITY, "a token that cannot come", seed);
-        const auto scores = weft::score(kernels, row, some, draw(random, 0, 800));
-        need(scores && scores->tokens.size() >= some.size(), "no scores", seed);
-        row[static_cast<std::size_t>(draw(random, 0, last))] = NAN;
-        need(!weft::choose(kernels, row, choice), "NaN was chosen from", seed);
-    }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -482,7 +463,7 @@ int main(int argc, char** argv) {
         for (int seed = 0; seed < num_seeds; seed++) {
             check_causal(static_cast<unsigned>(seed), path);
             check_whole(static_cast<unsigned>(seed), path);
-            check_choices(static_cast<unsigned>(seed), path);
+            weft::check_choices(static_cast<unsigned>(seed), path);
             weft::check_products(static_cast<unsigned>(seed), path);
             weft::check_draws(static_cast<unsigned>(seed), path);
             weft::check_strange_tokens(static_cast<unsigned>(seed), path);

@@ -223,6 +223,16 @@ void check_grouped_products(Random& random, unsigned seed, const std::string& pa
 
 }  // namespace
 
+ExpertsSpec draw_experts(Random& random) {
+    ExpertsSpec experts;
+    experts.count = draw(random, 1, 9);
+    experts.per_token = draw(random, 1, experts.count);
+    experts.inner_size = draw(random, 1, 90);
+    experts.shared_size = draw(random, 0, 1) * draw(random, 1, 90);
+    experts.is_normalized = draw(random, 0, 1) == 1;
+    return experts;
+}
+
 void draw_formats(Random& random, ModelSpec& spec) {
     if (!spec.is_int8()) return;
     const auto maybe = [&](std::optional<GroupFormat>& format) {
@@ -233,6 +243,9 @@ void draw_formats(Random& random, ModelSpec& spec) {
         if (spec.head_dim % kLanes == 0) maybe(layer.o_groups);
         maybe(layer.up_groups);
         maybe(layer.down_groups);
+        if (!layer.experts) continue;
+        maybe(layer.experts->up_groups);
+        maybe(layer.experts->down_groups);
     }
 }
 
@@ -241,6 +254,8 @@ const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::st
     if (!name.starts_with("layers.") || name.ends_with(".bias")) return none;
     const LayerSpec& layer = spec.layers[static_cast<std::size_t>(name[7] - '0')];
     const std::string part = name.substr(name.rfind('.') + 1);
+    if (name.find(".experts.") != std::string::npos)
+        return part == "down" ? layer.experts->down_groups : layer.experts->up_groups;
     if (part == "q" || part == "k" || part == "v") return layer.qkv_groups;
     if (part == "o") return layer.o_groups;
     if (part == "gate" || part == "up") return layer.up_groups;
@@ -304,6 +319,41 @@ void check_products(unsigned seed, const std::string& path) {
         const bool is_one_deep = depth == 1;  // then fewer numbers are fewer rows
         need(is_one_deep || is_refused([&] { multiply_int8(path, fewer, source, got); }), "a cut row", seed);
         need(is_refused([&] { multiply_int8(path, x, source, short_out); }), "an output too small", seed);
+    }
+}
+
+void check_choices(unsigned seed, const std::string& path) {
+    Random random(seed);
+    const Kernels& kernels = kernels_of(path, Element::kFloat32);
+    for (int round = 0; round < 40; round++) {
+        std::vector<float> row(static_cast<std::size_t>(draw(random, 1, 700)));
+        for (float& logit : row) logit = static_cast<float>(draw(random, -40, 40)) / 4.0F;
+        const int last = static_cast<int>(row.size()) - 1;
+        for (int i = draw(random, 0, last); i > 0; i--)
+            row[static_cast<std::size_t>(draw(random, 0, last))] = -INFINITY;
+        row[static_cast<std::size_t>(draw(random, 0, last))] = 1.0F;
+        std::vector<std::int32_t> some(static_cast<std::size_t>(draw(random, 0, 9)));
+        for (std::int32_t& token : some) token = draw(random, 0, last);
+        const std::vector<float> bias(some.size(), 2.5F);
+        Choice choice;
+        if (draw(random, 0, 3) == 0) choice.allowed = some;
+        if (draw(random, 0, 3) == 0) choice.forbidden = some;
+        if (draw(random, 0, 3) == 0) choice.forbidden_ends = some;
+        if (draw(random, 0, 3) == 0) choice.biased = some, choice.bias = bias;
+        if (draw(random, 0, 3) == 0) choice.seen = some, choice.repetition_penalty = 1.5F;
+        if (draw(random, 0, 3) == 0) choice.output = some, choice.frequency_penalty = 0.5F;
+        choice.temperature = draw(random, 0, 3) / 2.0;
+        choice.min_p = draw(random, 0, 2) / 4.0;
+        choice.top_k = draw(random, 0, 2) * draw(random, 0, 400);
+        choice.top_p = draw(random, 1, 8) / 8.0;
+        choice.key = random();
+        const std::optional<int> token = choose(kernels, row, choice);
+        need(token && *token >= 0 && *token <= last, "no token of the row", seed);
+        need(row[static_cast<std::size_t>(*token)] > -INFINITY, "a token that cannot come", seed);
+        const auto scores = score(kernels, row, some, draw(random, 0, 800));
+        need(scores && scores->tokens.size() >= some.size(), "no scores", seed);
+        row[static_cast<std::size_t>(draw(random, 0, last))] = NAN;
+        need(!choose(kernels, row, choice), "NaN was chosen from", seed);
     }
 }
 

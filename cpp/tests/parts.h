@@ -10,6 +10,9 @@
 
 namespace weft {
 
+// A layer's experts, of any sizes.
+ExpertsSpec draw_experts(std::mt19937& random);
+
 // How the weights of linear layers lie, where other rounded weights are int8.
 void draw_formats(std::mt19937& random, ModelSpec& spec);
 
@@ -37,6 +40,9 @@ private:
 // Int8 products, and those of weights in groups: the bits of the portable path, rows that hold NaN or infinity
 // included; sizes that do not fit are refused.
 void check_products(unsigned seed, const std::string& path);
+
+// Random rows, masks and cut-offs: a token of the row comes, and never one that is out.
+void check_choices(unsigned seed, const std::string& path);
 
 // Draws from whole rows: the token that the portable path draws, and none from a row that is not finite.
 void check_draws(unsigned seed, const std::string& path);

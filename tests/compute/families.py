@@ -30,6 +30,7 @@ LONGROPE = rope(
     short_factor=[1.0 + 0.1 * i for i in range(6)],
     long_factor=[2.0 + 0.5 * i for i in range(6)],
 )
+QWEN_EXPERTS = {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
 # Sequences have up to 150 tokens: windows and trained lengths are shorter wherever they are set.
 CASES = {
     "llama": ("llama", {}),
@@ -98,6 +99,68 @@ CASES = {
         },
     ),
     "olmo2": ("olmo2", {}),
+    "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "mixtral, window, one expert a token": (
+        "mixtral",
+        {"num_local_experts": 4, "num_experts_per_tok": 1, "sliding_window": 37},
+    ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {"num_experts": 6, "num_experts_per_tok": 3, **QWEN_EXPERTS},
+    ),
+    "qwen2_moe, some layers dense, windows, weights that add up to 1": (
+        "qwen2_moe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            **QWEN_EXPERTS,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 2,
+            "qkv_bias": False,
+            "use_sliding_window": True,
+            "sliding_window": 20,
+            "max_window_layers": 3,
+        },
+    ),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {
+            "num_experts": 8,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+            "head_dim": 16,
+        },
+    ),
+    "qwen3_moe, a dense layer, window, biases": (
+        "qwen3_moe",
+        {
+            "num_experts": 9,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "head_dim": 16,
+            "mlp_only_layers": [1],
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 25,
+        },
+    ),
+    "olmoe": ("olmoe", {"num_experts": 16, "num_experts_per_tok": 4}),
+    "olmoe, weights that add up to 1": (
+        "olmoe",
+        {"num_experts": 16, "num_experts_per_tok": 4, "norm_topk_prob": True},
+    ),
+    "granitemoe": (
+        "granitemoe",
+        {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "embedding_multiplier": 7.0,
+            "logits_scaling": 0.5,
+            "residual_multiplier": 0.3,
+            "attention_multiplier": 0.2,
+        },
+    ),
     "gemma": ("gemma", {"head_dim": 16}),
     "gemma2": (
         "gemma2",
@@ -158,7 +221,7 @@ def make_model(model_type: str, settings: dict) -> PreTrainedModel:
             if weight.ndim == 1:
                 weight.add_(noise * 0.2)
             else:
-                weight.copy_(noise if "embed" in name else noise * 1.3 * weight.shape[1] ** -0.5)
+                weight.copy_(noise if "embed" in name else noise * 1.3 * weight.shape[-1] ** -0.5)
     return model
 
 

@@ -22,6 +22,10 @@ SHAPES = {
         "qk_norm=true&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301",
         33,
     ),
+    "experts": (
+        "hidden=72&heads=4&kv_heads=2&intermediate=41&vocab=301&experts=7&experts_per_token=3&shared=50",
+        None,
+    ),
     "wide": ("layers=1&hidden=192&heads=6&kv_heads=6&head_dim=32&intermediate=512&vocab=603", 70),
 }
 

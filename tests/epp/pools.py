@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tests.busy import PATIENCE_S
-from weft.epp.build import Assembly
+from weft.epp.assembly import Assembly
 from weft.epp.config.config import read_config
 from weft.epp.config.parameters import Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch

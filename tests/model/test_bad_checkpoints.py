@@ -71,6 +71,10 @@ def config_with(**changes):
         ({"tie_word_embeddings": None, "num_hidden_layers": 1}, "model.layers.1."),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"num_local_experts": 8}, "num_local_experts 8 is not implemented for LlamaForCausalLM"),
+        (
+            {"decoder_sparse_step": 2, "mlp_only_layers": [0]},
+            "mlp_only_layers [0] is not implemented",
+        ),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0 is not implemented"),
         ({"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
         ({"rope_scaling": {"rope_type": "mystery"}}, "rope_type is 'mystery'; it must be one of"),

@@ -11,7 +11,7 @@ import numpy as np
 from weft.compute.int8 import Int8Rows
 from weft.compute.runner import FloatArray
 from weft.model.groups import ROUNDED, GroupedMatrix, GroupFormat, StoredGroups
-from weft.model.spec import ModelSpec
+from weft.model.spec import ExpertsSpec, ModelSpec
 from weft.model.weights import Weights
 
 _LANES = 16  # that a head is padded to, in the depth of what takes the heads' output
@@ -49,6 +49,8 @@ class LayerFormats:
     o: GroupFormat | None = None
     up: GroupFormat | None = None  # and of the gate
     down: GroupFormat | None = None
+    expert_up: GroupFormat | None = None
+    expert_down: GroupFormat | None = None
 
 
 def layer_formats(
@@ -56,7 +58,8 @@ def layer_formats(
 ) -> list[LayerFormats]:
     """By layer: of "stored" those that the file has, by name; of "int4" what floats are rounded to.
 
-    Matrices with one input are one product: where their formats differ, all of them are int8.
+    Matrices with one input are one product, and so are those of all experts of a layer: where their formats
+    differ, all of them are int8.
     """
     if quantization not in ("int4", "stored"):
         return [LayerFormats() for _ in spec.layers]
@@ -67,6 +70,10 @@ def layer_formats(
         found = {stored.get(f"layers.{index}.{name}") for name in names}
         return found.pop() if len(found) == 1 else None
 
+    def of_experts(experts: ExpertsSpec | None, *names: str) -> list[str]:
+        numbers = range(experts.count if experts else 0)
+        return [f"experts.{number}.{name}" for number in numbers for name in names]
+
     has_whole_lanes = spec.head_dim % _LANES == 0
     up = ("gate", "up") if spec.is_gated else ("up",)
     return [
@@ -75,8 +82,10 @@ def layer_formats(
             o=of(index, "o") if has_whole_lanes else None,
             up=of(index, *up),
             down=of(index, "down"),
+            expert_up=of(index, *of_experts(layer.experts, *up)),
+            expert_down=of(index, *of_experts(layer.experts, "down")),
         )
-        for index in range(len(spec.layers))
+        for index, layer in enumerate(spec.layers)
     ]
 
 
@@ -104,8 +113,10 @@ def stored_groups(weights: Weights) -> dict[str, tuple[StoredGroups, GroupFormat
 def format_of(name: str, formats: list[LayerFormats]) -> GroupFormat | None:
     """That of the matrix which the runners call by that name."""
     parts = name.split(".")
-    if len(parts) != 3 or parts[0] != "layers":
+    if len(parts) not in (3, 5) or parts[0] != "layers":
         return None
     layer = formats[int(parts[1])]
+    if len(parts) == 5:
+        return layer.expert_down if parts[4] == "down" else layer.expert_up
     places = {"q": layer.qkv, "k": layer.qkv, "v": layer.qkv, "o": layer.o}
     return (places | {"gate": layer.up, "up": layer.up, "down": layer.down}).get(parts[2])

@@ -23,11 +23,12 @@ from weft.compute.host_blocks import HostBlocks
 from weft.compute.int8 import Int8Rows, multiply
 from weft.compute.native.groups import round_to_groups
 from weft.compute.reference_adapters import AdapterRows, AdapterSet
+from weft.compute.reference_experts import Experts
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
 from weft.model.lora import Adapter
-from weft.model.spec import LayerSpec, ModelSpec, QkNorm, RopeSpec
+from weft.model.spec import Activation, ExpertsSpec, LayerSpec, ModelSpec, QkNorm, RopeSpec
 from weft.model.weights import Tensor, Values, Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
@@ -62,6 +63,26 @@ _Product = Linear | _Int8Linear | _GroupedLinear
 
 
 @dataclass(frozen=True, slots=True)
+class _Mlp:
+    """Two products and what lies between them; `up` holds the gate's rows first where there is one."""
+
+    activation: Activation
+    is_gated: bool
+    up: _Product
+    down: _Product
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        return self.down(self.middle(self.up(rows)))
+
+    def middle(self, up: FloatArray) -> FloatArray:
+        """What comes between them."""
+        if not self.is_gated:
+            return activate(self.activation, up)
+        inner = up.shape[1] // 2
+        return activate(self.activation, up[:, :inner]) * up[:, inner:]
+
+
+@dataclass(frozen=True, slots=True)
 class _RmsNorm:
     """Scale the last axis to mean square 1, then by `weight`."""
 
@@ -85,8 +106,8 @@ class _Layer:
     prefix: str
     qkv: _Product
     o: _Product
-    up: _Product  # holds the gate's rows first where there is one
-    down: _Product
+    mlp: "_Mlp | None"  # all rows go through it; of a layer with experts the shared one
+    experts: Experts | None
     q_norm: _Norm | None
     k_norm: _Norm | None
     attention_norm_before: _Norm | None
@@ -234,13 +255,18 @@ class ReferenceRunner(HostBlocks):
         return norm(heads) if norm is not None and self.spec.qk_norm is QkNorm.HEAD else heads
 
     def _mlp(self, layer: _Layer, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
-        spec, inner = self.spec, self.spec.intermediate_size
-        parts = (("gate", 0), ("up", inner)) if spec.is_gated else (("up", 0),)
-        up = adapters.add(layer.up(rows), rows, layer.prefix, parts)
-        middle = activate(spec.activation, up[:, :inner])
-        if spec.is_gated:
-            middle = middle * up[:, inner:]
-        return adapters.add(layer.down(middle), middle, layer.prefix, (("down", 0),))
+        result = None
+        if layer.mlp is not None:
+            inner = self.spec.mlp_size(layer.spec)
+            parts = (("gate", 0), ("up", inner)) if self.spec.is_gated else (("up", 0),)
+            up = adapters.add(layer.mlp.up(rows), rows, layer.prefix, parts)
+            middle = layer.mlp.middle(up)
+            down = layer.mlp.down(middle)
+            result = adapters.add(down, middle, layer.prefix, (("down", 0),))
+        if layer.experts is not None:
+            result = layer.experts(rows, result)
+        assert result is not None
+        return result
 
     def _logits(self, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
         rows = _normed(self._norm, rows)
@@ -289,10 +315,23 @@ class _Reader:
             prefix=prefix,
             qkv=self.linear(prefix, "q", "k", "v"),
             o=self.linear(prefix, "o"),
-            up=self.linear(prefix, *(("gate", "up") if self.spec.is_gated else ("up",))),
-            down=self.linear(prefix, "down"),
+            mlp=self.mlp(prefix) if self.spec.mlp_size(spec) else None,
+            experts=None if spec.experts is None else self.experts(prefix, spec.experts),
             **{name: self.optional_norm(prefix + name) for name in _NORMS},
         )
+
+    def mlp(self, prefix: str) -> _Mlp:
+        """The one whose matrices' names begin so."""
+        names = ("gate", "up") if self.spec.is_gated else ("up",)
+        up, down = self.linear(prefix, *names), self.linear(prefix, "down")
+        return _Mlp(self.spec.activation, self.spec.is_gated, up, down)
+
+    def experts(self, prefix: str, spec: ExpertsSpec) -> Experts:
+        """Those of a layer."""
+        names = ("router", "shared_gate") if spec.shared_size else ("router",)
+        router = np.concatenate([self.matrix(prefix + name) for name in names])
+        mlps = (self.mlp(f"{prefix}experts.{number}.") for number in range(spec.count))
+        return Experts(spec, router, tuple(mlps))
 
     def matrix(self, name: str) -> FloatArray:
         """One matrix; BLAS copies an unaligned one (a file may place it so) at every use."""

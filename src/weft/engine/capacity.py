@@ -112,10 +112,15 @@ def _step_bytes(fitted: Fitted) -> int:
         return 0
     rows = config.scheduler_config.max_num_batched_tokens
     query = spec.num_heads * spec.head_dim
+    experts = [layer.experts for layer in spec.layers if layer.experts is not None]
+    inner = max(spec.mlp_size(layer) for layer in spec.layers)
     element = _element_bytes(fitted)
     wide = max(query + 2 * spec.kv_size, spec.hidden_size)
     row = _FLOAT_BYTES * (spec.hidden_size + wide)
-    row += element * (spec.hidden_size + 2 * query + spec.intermediate_size)
+    row += element * (spec.hidden_size + 2 * query + inner)
+    if experts:  # a row's experts have one each of what they take, make and give
+        of_expert = (element + _FLOAT_BYTES) * spec.hidden_size + element * experts[0].inner_size
+        row += experts[0].per_token * of_expert
     logits = spec.vocab_size * min(rows, config.scheduler_config.max_num_seqs) * _FLOAT_BYTES
     return rows * row + (logits if spec.has_head and spec.is_causal else 0)
 
@@ -126,7 +131,10 @@ def _element_bytes(fitted: Fitted) -> int:
 
 
 def _speed(fitted: Fitted, roofline: Roofline, num_sequences: int, num_tokens: int) -> Speed | None:
-    """By reading every weight once a step, and multiplying each once a token, as nothing can avoid."""
+    """By reading every weight once a step, and multiplying each once a token, as nothing can avoid.
+
+    Not experts that a token does not go through: a bound holds for tokens that all choose the same ones.
+    """
     card, spec = fitted.checkpoint.card, fitted.checkpoint.spec
     if not isinstance(spec, ModelSpec):
         return None
@@ -136,10 +144,12 @@ def _speed(fitted: Fitted, roofline: Roofline, num_sequences: int, num_tokens: i
     num_read = card.num_parameters - (0 if spec.tied_head and has_head else table)
     num_inner = card.num_parameters - table * (2 if has_head and not spec.tied_head else 1)
     read_bytes = card.weight_bytes - (card.num_parameters - num_read) * _element_bytes(fitted)
+    idle = card.num_idle_parameters
+    idle_bytes = read_bytes * idle / num_read
 
     def step_s(num_rows: int, kv_tokens: int) -> float:
-        moved = read_bytes + num_rows * kv_tokens * card.kv_bytes_per_token
-        reading, computing = moved / roofline.bytes_per_s, 2 * num_read * num_rows
+        moved = read_bytes - idle_bytes + num_rows * kv_tokens * card.kv_bytes_per_token
+        reading, computing = moved / roofline.bytes_per_s, 2 * (num_read - idle) * num_rows
         return max(reading, computing / roofline.operations_per_s)
 
     num_rows = max(1, min(num_sequences, fitted.config.scheduler_config.max_num_seqs))
@@ -147,5 +157,5 @@ def _speed(fitted: Fitted, roofline: Roofline, num_sequences: int, num_tokens: i
         one_answer=1 / step_s(1, num_tokens),
         num_sequences=num_rows,
         together=num_rows / step_s(num_rows, num_tokens),
-        prompts=roofline.operations_per_s / (2 * num_inner),
+        prompts=roofline.operations_per_s / (2 * (num_inner - idle)),
     )

@@ -1,31 +1,20 @@
-"""Builds and opens a picker: its plugins in their places, what keeps its state fresh, and the whole."""
+"""Opens a picker: what keeps its state fresh, and the whole."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
-from typing import Any
 
 from weft import __version__
 from weft.core.errors import ConfigError
+from weft.epp.assembly import Assembly
 from weft.epp.config.config import BUILT_IN, PickerConfig, read_config
-from weft.epp.config.options import DEFAULT_NAME, GRPC_ENGINE, PickerOptions
-from weft.epp.config.parameters import Kind
-from weft.epp.config.quantity import parse_duration_s
-from weft.epp.decision.director import Director, DirectorSettings, Parts, ProducerStep
+from weft.epp.config.options import DEFAULT_NAME, PickerOptions
+from weft.epp.decision.director import Director, DirectorSettings
 from weft.epp.decision.explain import DecisionRing
-from weft.epp.decision.plugin import Closer, FollowsResponse, Learner, Preparer, Surroundings
-from weft.epp.decision.profile import FilterStep, PickerStep, SchedulingProfile, ScorerStep
-from weft.epp.flow.policies import BandParts, EvictionParts, FlowParts
+from weft.epp.decision.plugin import Closer
 from weft.epp.kubernetes.discovery import KubernetesDiscovery, Wanted
-from weft.epp.metrics.series import PickerMetrics, Timer
-from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
-from weft.epp.plugins.scorers.precise_prefix_cache import PrecisePrefixScorer
-from weft.epp.pool.clusters import (
-    ClusterExtractorParameters,
-    ClusterReader,
-)
+from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.discovery import (
     RESOLVE_EVERY_S,
     every,
@@ -35,263 +24,21 @@ from weft.epp.pool.discovery import (
     put_endpoints,
     watch,
 )
-from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load, parse_endpoint
+from weft.epp.pool.endpoint import EndpointSpec, parse_endpoint
 from weft.epp.pool.endpoints_file import (
     ClustersFileParameters,
     EndpointsFile,
     FileDiscoveryParameters,
 )
-from weft.epp.pool.engines import ENGINES, ExtractorParameters, LoadReader, configured
-from weft.epp.pool.gpu import GpuPoller
 from weft.epp.pool.objects import Objects
 from weft.epp.pool.objects_files import ObjectFiles
-from weft.epp.pool.poller import LoadSource, MetricsSourceParameters, Poller, http_sources
 from weft.epp.pool.pool import Pool
-from weft.epp.prefix.engine import EngineConnection
-from weft.epp.prefix.kv_subscriptions import KvSubscriptions
-from weft.epp.resolve import ResolvedConfig, ResolvedProfile, resolve
-from weft.epp.resolve_flow import ResolvedBand, ResolvedFlow
+from weft.epp.resolve import ResolvedConfig, resolve
+from weft.epp.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
 _SWEEP_EVERY_S = 5.0
-
-
-class Assembly:
-    """The plugins of one picker, by name."""
-
-    def __init__(
-        self,
-        config: ResolvedConfig,
-        pool: Pool,
-        metrics: PickerMetrics,
-        max_load_age_s: float,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self.config = config
-        self.pool = pool
-        self.metrics = metrics
-        self.plugins: dict[str, Any] = {}
-        self.parameters: dict[str, Any] = {
-            plugin.name: plugin.parameters for plugin in config.plugins
-        }
-        self._types = {plugin.name: plugin.row.type_name for plugin in config.plugins}
-        for plugin in config.plugins:
-            surroundings = Surroundings(
-                plugin.name, pool, metrics, max_load_age_s, self.plugins, clock
-            )
-            self.plugins[plugin.name] = plugin.row.build(plugin.parameters, surroundings)
-
-    def type_of(self, name: str) -> str:
-        """The type of a plugin."""
-        return self._types[name]
-
-    def parts(self) -> Parts:
-        """What the director works with."""
-        producers = [
-            ProducerStep(
-                plugin.name, self.plugins[plugin.name], self._timer(plugin.name, "produce")
-            )
-            for plugin in self.config.plugins
-            if plugin.is_a(Kind.PRODUCER)
-        ]
-        return Parts(
-            pool=self.pool,
-            producers=producers,
-            profiles={profile.name: self._profile(profile) for profile in self.config.profiles},
-            handler=self.plugins[self.config.handler],
-            detector=self.plugins[self.config.detector],
-            detector_name=self.config.detector,
-            metrics=self.metrics,
-            preparers=[plugin for plugin in self.plugins.values() if isinstance(plugin, Preparer)],
-            learners=[plugin for plugin in self.plugins.values() if isinstance(plugin, Learner)],
-            followers=[
-                plugin for plugin in self.plugins.values() if isinstance(plugin, FollowsResponse)
-            ],
-            identities=self._of(Kind.IDENTITY),
-            admitters=self._of(Kind.ADMITTER),
-            reporters=self._of(Kind.REPORTER),
-            flow=None if self.config.flow is None else self._flow(self.config.flow),
-        )
-
-    def _flow(self, flow: ResolvedFlow) -> FlowParts:
-        named = self.plugins
-
-        def band(resolved: ResolvedBand) -> BandParts:
-            return BandParts(
-                limits=resolved.limits,
-                ttl_s=resolved.ttl_s,
-                fairness=named[resolved.fairness],
-                ordering=named[resolved.ordering],
-            )
-
-        eviction = None
-        if flow.eviction is not None:
-            which, first = flow.eviction
-            eviction = EvictionParts(filter=named[which], order=named[first])
-        return FlowParts(
-            limits=flow.limits,
-            no_endpoint_ttl_s=flow.no_endpoint_ttl_s,
-            bands={priority: band(each) for priority, each in flow.bands.items()},
-            default_band=band(flow.default_band),
-            default_negative_band=band(flow.default_negative_band),
-            usage_limit=named[flow.usage_limit],
-            eviction=eviction,
-        )
-
-    def _of(self, kind: Kind) -> list[Any]:
-        return [self.plugins[each.name] for each in self.config.plugins if each.is_a(kind)]
-
-    def _profile(self, profile: ResolvedProfile) -> SchedulingProfile:
-        named = self.plugins
-        return SchedulingProfile(
-            profile.name,
-            [
-                FilterStep(name, named[name], self._timer(name, "filter"))
-                for name in profile.filters
-            ],
-            [
-                ScorerStep(name, named[name], self._timer(name, "scorer"), weight)
-                for name, weight in profile.scorers
-            ],
-            PickerStep(
-                profile.picker, named[profile.picker], self._timer(profile.picker, "picker")
-            ),
-        )
-
-    def _timer(self, name: str, place: str) -> Timer:
-        return self.metrics.plugin_duration.labels(place, self._types[name], name)
-
-
-class GrpcLoadSource:
-    """Load from VllmEngine's GetLoads."""
-
-    def __init__(self, endpoint: Endpoint, connection: EngineConnection) -> None:
-        self.port: int | None = endpoint.grpc_port
-        self._connection = connection
-
-    async def load(self) -> Load:
-        """Call it."""
-        return await self._connection.load()
-
-    async def close(self) -> None:
-        """Close the channel."""
-        await self._connection.aclose()
-
-
-class Telemetry:
-    """Pollers and subscriptions of one picker."""
-
-    def __init__(self, assembly: Assembly, options: PickerOptions) -> None:
-        self._assembly = assembly
-        self._options = options
-        self._pollers: list[Poller] = []
-        self._subscriptions: list[KvSubscriptions] = []
-        extractors = [name for _, names in assembly.config.sources for name in names]
-        found = assembly.parameters.get(extractors[0]) if extractors else None
-        self._clusters = (
-            ClusterReader(found) if isinstance(found, ClusterExtractorParameters) else None
-        )
-        self._extractor = found if isinstance(found, ExtractorParameters) else ExtractorParameters()
-        self._series = dict(ENGINES) | {
-            engine.name: configured(engine) for engine in self._extractor.engine_configs
-        }
-        self._default_engine = options.default_engine or self._extractor.default_engine
-        known = [GRPC_ENGINE, *self._series]
-        if self._default_engine not in known:
-            raise ConfigError(
-                f"default engine: {self._default_engine!r} is unknown; known: {', '.join(known)}"
-            )
-
-    def start(self) -> None:
-        """Begin; endpoints that join later are taken up as they come."""
-        for source, extractors in self._assembly.config.sources[:1]:
-            if extractors:
-                self._pollers.append(self._poller(source, extractors[0]))
-        for source, extractors in self._assembly.config.telemetry:
-            for extractor in extractors:
-                self._pollers.append(self._gpu_poller(source, extractor))
-        for plugin in self._assembly.plugins.values():
-            if isinstance(plugin, PrecisePrefixScorer):
-                plugin = plugin.inner
-            if isinstance(plugin, PrecisePrefixProducer):
-                self._subscriptions.append(
-                    KvSubscriptions(
-                        plugin.index,
-                        plugin.events,
-                        self._assembly.pool,
-                        self._assembly.metrics,
-                        self.is_grpc,
-                        self._connect,
-                    )
-                )
-
-    async def close(self) -> None:
-        """End all of it."""
-        for poller in self._pollers:
-            await poller.close()
-        for subscriptions in self._subscriptions:
-            await subscriptions.close()
-
-    def engine_of(self, endpoint: Endpoint) -> str:
-        """Which kind of server it is."""
-        engine = endpoint.labels.get(self._extractor.engine_label_key, self._default_engine)
-        if engine != GRPC_ENGINE and engine not in self._series:
-            _log.warning("%s: unknown engine %r, read as vllm", endpoint.host_port, engine)
-            return "vllm"
-        return engine
-
-    def is_grpc(self, endpoint: Endpoint) -> bool:
-        """Whether it speaks VllmEngine, and so needs no metrics page."""
-        return self._clusters is None and self.engine_of(endpoint) == GRPC_ENGINE
-
-    def _connect(self, endpoint: Endpoint) -> EngineConnection:
-        options = self._options
-        return EngineConnection(
-            endpoint.grpc_host_port, options.engine_api_key, options.engine_control_api_key
-        )
-
-    def _interval_s(self, parameters: MetricsSourceParameters) -> float:
-        if parameters.interval is not None:
-            return parse_duration_s(parameters.interval)
-        return self._options.refresh_metrics_interval_s
-
-    def _poller(self, source: str, extractor: str) -> Poller:
-        assembly = self._assembly
-        parameters = assembly.parameters[source]
-        return Poller(
-            assembly.pool,
-            assembly.metrics,
-            self._sources(parameters),
-            self._interval_s(parameters),
-            (assembly.type_of(source), assembly.type_of(extractor)),
-        )
-
-    def _gpu_poller(self, source: str, extractor: str) -> GpuPoller:
-        assembly = self._assembly
-        parameters = assembly.parameters[source]
-        return GpuPoller(
-            assembly.pool,
-            assembly.metrics,
-            parameters,
-            self._interval_s(parameters),
-            self._options.max_load_age_s,
-            assembly.plugins[extractor].observe,
-        )
-
-    def _sources(self, parameters: MetricsSourceParameters) -> Callable[[Endpoint], LoadSource]:
-        clusters = self._clusters
-        if clusters is not None:
-            return http_sources(parameters, lambda _: clusters)
-        readers = {name: LoadReader(each) for name, each in self._series.items()}
-        from_page = http_sources(parameters, lambda each: readers[self.engine_of(each)])
-
-        def make(endpoint: Endpoint) -> LoadSource:
-            if self.is_grpc(endpoint):
-                return GrpcLoadSource(endpoint, self._connect(endpoint))
-            return from_page(endpoint)
-
-        return make
 
 
 class Picker:

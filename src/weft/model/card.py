@@ -47,4 +47,5 @@ class ModelCard:
     adapter: AdapterBytes | None = None  # None: the model is served without adapters
     pooling: PoolingSpec | None = None  # None: the model generates text
     stored_bits: int | None = None  # of linear layers that are computed as they are stored
+    num_idle_parameters: int = 0  # of experts that a token does not go through
     is_causal: bool = True  # tokens see those before them only, so a prompt may be run in chunks

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weft.core.errors import ConfigError
@@ -10,11 +10,12 @@ from weft.model.encoder_families import ENCODER_FAMILIES, read_activation
 from weft.model.families import FAMILIES, Bias, Family
 from weft.model.fields import Fields, shown
 from weft.model.rope import context_length, read_rope
-from weft.model.spec import Activation, LayerSpec, ModelSpec, Norm, NormPlacement
+from weft.model.spec import Activation, ExpertsSpec, LayerSpec, ModelSpec, Norm, NormPlacement
 
 _MAX_LAYERS = 4096
 _MAX_WIDTH = 2**24
 _HEADS = re.compile("ForCausalLM|ForConditionalGeneration|LMHeadModel")
+_MAX_EXPERTS = 4096
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 # Keys that change the maths, with the values that change nothing. A family that reads one is exempt.
@@ -24,6 +25,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "num_experts": (0, 1),
         "num_local_experts": (0, 1),
         "n_routed_experts": (0,),
+        "mlp_only_layers": ([],),
         "attention_chunk_size": (0,),
         "attn_output_gate": (False,),
         "block_configs": ([],),
@@ -86,10 +88,21 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
         )
     inner = top.object("text_config") if model_type == "gemma3" else None
     source = top.values if inner is None else {**_top_level(top), **inner.values}
-    aliased = {family.aliases[key]: source[key] for key in family.aliases.keys() & source.keys()}
+    aliases = {**family.aliases, **_count_alias(family, source, where)}
+    aliased = {aliases[key]: source[key] for key in aliases.keys() & source.keys()}
     fields = Fields({**family.defaults, **source, **aliased}, where)
     names = architectures or (family.architecture,)
     return ModelConfigFile(model_type, names, task, family, fields, top)
+
+
+def _count_alias(family: Family, source: Mapping[str, object], where: str) -> Mapping[str, str]:
+    """The other name of the number of experts, where a file has that; both must not differ."""
+    if family.experts is None or source.get(family.experts.other_count) is None:
+        return {}
+    other, count = family.experts.other_count, family.experts.count
+    if source.get(count) not in (None, source[other]):
+        Fields(source, where).refuse(other, f"{count} ({shown(source[count])}), or left out")
+    return {other: count}
 
 
 def _task(family: Family, architectures: tuple[str, ...]) -> str | None:
@@ -116,15 +129,16 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
     reads = family.reads
     length = _context_length(family, fields)
     offset, embed_size = family.position_offset, _embed_size(family, fields, hidden)
+    inner = _intermediate_size(family, fields, hidden)
     return ModelSpec(
         vocab_size=fields.integer("vocab_size", high=_MAX_WIDTH),
         hidden_size=hidden,
         embed_size=embed_size,
-        intermediate_size=_intermediate_size(family, fields, hidden),
+        intermediate_size=inner,
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        layers=_layers(family, fields, head_dim),
+        layers=_with_experts(family, fields, _layers(family, fields, head_dim)),
         max_position_embeddings=length,
         num_positions=0 if offset is None else length + offset,
         position_offset=offset or 0,
@@ -151,7 +165,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
 
 
 def _refuse_unimplemented(family: Family, fields: Fields) -> None:
-    reads = {*family.reads, family.mlp_bias}
+    reads = {*family.reads, family.mlp_bias, *(family.experts.keys if family.experts else ())}
     for key, neutral in _NEUTRAL.items():
         if key not in reads and fields.has(key) and fields.values[key] not in neutral:
             raise ConfigError(
@@ -163,7 +177,7 @@ def _refuse_unimplemented(family: Family, fields: Fields) -> None:
 
 
 def _refuse_mixed_layers(family: Family, fields: Fields) -> None:
-    every = family.windows == "every_layer" and fields.has("sliding_window")
+    every = family.windows == "every_layer" and _windows_in_use(family, fields)
     wanted = _SLIDING if every else _FULL
     if any(kind != wanted for kind in fields.texts("layer_types")):
         raise ConfigError(
@@ -253,6 +267,43 @@ def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, .
     )
 
 
+def _with_experts(
+    family: Family, fields: Fields, layers: tuple[LayerSpec, ...]
+) -> tuple[LayerSpec, ...]:
+    """The layers, with experts in those that have some."""
+    rule = family.experts
+    if rule is None:
+        return layers
+    count = fields.integer_or(rule.count, 0, low=0, high=_MAX_EXPERTS)
+    if count == 0 and not rule.has_steps:
+        fields.refuse(rule.count, f"a whole number from 1 to {_MAX_EXPERTS}")
+    if count == 0:
+        return layers
+    per_token = fields.integer("num_experts_per_tok", high=count)
+    is_normalized = rule.is_normalized
+    shared = "shared_expert_intermediate_size"
+    experts = ExpertsSpec(
+        count,
+        per_token,
+        fields.integer(rule.inner_size, high=_MAX_WIDTH),
+        fields.integer(shared, high=_MAX_WIDTH) if rule.has_shared else 0,
+        fields.flag_or("norm_topk_prob", False) if is_normalized is None else is_normalized,
+    )
+    sparse = _sparse_layers(fields, len(layers)) if rule.has_steps else range(len(layers))
+    return tuple(
+        replace(layer, experts=experts) if index in sparse else layer
+        for index, layer in enumerate(layers)
+    )
+
+
+def _sparse_layers(fields: Fields, num_layers: int) -> frozenset[int]:
+    step = fields.integer("decoder_sparse_step")
+    dense = fields.values.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or any(type(index) is not int for index in dense):
+        fields.refuse("mlp_only_layers", "a list of the numbers of layers")
+    return frozenset(i for i in range(num_layers) if (i + 1) % step == 0 and i not in dense)
+
+
 def _rope_layers(family: Family, fields: Fields, num_layers: int) -> list[bool]:
     if "no_rope_layers" not in family.reads:
         return [True] * num_layers
@@ -286,6 +337,8 @@ def _layer_types(
     if "no_rope_layers" in family.reads:
         return [_FULL if roped else _SLIDING for roped in has_rope]
     first = fields.integer_or("max_window_layers", 28, low=0)
+    if family.window_alternates:
+        return [_FULL if i % 2 or i >= first else _SLIDING for i in range(num_layers)]
     return [_FULL if layer < first else _SLIDING for layer in range(num_layers)]
 
 

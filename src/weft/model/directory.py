@@ -225,6 +225,7 @@ def describe(
     kv_elements = len(spec.layers) * 2 * spec.kv_size
     return replace(
         _with_parameters(card, num_parameters),
+        num_idle_parameters=spec.num_idle_parameters,
         kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
         adapter=_adapter_bytes(spec, layout),
     )

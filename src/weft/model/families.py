@@ -6,12 +6,22 @@ from types import MappingProxyType
 from typing import Literal
 
 from weft.model.encoder_families import GPT2_KEYS
-from weft.model.names import GPT2, LLAMA, LLAMA_FUSED, OPT, DecoderNames
+from weft.model.names import (
+    GPT2,
+    GRANITE_EXPERTS,
+    LLAMA,
+    LLAMA_FUSED,
+    MIXTRAL,
+    OPT,
+    QWEN_EXPERTS,
+    DecoderNames,
+)
 from weft.model.rope import RopeRules
 from weft.model.spec import Norm, NormPlacement, QkNorm
 
 # Whether products have biases; where neither, the key that says so.
-Bias = Literal["never", "always", "attention_bias", "mlp_bias", "enable_bias"]
+Bias = Literal["never", "always", "attention_bias", "mlp_bias", "enable_bias", "qkv_bias"]
+_COUNTS = ("num_experts", "num_local_experts")
 Windows = Literal["none", "every_layer", "layer_types"]
 
 _COMMON: Mapping[str, object] = {
@@ -52,6 +62,13 @@ _GEMMA3 = {
     "sliding_window": 4096,
     "sliding_window_pattern": 6,
 }
+_QWEN_MOE = {
+    **_COMMON,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+    "decoder_sparse_step": 1,
+    "norm_topk_prob": False,
+}
 _OPT = {
     "hidden_act": "relu",
     "intermediate_size": 3072,
@@ -66,6 +83,32 @@ _GPT2 = {
     "max_position_embeddings": 1024,
     "tie_word_embeddings": True,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsRule:
+    """How a family says which layers have experts, and what they are like.
+
+    `count` and `inner_size` are keys. `is_normalized` None: the key norm_topk_prob says it. Where `has_steps`,
+    decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; else none has.
+    """
+
+    count: str
+    inner_size: str = "intermediate_size"
+    is_normalized: bool | None = None
+    has_steps: bool = False
+    has_shared: bool = False
+
+    @property
+    def other_count(self) -> str:
+        """What some files call the count instead."""
+        return next(key for key in _COUNTS if key != self.count)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Those that are read of a config, and are refused elsewhere."""
+        steps = {"decoder_sparse_step", "mlp_only_layers"} if self.has_steps else set()
+        return frozenset({*_COUNTS, *steps})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +134,11 @@ class Family:
     norm_offset: float = 0.0
     windows: Windows = "none"
     window_switch: bool = False  # windows count only under use_sliding_window
+    window_alternates: bool = False  # every second layer has one, below max_window_layers
     rope: RopeRules = field(default_factory=RopeRules)
     position_offset: int | None = None  # positions are learned, and begin there: there is no rope
     scales_embeddings: bool = False  # by the square root of the hidden size
+    experts: ExpertsRule | None = None
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)
     ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that serve no text
@@ -155,6 +200,84 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             qk_norm=QkNorm.HEAD,
             windows="layer_types",
             window_switch=True,
+        ),
+        "mixtral": Family(
+            architecture="MixtralForCausalLM",
+            defaults={
+                **_COMMON,
+                "max_position_embeddings": 131072,
+                "rms_norm_eps": 1e-5,
+                "rope_theta": 1_000_000.0,
+                "num_local_experts": 8,
+                "num_experts_per_tok": 2,
+            },
+            qkv_bias="never",
+            o_bias="never",
+            windows="every_layer",
+            names=MIXTRAL,
+            experts=ExpertsRule(count="num_local_experts", is_normalized=True),
+        ),
+        "qwen2_moe": Family(
+            architecture="Qwen2MoeForCausalLM",
+            defaults={
+                **_QWEN_MOE,
+                "qkv_bias": True,
+                "num_experts": 60,
+                "num_experts_per_tok": 4,
+                "moe_intermediate_size": 1408,
+                "shared_expert_intermediate_size": 5632,
+            },
+            qkv_bias="qkv_bias",
+            o_bias="never",
+            windows="layer_types",
+            window_switch=True,
+            window_alternates=True,
+            names=QWEN_EXPERTS,
+            experts=ExpertsRule(
+                count="num_experts",
+                inner_size="moe_intermediate_size",
+                has_steps=True,
+                has_shared=True,
+            ),
+        ),
+        "qwen3_moe": Family(
+            architecture="Qwen3MoeForCausalLM",
+            defaults={
+                **_QWEN_MOE,
+                "num_experts": 128,
+                "num_experts_per_tok": 8,
+                "moe_intermediate_size": 768,
+            },
+            qk_norm=QkNorm.HEAD,
+            windows="every_layer",
+            window_switch=True,
+            names=QWEN_EXPERTS,
+            experts=ExpertsRule(
+                count="num_experts", inner_size="moe_intermediate_size", has_steps=True
+            ),
+        ),
+        "olmoe": Family(
+            architecture="OlmoeForCausalLM",
+            defaults={
+                **_COMMON,
+                "max_position_embeddings": 4096,
+                "rms_norm_eps": 1e-5,
+                "num_experts": 64,
+                "num_experts_per_tok": 8,
+                "norm_topk_prob": False,
+            },
+            qk_norm=QkNorm.FULL,
+            names=QWEN_EXPERTS,
+            experts=ExpertsRule(count="num_experts"),
+        ),
+        "granitemoe": Family(
+            architecture="GraniteMoeForCausalLM",
+            defaults={**_COMMON, "num_local_experts": 8, "num_experts_per_tok": 2},
+            reads=frozenset(
+                "embedding_multiplier residual_multiplier attention_multiplier logits_scaling".split()
+            ),
+            names=GRANITE_EXPERTS,
+            experts=ExpertsRule(count="num_local_experts", is_normalized=True),
         ),
         "smollm3": Family(
             architecture="SmolLM3ForCausalLM",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from weft.model.names import HEADS, LLAMA, DecoderNames, Names
 from weft.model.pooling import HeadSpec
-from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, QkNorm
+from weft.model.spec import ExpertsSpec, LayerSpec, ModelSpec, NormPlacement, QkNorm
 
 _NORMS = {
     NormPlacement.BEFORE: ("before",),
@@ -24,6 +24,7 @@ class TensorPlan:
     """`name` is rows [start, start + shape[0]) of the checkpoint's `source`, which has `rows` rows.
 
     `is_transposed`: the file has rows for columns. With a `factor` it is the source times that matrix.
+    `stack`: the file has that many matrices in a tensor of three dimensions, whose rows are counted through.
     """
 
     name: str
@@ -33,6 +34,7 @@ class TensorPlan:
     rows: int
     is_transposed: bool = False
     factor: "TensorPlan | None" = None
+    stack: int | None = None
 
     @property
     def source_shape(self) -> tuple[int, ...]:
@@ -43,12 +45,20 @@ class TensorPlan:
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """The same, as the file has it."""
+        if self.stack is not None:
+            return (self.stack, self.rows // self.stack, *self.shape[1:])
         return self.source_shape[::-1] if self.is_transposed else self.source_shape
 
     @property
     def takes_adapters(self) -> bool:
-        """Whether it is a matrix as it was trained, and of tokens or a linear layer."""
-        return len(self.shape) == 2 and self.name != "positions" and self.factor is None
+        """Whether it is a matrix as it was trained, of tokens or of a linear layer that all rows go through."""
+        is_matrix = len(self.shape) == 2 and self.name != "positions" and self.factor is None
+        return is_matrix and not self.is_of_experts
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether it is of the experts that rows are sent to, or of what sends them there."""
+        return ".experts." in self.name or self.name.endswith((".router", ".shared_gate"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +139,15 @@ def _model(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[T
 def _layer(
     spec: ModelSpec, layer: LayerSpec, index: int, names: Mapping[str, str], source: str
 ) -> Iterator[TensorPlan]:
-    ours, hidden, inner = f"layers.{index}.", spec.hidden_size, spec.intermediate_size
+    ours, hidden = f"layers.{index}.", spec.hidden_size
     q_size = spec.num_heads * spec.head_dim
     qkv = {"q": (q_size, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
-    up = dict.fromkeys(("gate", "up") if spec.is_gated else ("up",), (inner, hidden))
     yield from _products(ours, source, names, qkv, spec.qkv_bias)
     yield from _products(ours, source, names, {"o": (hidden, q_size)}, spec.o_bias)
-    yield from _products(ours, source, names, up, spec.mlp_bias)
-    yield from _products(ours, source, names, {"down": (hidden, inner)}, spec.mlp_bias)
+    if layer.experts is None:
+        yield from _mlp(spec, ours, source, names)
+    else:
+        yield from _experts(spec, layer.experts, ours, source, names)
     for place in _NORMS[spec.norm_placement]:
         for part in ("attention", "mlp"):
             name = f"{part}_norm_{place}"
@@ -146,6 +157,34 @@ def _layer(
         heads = (spec.num_heads, spec.num_kv_heads) if spec.qk_norm is QkNorm.FULL else (1, 1)
         for name, count in zip(("q_norm", "k_norm"), heads, strict=True):
             yield _whole(ours + name, f"{source}{names[name]}.weight", count * spec.head_dim)
+
+
+def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    up = dict.fromkeys(("gate", "up") if spec.is_gated else ("up",), (inner, hidden))
+    yield from _products(ours, source, names, up, spec.mlp_bias)
+    yield from _products(ours, source, names, {"down": (hidden, inner)}, spec.mlp_bias)
+
+
+def _experts(
+    spec: ModelSpec, experts: ExpertsSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden, inner, shared = spec.hidden_size, experts.inner_size, experts.shared_size
+    yield _whole(f"{ours}router", f"{source}{names['router']}.weight", experts.count, hidden)
+    if shared:
+        shapes = {"gate": (shared, hidden), "up": (shared, hidden), "down": (hidden, shared)}
+        own = {part: names[f"shared.{part}"] for part in shapes}
+        yield _whole(f"{ours}shared_gate", f"{source}{names['shared_gate']}.weight", 1, hidden)
+        yield from _products(ours, source, own, shapes, False)
+    shapes, own = {}, {}
+    for number in range(experts.count):
+        lead = f"experts.{number}."
+        shapes |= dict.fromkeys((f"{lead}gate", f"{lead}up"), (inner, hidden))
+        shapes[f"{lead}down"] = (hidden, inner)
+        own |= {lead + p: names[f"expert_{p}"].format(number) for p in ("gate", "up", "down")}
+    is_stacked = "{}" not in names["expert_down"]
+    for plan in _products(ours, source, own, shapes, False):
+        yield replace(plan, stack=experts.count) if is_stacked else plan
 
 
 def _products(

@@ -88,22 +88,29 @@ class AdapterTargets:
     embed: str  # the module of the embedding
     is_tied: bool
     is_transposed: bool  # linear layers are [in, out] in the model's files
+    of_experts: frozenset[str] = (
+        frozenset()
+    )  # modules of experts and routers, which take no adapters
 
     @classmethod
     def of(cls, spec: ModelSpec, model_type: str) -> "AdapterTargets":
         """Those of a decoder of a family."""
         names = FAMILIES[model_type].names
         plans: dict[str, tuple[TensorPlan, ...]] = {}
+        of_experts: set[str] = set()
         for plan in decoder_layout(replace(spec, tied_head=False), names, prefix=""):
             if plan.takes_adapters:
                 module = plan.source.removesuffix(".weight")
                 plans[module] = (*plans.get(module, ()), plan)
+            elif plan.is_of_experts:
+                of_experts.add(plan.source.removesuffix(".weight"))
         return cls(
             FAMILIES[model_type].prefixes,
             plans,
             names.names["embed"],
             spec.tied_head,
             names.is_transposed,
+            frozenset(of_experts),
         )
 
     @property
@@ -117,6 +124,15 @@ class AdapterTargets:
             if path.startswith(prefix) and path.removeprefix(prefix) in self.plans:
                 return path.removeprefix(prefix)
         return _HEAD if path.rpartition(".")[2] == _HEAD and _HEAD in self.plans else None
+
+    def refuse_experts(self, where: str, name: str) -> None:
+        """A `ConfigError` if the path, or the end of one, names an expert or a router, and nothing else."""
+        known = (f"{p}{module}" for p in self.prefixes for module in self.of_experts)
+        if any(path == name or path.endswith("." + name) for path in known):
+            raise ConfigError(
+                f"{where} names {shown(name)}, which is of the model's experts; adapters are served on what every "
+                f"token goes through: {self.leaves}"
+            )
 
     def matching(self, target: str) -> set[str]:
         """The modules that `target`, a path or the end of one, names."""
@@ -225,6 +241,7 @@ def _read_targets(
     for key, names in (("target_modules", given or ()), ("modules_to_save", saved)):
         for name in names:
             if not targets.matching(name):
+                targets.refuse_experts(f"{fields.where}: {key}", name)
                 raise ConfigError(
                     f"{fields.where}: {key} names {shown(name)}, which the model does not have; "
                     f"it has {targets.leaves}"
@@ -259,6 +276,9 @@ def _sort(
         module = None
         if suffix is not None and key.startswith(_ROOT):
             module = targets.find(key.removeprefix(_ROOT).removesuffix(suffix))
+        if suffix is not None and module is None:
+            path_of = key.removeprefix(_ROOT).removesuffix(suffix)
+            targets.refuse_experts(f"{path / WEIGHTS_FILE}: tensor {shown(key)}", path_of)
         if suffix is None or module is None:
             raise ConfigError(
                 f"{path / WEIGHTS_FILE}: tensor {shown(key)} is of no module of the model; "

@@ -87,6 +87,8 @@ class Matched:
                 whole[plan.source] = self._rounded(files, plan, dtype)
             elif plan.source not in whole:
                 tensor = read_floats(files, plan.source, self.stored[plan.source], dtype)
+                if plan.stack is not None:
+                    tensor = replace(tensor, data=tensor.data.reshape(plan.source_shape))
                 whole[plan.source] = tensor.transposed() if plan.is_transposed else tensor
         return Weights({plan.name: _taken(plan, whole) for plan in self.layout})
 

@@ -77,7 +77,39 @@ _DECODER_NORMS = {
 }
 
 
+_QWEN_EXPERTS = {
+    "router": "mlp.gate",
+    "expert_gate": "mlp.experts.{}.gate_proj",
+    "expert_up": "mlp.experts.{}.up_proj",
+    "expert_down": "mlp.experts.{}.down_proj",
+    "shared_gate": "mlp.shared_expert_gate",
+    "shared.gate": "mlp.shared_expert.gate_proj",
+    "shared.up": "mlp.shared_expert.up_proj",
+    "shared.down": "mlp.shared_expert.down_proj",
+}
+
 LLAMA = DecoderNames(_DECODER, _DECODER_NORMS)
+QWEN_EXPERTS = DecoderNames({**_DECODER, **_QWEN_EXPERTS}, _DECODER_NORMS)
+MIXTRAL = DecoderNames(
+    {
+        **_DECODER,
+        "router": "block_sparse_moe.gate",
+        "expert_gate": "block_sparse_moe.experts.{}.w1",
+        "expert_up": "block_sparse_moe.experts.{}.w3",
+        "expert_down": "block_sparse_moe.experts.{}.w2",
+    },
+    _DECODER_NORMS,
+)
+# All experts in one tensor, each with its gate before its up.
+GRANITE_EXPERTS = DecoderNames(
+    {
+        **_DECODER,
+        "router": "block_sparse_moe.router.layer",
+        **_joined("block_sparse_moe.input_linear", "expert_gate", "expert_up"),
+        "expert_down": "block_sparse_moe.output_linear",
+    },
+    _DECODER_NORMS,
+)
 LLAMA_FUSED = DecoderNames({**_DECODER, **_FUSED}, _DECODER_NORMS)
 OPT = DecoderNames(
     {

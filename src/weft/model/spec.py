@@ -71,6 +71,23 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsSpec:
+    """A layer's experts: each token goes through those `per_token` whose router logits are the highest.
+
+    Of equal logits the lower number goes first. The router is computed in float32, whatever the model's type.
+    A token's experts are added up by the softmax of the logits: of its own where `is_normalized`, so that the
+    weights add up to 1, else of all. `shared_size` is of an expert that every token goes through beside them,
+    weighed by the sigmoid of a logit of its own; 0: there is none.
+    """
+
+    count: int
+    per_token: int
+    inner_size: int
+    shared_size: int = 0
+    is_normalized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """What differs between layers.
 
@@ -81,6 +98,7 @@ class LayerSpec:
     rope: RopeSpec | None = None
     window: int | None = None
     has_attention_norm: bool = True
+    experts: ExpertsSpec | None = None  # in place of the MLP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +149,20 @@ class ModelSpec:
     def kv_size(self) -> int:
         """Elements of one token's keys (or values) in one layer."""
         return self.num_kv_heads * self.head_dim
+
+    def mlp_size(self, layer: LayerSpec) -> int:
+        """The width of what every token of a layer goes through: the MLP, or the shared expert; 0: neither."""
+        return self.intermediate_size if layer.experts is None else layer.experts.shared_size
+
+    @property
+    def num_idle_parameters(self) -> int:
+        """Those of experts that a token does not go through."""
+        each = (3 if self.is_gated else 2) * self.hidden_size
+        return sum(
+            each * layer.experts.inner_size * (layer.experts.count - layer.experts.per_token)
+            for layer in self.layers
+            if layer.experts is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)

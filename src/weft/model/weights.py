@@ -133,6 +133,8 @@ class Weights:
     `embed`, `positions`, `token_types`, `embed_norm`, `norm`, `head` (absent when tied) and, for layer i,
     `layers.i.` followed by q, k, v, o, gate, up, down, q_norm, k_norm, or by attention_norm or mlp_norm and
     _before, _after or _sum; each where the spec has one, and `.bias` behind it likewise. A matrix is [out, in].
+    Where a layer has experts: router, and `experts.j.` followed by gate, up, down; gate, up and down by themselves
+    are of the shared expert then, beside shared_gate, which weighs it.
     """
 
     tensors: Mapping[str, Values]

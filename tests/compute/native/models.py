@@ -24,6 +24,17 @@ SHAPES = {
         33,
     ),
     "many heads": ("layers=2&hidden=96&heads=14&kv_heads=1&head_dim=40&vocab=333", 16),
+    "experts": (
+        (
+            "qk_norm=true&hidden=68&heads=4&kv_heads=2&head_dim=18&intermediate=41&vocab=301&experts=7"
+            "&experts_per_token=3"
+        ),
+        None,
+    ),
+    "a shared expert": (
+        "hidden=64&heads=4&kv_heads=2&intermediate=48&vocab=300&experts=5&experts_per_token=2&shared=70",
+        33,
+    ),
     "wide": ("layers=1&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=2200&vocab=1003", 70),
 }
 

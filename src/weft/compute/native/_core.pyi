@@ -55,6 +55,15 @@ def multiply_grouped(
 class GroupFormat:
     def __init__(self, bits: int, group: int, offset: str, scales: str) -> None: ...
 
+class ExpertsSpec:
+    count: int
+    per_token: int
+    inner_size: int
+    shared_size: int
+    is_normalized: bool
+    up_groups: GroupFormat | None
+    down_groups: GroupFormat | None
+
 class LayerSpec:
     rope: int | None
     window: int | None
@@ -63,6 +72,7 @@ class LayerSpec:
     o_groups: GroupFormat | None
     up_groups: GroupFormat | None
     down_groups: GroupFormat | None
+    experts: ExpertsSpec | None
 
 class Rope:
     frequencies: list[float]

@@ -3,6 +3,7 @@
 One call a step for the model and one for plain sampling, both without Python's lock.
 """
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compute.backend import PackedFile
-from weft.compute.grouped import format_of, layer_formats, stored_groups
+from weft.compute.grouped import LayerFormats, format_of, layer_formats, stored_groups
 from weft.compute.host_blocks import HostBlocks
 from weft.compute.native import _core
 from weft.compute.processed import processed, score_values
@@ -22,7 +23,7 @@ from weft.core.types import LogprobRow
 from weft.model.card import AdapterBytes
 from weft.model.groups import GroupFormat, StoredGroups
 from weft.model.lora import Adapter
-from weft.model.spec import ModelSpec, RopeSpec
+from weft.model.spec import ExpertsSpec, ModelSpec, RopeSpec
 from weft.model.weights import Tensor, Weights, refuse_values
 
 MAX_THREADS = 1024
@@ -373,8 +374,20 @@ def native_spec(
         native_layer.o_groups = _native_format(own.o)
         native_layer.up_groups = _native_format(own.up)
         native_layer.down_groups = _native_format(own.down)
+        native_layer.experts = (
+            None if layer.experts is None else _native_experts(layer.experts, own)
+        )
         layers.append(native_layer)
     native.layers = layers
+    return native
+
+
+def _native_experts(experts: ExpertsSpec, formats: LayerFormats) -> _core.ExpertsSpec:
+    native = _core.ExpertsSpec()
+    for field in dataclasses.fields(experts):
+        setattr(native, field.name, getattr(experts, field.name))
+    native.up_groups = _native_format(formats.expert_up)
+    native.down_groups = _native_format(formats.expert_down)
     return native
 
 

@@ -21,13 +21,15 @@ from weft.model.embedded.byte_tokenizer import (
 )
 from weft.model.embedded.parameters import Parameters, parse_parameters
 from weft.model.layout import TensorPlan, decoder_layout
+from weft.model.names import DecoderNames
 from weft.model.overrides import read_generation
 from weft.model.pooling import PoolingSpec
 from weft.model.spec import ModelSpec
 from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
 
 _KEYS = tuple(
-    "layers hidden heads kv_heads head_dim intermediate vocab qk_norm dtype seed max_len".split()
+    "layers hidden heads kv_heads head_dim intermediate vocab qk_norm dtype seed max_len experts "
+    "experts_per_token shared".split()
 )
 _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on one token
 
@@ -55,7 +57,7 @@ def open_random(name: str, query: str, dtype: str, runner: str = "auto") -> Chec
         card,
         spec,
         files,
-        lambda: _draw_all(spec, seed, drawn, served),
+        lambda: _draw_all(spec, config.family.names, seed, drawn, served),
         lambda: read_part(files, name, config, generation, spec.vocab_size),
     )
 
@@ -77,8 +79,7 @@ def _config(parameters: Parameters) -> dict[str, object]:
         raise ConfigError(f"embedded:random: head_dim ({head_dim}) must be even")
     qk_norm = parameters.flag("qk_norm")
     return {
-        "model_type": "qwen3" if qk_norm else "llama",
-        "architectures": ["Qwen3ForCausalLM" if qk_norm else "LlamaForCausalLM"],
+        **(_experts(parameters, hidden, qk_norm) or _dense(qk_norm)),
         "num_hidden_layers": parameters.integer("layers", 2, high=1024),
         "hidden_size": hidden,
         "num_attention_heads": heads,
@@ -98,8 +99,41 @@ def _config(parameters: Parameters) -> dict[str, object]:
     }
 
 
-def _draw_all(spec: ModelSpec, seed: int, drawn: str, served: str) -> Weights:
-    plans = decoder_layout(spec)
+def _dense(qk_norm: bool) -> dict[str, object]:
+    model_type, architecture = ("qwen3", "Qwen3") if qk_norm else ("llama", "Llama")
+    return {"model_type": model_type, "architectures": [f"{architecture}ForCausalLM"]}
+
+
+def _experts(parameters: Parameters, hidden: int, qk_norm: bool) -> dict[str, object] | None:
+    """Keys of a family with experts, of which each has the width that `intermediate` says."""
+    count = parameters.integer("experts", 0, low=0, high=4096)
+    per_token = parameters.integer("experts_per_token", min(2, max(count, 1)), high=4096)
+    shared = parameters.integer("shared", 0, low=0, high=2**18)
+    given = {"experts_per_token", "shared"} & parameters.values.keys()
+    if count == 0 and given:
+        raise ConfigError(f"embedded:random: {min(given)} is of experts; say how many with experts")
+    if count == 0:
+        return None
+    if per_token > count:
+        raise ConfigError(
+            f"embedded:random: experts_per_token ({per_token}) must be at most experts ({count})"
+        )
+    if shared and qk_norm:
+        raise ConfigError("embedded:random: shared and qk_norm are of different families")
+    model_type = "qwen2_moe" if shared else "qwen3_moe" if qk_norm else "mixtral"
+    return {
+        "model_type": model_type,
+        "num_local_experts" if model_type == "mixtral" else "num_experts": count,
+        "num_experts_per_tok": per_token,
+        "moe_intermediate_size": parameters.integer("intermediate", 3 * hidden, high=2**18),
+        "shared_expert_intermediate_size": shared,
+        "qkv_bias": False,
+        "norm_topk_prob": True,
+    }
+
+
+def _draw_all(spec: ModelSpec, names: DecoderNames, seed: int, drawn: str, served: str) -> Weights:
+    plans = decoder_layout(spec, names)
     return Weights({plan.name: _draw(plan, seed, drawn).rounded_to(served) for plan in plans})
 
 

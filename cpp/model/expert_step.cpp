@@ -1,0 +1,200 @@
+#include "model/expert_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/share_product.h"
+
+namespace weft {
+namespace {
+
+// Rows that a thread takes at once for what is little work.
+constexpr int kFewRows = 8;
+
+float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
+std::int32_t* whole(const Region& region) { return reinterpret_cast<std::int32_t*>(region.data()); }
+
+bool is_rounded(const Matrix& matrix) { return matrix.is_int8() || matrix.groups; }
+
+GemmTask task_of(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out) {
+    GemmTask task{};
+    task.x = x.first;
+    task.x_stride = x.stride;
+    task.last_row = rows;
+    task.panels = matrix.panels;
+    task.depth = matrix.depth;
+    task.last_panel = matrix.num_panels();
+    task.bias = matrix.bias.empty() ? nullptr : matrix.bias.data();
+    task.finish = finish;
+    task.out = out.first;
+    task.out_stride = out.stride;
+    return task;
+}
+
+}  // namespace
+
+void ExpertSpace::make_room(const ModelSpec& spec, std::size_t rows, int activation_bytes, int most_groups) {
+    std::size_t most = 0;  // experts of a row
+    int columns = 0;
+    int size = 0;
+    for (const LayerSpec& layer : spec.layers) {
+        if (!layer.experts) continue;
+        most = std::max(most, static_cast<std::size_t>(layer.experts->per_token));
+        columns = std::max(columns, round_up(layer.experts->router_columns(), kPanelColumns));
+        size = std::max(size, spec.padded_inner(layer.experts->inner_size));
+    }
+    if (most == 0) return;
+    const int hidden = spec.padded_hidden();
+    const std::size_t pairs = rows * most;
+    if (activation_bytes != sizeof(float)) widened.make_room(rows, hidden, sizeof(float));
+    logits.make_room(rows, columns, sizeof(float));
+    taken.make_room(pairs, hidden, activation_bytes);
+    inner.make_room(pairs, size, spec.is_int8() ? sizeof(float) : activation_bytes);
+    results.make_room(pairs, hidden, sizeof(float));
+    if (!spec.is_int8()) return;
+    const auto groups = static_cast<std::size_t>(most_groups);
+    rounded.make_room(pairs, std::max(hidden, size), 1);
+    grow(row_scales, pairs * groups * sizeof(float));
+    grow(row_sums, pairs * groups * sizeof(std::int32_t));
+}
+
+void ExpertStep::run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows,
+                     const RowsAt& out) {
+    const RowsAt& taken = parts_.space.taken.rows();
+    const RowsAt& inner = parts_.space.inner.rows();
+    route(experts, weights.router, x, rows);
+    sort(experts);
+    for_each_row(static_cast<int>(rows_.size()), [&](int place) {
+        std::memcpy(taken.row(place), x.row(rows_[static_cast<std::size_t>(place)]),
+                    static_cast<std::size_t>(parts_.spec.padded_hidden() * x.element_bytes));
+    });
+    multiply(weights.expert_up, taken, parts_.spec.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
+    multiply(weights.expert_down, inner, Finish::kStore, parts_.space.results.rows());
+    for_each_row(rows, [&](int row) { add_up(experts, row, out.floats(row)); });
+}
+
+template <class Work>
+void ExpertStep::for_each_row(int rows, const Work& work) {
+    parts_.pool.share(rows, kFewRows, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row++) work(row);
+    });
+}
+
+// Logits in float32, whatever the model's type: which experts a row has may hang on the last bit.
+void ExpertStep::route(const ExpertsSpec& experts, const Matrix& router, const RowsAt& x, int rows) {
+    const bool is_float = x.element_bytes == sizeof(float);
+    const RowsAt& wide = is_float ? x : parts_.space.widened.rows();
+    if (!is_float)
+        for_each_row(rows, [&](int row) {
+            const auto* from = reinterpret_cast<const std::uint16_t*>(x.row(row));
+            for (int i = 0; i < router.depth; i++) wide.floats(row)[i] = widen_bfloat16(from[i]);
+        });
+    const GemmTask task = task_of(router, wide, rows, Finish::kStore, parts_.space.logits.rows());
+    share_panels(parts_.pool, router, task, [&](int, const GemmTask& part) { parts_.float32_kernels.gemm(part); });
+    choices_.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(experts.per_token));
+    for_each_row(rows, [&](int row) { choose(experts, row); });
+}
+
+// The highest logits, of equal ones the first; then their weights. Numbers that are none give weights that are none.
+void ExpertStep::choose(const ExpertsSpec& experts, int row) {
+    const float* logits = parts_.space.logits.rows().floats(row);
+    Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
+    Choice* const end = choices + experts.per_token;
+    for (Choice* next = choices; next < end; next++) {
+        int best = -1;
+        for (int i = 0; i < experts.count; i++) {
+            if (best >= 0 && !(logits[i] > logits[best])) continue;
+            if (std::none_of(choices, next, [i](const Choice& one) { return one.expert == i; })) best = i;
+        }
+        *next = {best, 0.0F, 0};
+    }
+    const float largest = logits[choices->expert];
+    std::sort(choices, end, [](const Choice& a, const Choice& b) { return a.expert < b.expert; });
+    float sum = 0.0F;
+    if (experts.is_normalized)
+        for (const Choice* one = choices; one < end; one++) sum += std::exp(logits[one->expert] - largest);
+    else
+        for (int i = 0; i < experts.count; i++) sum += std::exp(logits[i] - largest);
+    for (Choice* one = choices; one < end; one++) one->weight = std::exp(logits[one->expert] - largest) / sum;
+}
+
+void ExpertStep::sort(const ExpertsSpec& experts) {
+    std::vector<int> starts(static_cast<std::size_t>(experts.count) + 1, 0);
+    for (const Choice& one : choices_) starts[static_cast<std::size_t>(one.expert) + 1]++;
+    runs_.clear();
+    for (std::size_t i = 1; i < starts.size(); i++) {
+        const int first = starts[i - 1];
+        starts[i] += first;
+        if (starts[i] > first) runs_.push_back({static_cast<int>(i) - 1, first, starts[i]});
+    }
+    rows_.resize(choices_.size());
+    for (std::size_t i = 0; i < choices_.size(); i++) {
+        Choice& one = choices_[i];
+        one.place = starts[static_cast<std::size_t>(one.expert)]++;
+        rows_[static_cast<std::size_t>(one.place)] = static_cast<int>(i) / experts.per_token;
+    }
+}
+
+// The panels of all experts that have rows, as if they were one matrix.
+void ExpertStep::multiply(const std::vector<Matrix>& matrices, const RowsAt& x, Finish finish, const RowsAt& out) {
+    const Matrix& any = matrices.front();
+    if (is_rounded(any)) round(any, x);
+    const int panels = any.num_panels();
+    const int all = panels * static_cast<int>(runs_.size());
+    const int chunks = parts_.pool.size() * (static_cast<int>(rows_.size()) <= kRowsThatWait ? 3 : 8);
+    parts_.pool.share(all, std::max(all / chunks, 1), [&](int, int begin, int end) {
+        for (int at = begin; at < end;) {
+            const Run& run = runs_[static_cast<std::size_t>(at / panels)];
+            const Matrix& matrix = matrices[static_cast<std::size_t>(run.expert)];
+            GemmTask task = task_of(matrix, x.from(run.first), run.last - run.first, finish, out.from(run.first));
+            task.activation = parts_.spec.activation;
+            task.first_panel = at % panels;
+            task.last_panel = std::min(panels, task.first_panel + end - at);
+            at += task.last_panel - task.first_panel;
+            multiply(matrix, task, parts_.space.rounded.rows(), run);
+        }
+    });
+}
+
+void ExpertStep::multiply(const Matrix& matrix, GemmTask task, const RowsAt& rounded, const Run& run) const {
+    if (!is_rounded(matrix)) return parts_.kernels.gemm(task);
+    task.x = rounded.row(run.first);
+    task.x_stride = rounded.stride;
+    const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(run.first) * matrix.num_groups();
+    const float* scales = floats(parts_.space.row_scales) + first;
+    const std::int32_t* sums = whole(parts_.space.row_sums) + first;
+    if (matrix.groups) parts_.int8_kernels.grouped_gemm({task, *matrix.groups, scales, sums});
+    else parts_.int8_kernels.gemm({task, scales, sums, matrix.scales.data()});
+}
+
+void ExpertStep::round(const Matrix& matrix, const RowsAt& x) {
+    const RowsAt& rounded = parts_.space.rounded.rows();
+    const std::ptrdiff_t groups = matrix.num_groups();
+    for_each_row(static_cast<int>(rows_.size()), [&](int place) {
+        parts_.int8_kernels.quantize({x.row(place), x.element_bytes == 2, matrix.depth, matrix.group_depth(),
+                                      reinterpret_cast<std::int8_t*>(rounded.row(place)),
+                                      floats(parts_.space.row_scales) + place * groups,
+                                      whole(parts_.space.row_sums) + place * groups});
+    });
+}
+
+void ExpertStep::add_up(const ExpertsSpec& experts, int row, float* out) const {
+    const int hidden = parts_.spec.padded_hidden();
+    const RowsAt& results = parts_.space.results.rows();
+    const Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
+    float* sum = results.floats(choices->place);
+    for (int i = 0; i < hidden; i++) sum[i] *= choices->weight;
+    for (const Choice* one = choices + 1; one < choices + experts.per_token; one++) {
+        const float* result = results.floats(one->place);
+        for (int i = 0; i < hidden; i++) sum[i] += result[i] * one->weight;
+    }
+    if (experts.shared_size == 0) {
+        std::memcpy(out, sum, static_cast<std::size_t>(hidden) * sizeof(float));
+        return;
+    }
+    const float weight = 1.0F / (1.0F + std::exp(-parts_.space.logits.rows().floats(row)[experts.count]));
+    for (int i = 0; i < hidden; i++) out[i] = sum[i] + out[i] * weight;
+}
+
+}  // namespace weft

@@ -1,0 +1,78 @@
+// The experts of a layer: each row goes through a few of them. Rows are sorted by expert, and an expert's panels are
+// read once for all of its rows. What a row gets depends on its own numbers alone, whoever else is in the step.
+#pragma once
+
+#include <vector>
+
+#include "int8/int8.h"
+#include "kernels/kernels.h"
+#include "model/row_buffer.h"
+#include "model/spec.h"
+#include "model/thread_pool.h"
+#include "model/weights.h"
+
+namespace weft {
+
+// Memory of one layer's experts; kept, and made larger when a step needs more.
+struct ExpertSpace {
+    void make_room(const ModelSpec& spec, std::size_t rows, int activation_bytes, int most_groups);
+
+    RowBuffer widened;  // float [padded_hidden], what the router takes where activations are not floats
+    RowBuffer logits;   // float [columns of the router]
+    // From here on with a row for each pair of a row and one of its experts, by expert.
+    RowBuffer taken;    // activations [padded_hidden]
+    RowBuffer inner;    // activations [padded inner], of int8 weights float
+    RowBuffer results;  // float [padded_hidden]
+    RowBuffer rounded;  // int8 [deepest]
+    Region row_scales;  // float [pairs][groups], of `rounded`
+    Region row_sums;    // int32 [pairs][groups], of `rounded`
+};
+
+class ExpertStep {
+public:
+    struct Parts {
+        const ModelSpec& spec;
+        const Kernels& kernels;
+        const Kernels& float32_kernels;
+        const Int8Kernels& int8_kernels;
+        ThreadPool& pool;
+        ExpertSpace& space;
+    };
+
+    explicit ExpertStep(const Parts& parts) : parts_(parts) {}
+
+    // From rows of activations to what a layer's experts make of them, in `out` [rows][padded_hidden]; where there is
+    // a shared one, what that gave stands there before.
+    void run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows, const RowsAt& out);
+
+private:
+    // One of a row's experts.
+    struct Choice {
+        int expert;
+        float weight;
+        int place;  // among all pairs, sorted by expert
+    };
+    // Pairs of one expert.
+    struct Run {
+        int expert;
+        int first;
+        int last;
+    };
+
+    template <class Work>
+    void for_each_row(int rows, const Work& work);
+    void route(const ExpertsSpec& experts, const Matrix& router, const RowsAt& x, int rows);
+    void choose(const ExpertsSpec& experts, int row);
+    void sort(const ExpertsSpec& experts);
+    void multiply(const std::vector<Matrix>& matrices, const RowsAt& x, Finish finish, const RowsAt& out);
+    void multiply(const Matrix& matrix, GemmTask task, const RowsAt& x, const Run& run) const;
+    void round(const Matrix& matrix, const RowsAt& x);
+    void add_up(const ExpertsSpec& experts, int row, float* out) const;
+
+    const Parts parts_;
+    std::vector<Choice> choices_;  // [rows][per_token], by number
+    std::vector<int> rows_;        // by place
+    std::vector<Run> runs_;
+};
+
+}  // namespace weft
