@@ -17,7 +17,9 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 
 def modules_of(spec: ModelSpec, targets: tuple[str, ...]) -> dict[str, tuple[int, int]]:
     """Every module that the targets name, by its whole path, with [out, in] of its matrix."""
-    hidden, inner = spec.hidden_size, spec.intermediate_size
+    experts = spec.layers[0].experts  # which take none, but for the shared one
+    hidden, inner = spec.hidden_size, experts.shared_size if experts else spec.intermediate_size
+    mlp = "mlp.shared_expert" if experts else "mlp"
     q_size, kv_size = spec.num_heads * spec.head_dim, spec.kv_size
     shapes = {
         "self_attn.q_proj": (q_size, hidden),
@@ -25,16 +27,16 @@ def modules_of(spec: ModelSpec, targets: tuple[str, ...]) -> dict[str, tuple[int
         "self_attn.v_proj": (kv_size, hidden),
         "self_attn.qkv_proj": (q_size + 2 * kv_size, hidden),
         "self_attn.o_proj": (hidden, q_size),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.gate_up_proj": (2 * inner, hidden),
-        "mlp.down_proj": (hidden, inner),
+        f"{mlp}.gate_proj": (inner, hidden),
+        f"{mlp}.up_proj": (inner, hidden),
+        f"{mlp}.gate_up_proj": (2 * inner, hidden),
+        f"{mlp}.down_proj": (hidden, inner),
     }
     found = {
         f"model.layers.{layer}.{name}": shape
         for layer in range(len(spec.layers))
         for name, shape in shapes.items()
-        if name.rpartition(".")[2] in targets
+        if name.rpartition(".")[2] in targets and 0 not in shape
     }
     if "embed_tokens" in targets:
         found["model.embed_tokens"] = (hidden, spec.vocab_size)

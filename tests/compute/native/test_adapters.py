@@ -30,7 +30,9 @@ def make_adapter(directory, targets=EVERY, query=ODD, **options):
     """One that was read from disk."""
     spec = open_model(f"embedded:random?{query}").spec
     path = write_adapter(directory, spec, targets=targets, **options)
-    return read_adapter(path, AdapterTargets.of(spec, "qwen3"), max_rank=64)
+    experts = spec.layers[0].experts
+    family = "qwen2_moe" if experts and experts.shared_size else "qwen3_moe" if experts else "qwen3"
+    return read_adapter(path, AdapterTargets.of(spec, family), max_rank=64)
 
 
 def make_runner(dtype, path=None, num_threads=1, weights=None, query=ODD):
@@ -240,7 +242,9 @@ def test_matrices_of_a_fused_module_share_what_leads_to_their_rank(tmp_path):
 @pytest.mark.parametrize("query", [query for query, _ in SHAPES.values()])
 def test_models_of_other_shapes_take_adapters_too(tmp_path, query):
     """Heads that are padded, and matrices wider than a block."""
-    adapter = make_adapter(tmp_path / "a", query=query)
+    experts = opened("float32", query).spec.layers[0].experts
+    targets = ATTENTION if experts and not experts.shared_size else EVERY
+    adapter = make_adapter(tmp_path / "a", targets, query)
     runner = make_runner("float32", query=query)
     runner.add_adapter(1, adapter)
     expected = make_runner(
