@@ -194,7 +194,7 @@ async def test_a_pause_aborts_and_clears_the_cache_unless_it_is_to_do_otherwise(
     """As vLLM's does."""
     client = HandClient()
     task = asyncio.create_task(client.pause_generation())
-    await asyncio.sleep(0)
+    await until(lambda: bool(client.sent))
     pause = client.sent[-1]
     assert pause == Pause(pause.call_id, "abort", clear_cache=True)
     client._on_event(Reply(pause.call_id))

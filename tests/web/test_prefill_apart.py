@@ -147,6 +147,8 @@ async def test_a_prefiller_that_is_none_costs_nothing_but_time(address):
 async def test_a_prefiller_that_never_ends_is_left():
     """However much it sends meanwhile."""
 
+    is_left = asyncio.Event()
+
     async def drip(_reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
         with suppress(ConnectionError):
@@ -155,6 +157,7 @@ async def test_a_prefiller_that_never_ends_is_left():
                 await writer.drain()
                 await asyncio.sleep(0.01)
         writer.close()
+        is_left.set()
 
     async with (
         serving(kv_transfer_config=config("kv_consumer")) as consumer,
@@ -169,6 +172,7 @@ async def test_a_prefiller_that_never_ends_is_left():
         port = server.sockets[0].getsockname()[1]
         slow = Prefiller(transfer, 16, timeout_s=0.2)
         assert await slow.compute(request, f"127.0.0.1:{port}", None) is request
+        await is_left.wait()
 
 
 async def test_a_key_that_is_no_text_fails_no_request():
