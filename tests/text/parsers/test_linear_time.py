@@ -44,11 +44,18 @@ PLACES = [
 ]
 
 
+# Of milliseconds one may have waited for a processor; a quadratic step fails each time.
+_ATTEMPTS = 5
+
+
 @pytest.mark.parametrize("unit", NASTY)
 @pytest.mark.parametrize(("family", "start"), PLACES)
 @pytest.mark.parametrize(("width", "size"), [(3, 2_500), (10**9, 25_000)])
 def test_four_times_the_text_takes_less_than_eight_times_as_long(family, start, unit, width, size):
     """A quadratic step would take sixteen times as long; in small pieces or as a whole."""
-    short = _seconds(family, start, NASTY[unit], size, width)
-    long = _seconds(family, start, NASTY[unit], size * 4, width)
-    assert long < max(8 * short, 0.01)
+    for _ in range(_ATTEMPTS):
+        short = _seconds(family, start, NASTY[unit], size, width)
+        long = _seconds(family, start, NASTY[unit], size * 4, width)
+        if long < max(8 * short, 0.01):
+            return
+    raise AssertionError(f"{short} s became {long} s")
