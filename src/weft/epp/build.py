@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from weft import __version__
@@ -130,8 +131,9 @@ class Picker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         closers, self._closers = self._closers, []
-        for closer in closers:
-            await closer()
+        async with AsyncExitStack() as stack:  # each is called, whatever becomes of the others
+            for closer in reversed(closers):
+                stack.push_async_callback(closer)
 
 
 def load_config(options: PickerOptions) -> ResolvedConfig:

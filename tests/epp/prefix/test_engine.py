@@ -153,6 +153,23 @@ async def test_load_of_workers_is_asked_for(picker: Picker):
     assert 'llm_d_epp_flow_control_stale_endpoints{detector="utilization-detector"} 1.0' in text
 
 
+async def test_what_cannot_be_closed_leaves_nothing_else_open(picker: Picker):
+    """The failure is told; all that come behind it are closed."""
+    closed = []
+
+    async def fail() -> None:
+        raise OSError("in use")
+
+    async def close() -> None:
+        closed.append(True)
+
+    picker.on_close(fail)
+    picker.on_close(close)
+    with pytest.raises(OSError, match="in use"):
+        await picker.close()
+    assert closed
+
+
 async def test_picker_closes_twice_without_a_trace(picker: Picker):
     """No task outlives it."""
     before = {task for task in asyncio.all_tasks() if "kv-events" in task.get_name()}

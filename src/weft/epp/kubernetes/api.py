@@ -7,14 +7,12 @@ watch is not used: it waits for ever on a dead connection, and forgets deletions
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
+import httpx2
 import msgspec
 
 from weft.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    import httpx2
 
 _CONNECT_S: Final = 5.0
 _MAX_MESSAGE_BYTES: Final = 64 * 2**10
@@ -42,7 +40,7 @@ class Status(msgspec.Struct, frozen=True):
 class ApiServer:
     """One API server, and the namespace that credentials for it name."""
 
-    def __init__(self, client: "httpx2.AsyncClient", namespace: str) -> None:
+    def __init__(self, client: httpx2.AsyncClient, namespace: str) -> None:
         self._client = client
         self.namespace = namespace
 
@@ -61,8 +59,6 @@ class ApiServer:
         self, path: str, params: Mapping[str, str], idle_s: float
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
         """An answer as it comes; without a byte for `idle_s` it counts as lost."""
-        import httpx2  # noqa: PLC0415 - with the extra, when it is used
-
         timeout = httpx2.Timeout(idle_s, connect=_CONNECT_S)
         request = self._client.build_request("GET", path, params=dict(params), timeout=timeout)
         try:
@@ -83,7 +79,7 @@ class ApiServer:
         await self._client.aclose()
 
 
-async def _failure(path: str, response: "httpx2.Response") -> ApiFailure:
+async def _failure(path: str, response: httpx2.Response) -> ApiFailure:
     body = bytearray()
     async for chunk in response.aiter_bytes():
         body += chunk
