@@ -355,9 +355,11 @@ def watch_transfers(running: EngineThread, is_last) -> list[TransferStats]:
         events = running.until(
             lambda event: any(o.finish_reason for o in getattr(event, "outputs", ()))
         )
-        found += [e.stats.transfer for e in events if isinstance(e, StepOutput)]
-        if is_last(found[-1]):
-            return found
+        # Each report is of what came since the one before: none may be passed over.
+        for stats in (e.stats.transfer for e in events if isinstance(e, StepOutput)):
+            found.append(stats)
+            if is_last(stats):
+                return found
     raise AssertionError(f"that is not reported: {found[-1]}")
 
 
