@@ -143,6 +143,7 @@ def test_a_sweep_shows_what_it_would_run(tmp_path):
     assert list(tmp_path.iterdir()) == [loads]
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_what_was_measured(server):
     """The first ends the run, and its status is that of an interrupted program."""
     num_before = num_served(server)

@@ -126,6 +126,7 @@ def test_a_bad_sampling_parameter_is_refused_by_name(
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for_and_taken():
     """Without it nothing is answered; from the environment it serves both sides."""
     with running("embedded:echo", WEFT_API_KEY="secret") as server:
@@ -137,6 +138,7 @@ def test_a_key_is_asked_for_and_taken():
     assert with_key.stdout == "hello\n"
 
 
+@pytest.mark.slow
 def test_tls_needs_the_certificate_to_trust(tmp_path: Path):
     """With it the answer comes; without it nothing is sent in the clear."""
     pair = make_pair(tmp_path, "server")

@@ -79,6 +79,7 @@ def test_one_command_starts_all_and_one_signal_ends_it():
         assert psutil.wait_procs(stack.children, timeout=PATIENCE_S)[1] == []
 
 
+@pytest.mark.slow
 def test_strange_names_get_nothing():
     """A web page may have its own name looked up as this machine's; Envoy refuses it, and has no admin port."""
     with up("--workers=1", "--allowed-hosts=llm.example") as stack:
@@ -176,6 +177,7 @@ def test_a_picker_that_may_not_be_missing_is_the_end():
         assert "error: picker ended with status -9" in err
 
 
+@pytest.mark.slow
 def test_a_model_need_not_be_named():
     """There is but one; and a wrong body is told in the form that clients read."""
     with up("--workers=1") as stack, httpx2.Client(base_url=f"http://{stack.address}") as client:
@@ -237,6 +239,7 @@ def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str
     assert words in result.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_is_the_end_with_its_words():
     """The last line says what the worker said."""
     result = weft(

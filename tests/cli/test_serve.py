@@ -65,6 +65,7 @@ def test_the_model_in_the_package_is_served_within_three_seconds():
     assert sum(time.user + time.system for time in times) < 3.0
 
 
+@pytest.mark.slow
 def test_few_lines_come_before_the_ready_block():
     """A dozen lines at most, so that the block is what one sees."""
     with running(SMALL) as server:
@@ -83,6 +84,7 @@ def test_a_signal_ends_an_idle_server_with_status_0(number: signal.Signals):
         assert not engine.is_running()
 
 
+@pytest.mark.slow
 def test_a_signal_lets_open_requests_finish():
     """The answer is whole, and the status 0."""
     prompt = "one two three four five six seven eight nine ten"
@@ -94,6 +96,7 @@ def test_a_signal_lets_open_requests_finish():
     assert (client.returncode, status) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait_for_open_requests():
     """Somebody who asks twice is in a hurry."""
     with running(SLOW_ECHO) as server, streaming(server.address, "word " * 100) as (client, _):
@@ -109,6 +112,7 @@ def test_a_second_signal_does_not_wait_for_open_requests():
     assert client.returncode != 0
 
 
+@pytest.mark.slow
 def test_the_death_of_the_engine_ends_the_server_with_the_cause_last():
     """A supervisor sees a non-zero status, and a reader sees why."""
     with running(SMALL) as server:
@@ -121,6 +125,7 @@ def test_the_death_of_the_engine_ends_the_server_with_the_cause_last():
     )
 
 
+@pytest.mark.slow
 def test_no_engine_outlives_a_server_that_was_killed():
     """Not even SIGKILL leaves an orphan."""
     with running(SMALL) as server:
@@ -130,6 +135,7 @@ def test_no_engine_outlives_a_server_that_was_killed():
         assert psutil.wait_procs([engine], timeout=PATIENCE_S)[1] == []
 
 
+@pytest.mark.slow
 def test_a_signal_during_start_leaves_nothing_behind():
     """A model that loads for seconds: the engine is ended with the server, and the status tells."""
     large = "embedded:random?layers=16&hidden=1024&heads=8&kv_heads=8&head_dim=128&intermediate=4096&vocab=1000"
@@ -179,6 +185,7 @@ def test_an_address_of_another_machine_is_refused():
         check_port("192.0.2.1", 0)
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_refused_with_flags_that_would():
     """And those flags work."""
     line = refused(SMALL, "--max-model-len", "256", "--num-gpu-blocks-override", "4")
@@ -187,6 +194,7 @@ def test_a_model_that_does_not_fit_is_refused_with_flags_that_would():
         assert "4 blocks of 16" in server.banner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -205,6 +213,7 @@ def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str
     assert words in refused(SMALL, *argv)
 
 
+@pytest.mark.slow
 def test_too_few_open_files_are_refused(tmp_path: Path):
     """With 64 the first clients would get connection errors that nobody understands."""
     script = tmp_path / "few.sh"
@@ -217,6 +226,7 @@ def test_too_few_open_files_are_refused(tmp_path: Path):
     assert "only 64 open files are allowed" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_cause_is_shown_with_debug_logging():
     """The traceback is there for whoever asks for it."""
     result = weft(
@@ -226,6 +236,7 @@ def test_the_cause_is_shown_with_debug_logging():
     assert result.stderr.splitlines()[-1].startswith("error: ")
 
 
+@pytest.mark.slow
 def test_a_busy_server_logs_its_load():
     """One line about what it does, a few seconds after it began."""
     with running("embedded:echo") as server:

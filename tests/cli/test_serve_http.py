@@ -47,6 +47,7 @@ def test_both_servers_answer_for_one_engine():
         assert weft("complete", "hello", "--address", server.address).returncode == 0
 
 
+@pytest.mark.slow
 def test_either_server_can_be_left_out():
     """And then nothing listens there."""
     with running(SMALL, "--no-grpc") as server:
@@ -61,6 +62,7 @@ def test_either_server_can_be_left_out():
         assert is_listening(server.address)
 
 
+@pytest.mark.slow
 def test_http_answers_long_before_the_model_is_ready():
     """Alive, not ready, and how far it is; everything else is told when to come back."""
     address = free_address()
@@ -88,6 +90,7 @@ def test_http_answers_long_before_the_model_is_ready():
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_http_is_up_before_anything_that_computes_is_imported():
     """The probes answer meanwhile: numpy, gRPC and the backends take as long to import as all of HTTP does."""
     code = "import sys, weft.cli.main, weft.cli.serving.serve\nprint(*sys.modules)"
@@ -99,6 +102,7 @@ def test_http_is_up_before_anything_that_computes_is_imported():
     assert names.isdisjoint({"numpy", "grpc", "llguidance", "weft.compute", "weft.pb"})
 
 
+@pytest.mark.slow
 def test_keys_hold_for_both_servers():
     """One flag, every way in; control has its own."""
     argv = (SMALL, "--api-key", "one", "--api-key", "two", "--control-api-key", "three")
@@ -126,6 +130,7 @@ def test_tls_encrypts(tmp_path: Path):
     assert server.http.startswith("https://127.0.0.1:")
 
 
+@pytest.mark.slow
 def test_a_template_of_the_users_own_is_used(tmp_path: Path):
     """In place of the model's."""
     path = tmp_path / "template.jinja"
@@ -136,6 +141,7 @@ def test_a_template_of_the_users_own_is_used(tmp_path: Path):
     assert bytes(tokens) == b"<ab>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -164,6 +170,7 @@ def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str
     assert words in line
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_refused_before_the_model_is_read():
     """And the server that has it is not disturbed."""
     with running(SMALL, "--no-grpc") as server:
@@ -175,6 +182,7 @@ def test_a_port_in_use_is_refused_before_the_model_is_read():
     assert "--port" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_death_of_the_engine_ends_http_too():
     """Nobody is told that all is well, and the status is that of a failure."""
 

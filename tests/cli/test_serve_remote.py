@@ -9,6 +9,8 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, running, weft
 
+pytestmark = pytest.mark.slow  # three servers each
+
 PROMPT = [5, 9, 17, 30]
 
 

@@ -134,6 +134,7 @@ def test_place_in_a_tile_does_not_matter(width, out):
     assert len(results) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["", "Haswell", "Nehalem"])
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_bits_agree_under_other_kernels_and_threads(kernels, threads):

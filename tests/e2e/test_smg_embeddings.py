@@ -8,6 +8,8 @@ from tests.cli.running import running
 from tests.e2e.gateway import gateway
 from tests.engine.test_pooling import TEXTS, minilm
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def front():

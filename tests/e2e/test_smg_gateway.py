@@ -23,6 +23,8 @@ from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.text.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.slow  # the gateway alone takes half a minute to start
+
 TINY = "embedded:tiny"
 SLOW = "embedded:echo?itl_ms=50"  # one word takes a quarter of a second
 CONTEXT = 2048

@@ -89,6 +89,7 @@ async def test_a_thousand_samples_are_valid(engine: EngineClient):
 PATTERNS = [r"[A-Z][a-z]{2,8}, [0-9]{4}", r"(\+|-)?[0-9]{1,3}(\.[0-9]{2})?", r"(a|bc){3,6}é?"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_answers_match_the_expression(engine: EngineClient, pattern: str):
     """From beginning to end."""

@@ -29,6 +29,8 @@ from tests.faults.watching import (
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
+pytestmark = pytest.mark.slow
+
 SLOW_ECHO = "embedded:echo?itl_ms=20"
 PROMPT = list(range(100, 140))
 # Several calls of each kind; none ends by itself within ten seconds.
@@ -142,7 +144,6 @@ def test_the_engine_leaves_the_terminals_signals_to_the_server():
         until(lambda: len(callers[0].token_ids) > num_tokens + 5, 5)
 
 
-@pytest.mark.slow
 def test_an_engine_does_not_outlive_its_server():
     """kill -9 of the server in the midst of work: the engine is gone within five seconds.
 
@@ -210,7 +211,6 @@ def test_a_server_whose_engine_stands_still_can_be_ended():
     assert None not in {caller.status for caller in callers}
 
 
-@pytest.mark.slow
 def test_health_flips_when_the_engine_stands_still_and_back():
     """After thirty seconds without a sign of it; with the first sign all is well again."""
     with running(SLOW_ECHO) as server, grpc.insecure_channel(server.address) as channel:
@@ -220,7 +220,6 @@ def test_health_flips_when_the_engine_stands_still_and_back():
         until(lambda: health_of(channel) == "SERVING", 3)
 
 
-@pytest.mark.slow
 def test_a_server_with_several_engines_lives_on_without_one():
     """The health says so; ranks are named over HTTP and gRPC; loads and metrics are of the ranks that are there."""
     body = {"prompt": PROMPT, "max_tokens": 2}
