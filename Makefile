@@ -11,7 +11,7 @@ PROTOS := $(wildcard proto/*.proto proto/*/*.proto proto/*/*/*.proto)
 # Arguments of the command behind a target: make serve ARGS="--grpc-port 6000", make test ARGS="-k cli".
 ARGS ?=
 # One process per core for the tests; empty for one process (make test WORKERS=).
-WORKERS ?= -n auto
+WORKERS ?= -n auto --dist worksteal
 
 .PHONY: help setup wheel serve test test-slow test-clients test-vllm mutants sanitize check check-deploy fix bench bench-peers proto docs clean
 help:

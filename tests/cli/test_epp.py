@@ -258,7 +258,7 @@ def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str
     ("setting", "words"),
     [
         ({"enable_pprof": True}, "--enable-pprof is refused"),
-        ({"ha_enable_leader_election": True}, "--ha-enable-leader-election is refused"),
+        ({"ha_enable_leader_election": True}, "--ha-enable-leader-election needs an InferencePool"),
         ({"refresh_prometheus_metrics_interval": "5s"}, "-interval is refused: gauges"),
         ({"tls_cipher_suites": "A"}, "--tls-cipher-suites is refused: gRPC chooses"),
         ({"tls_min_version": "VersionTLS13"}, "--tls-min-version VersionTLS13 is refused"),

@@ -1,4 +1,4 @@
-"""A small Kubernetes API server: lists in pages, watches with versions, compaction, and faults on demand.
+"""A small Kubernetes API server: lists in pages, watches, writes with versions, compaction, faults on demand.
 
 An HTTP server over a log of changes, as etcd keeps one. It stands up, falls and stands up again at one port.
 """
@@ -23,6 +23,8 @@ class Asked:
     path: str
     params: Mapping[str, str]
     headers: Mapping[str, str]
+    method: str = "GET"
+    body: bytes = b""
 
     @property
     def is_watch(self) -> bool:
@@ -111,7 +113,9 @@ class ApiServerDouble:
                 target = urlsplit(line.split()[1])
                 params = {name: values[0] for name, values in parse_qs(target.query).items()}
                 pairs = (each.split(": ", 1) for each in headers if each)
-                asked = Asked(target.path.strip("/"), params, {k.lower(): v for k, v in pairs})
+                found = {k.lower(): v for k, v in pairs}
+                body = await reader.readexactly(int(found.get("content-length", "0")))
+                asked = Asked(target.path.strip("/"), params, found, line.split()[0], body)
                 self.asked.append(asked)
                 await self._answer(asked, writer)
         except asyncio.CancelledError:
@@ -131,6 +135,8 @@ class ApiServerDouble:
             _write(
                 writer, status, json.dumps({"kind": "Status", "message": "no"}).encode(), headers
             )
+        elif asked.path.split("/")[-2] == "leases" or asked.method == "POST":
+            _write(writer, *self._one(asked))
         elif not asked.is_watch:
             _write(writer, 200, json.dumps(self._list(asked)).encode())
         elif self.watch_bytes:
@@ -145,6 +151,23 @@ class ApiServerDouble:
         else:
             await self._watch(asked, writer)
         await writer.drain()
+
+    def _one(self, asked: Asked) -> tuple[int, bytes]:
+        """Read, create or replace one object; only the version that was read is replaced."""
+        collection, _, name = asked.path.rpartition("/")
+        if asked.method == "POST":
+            collection, name = asked.path, json.loads(asked.body)["metadata"]["name"]
+        found = self.objects.get(collection, {}).get(name)
+        if asked.method != "GET":
+            made = json.loads(asked.body)
+            version = found and found["metadata"]["resourceVersion"]
+            if version != made["metadata"].get("resourceVersion"):
+                return 409, b'{"kind": "Status", "message": "the object has been modified"}'
+            self.put(collection, made)
+            found = made
+        if found is None:
+            return 404, b'{"kind": "Status", "message": "not found"}'
+        return 200, json.dumps(found).encode()
 
     def _list(self, asked: Asked) -> dict[str, Any]:
         found = sorted(self.objects.get(asked.path, {}).items())

@@ -15,6 +15,7 @@ from weft.epp.decision.director import Director, DirectorSettings
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import Closer
 from weft.epp.kubernetes.discovery import KubernetesDiscovery, Wanted
+from weft.epp.kubernetes.election import Election
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.discovery import (
     RESOLVE_EVERY_S,
@@ -51,6 +52,11 @@ class Picker:
         self._tasks: list[asyncio.Task[None]] = []
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self.cluster: KubernetesDiscovery | None = None
+        self.election: Election | None = None
+
+    def leads(self) -> bool:
+        """Whether requests should come here, of all pickers of its pool."""
+        return self.election is None or self.election.is_leader
 
     def may_serve(self) -> bool:
         """Whether it knows where to send; without Kubernetes always."""
@@ -147,6 +153,11 @@ async def open_picker(options: PickerOptions) -> Picker:
     config = load_config(options)
     if config.discovery is not None and options.endpoint_selector is not None:
         raise ConfigError("--endpoint-selector and dataLayer.discovery exclude each other")
+    if config.discovery is not None and options.ha_enable_leader_election:
+        raise ConfigError(
+            "--ha-enable-leader-election and dataLayer.discovery exclude each other: pickers of "
+            "files need not know of each other"
+        )
     specs = [parse_endpoint(text) for text in options.endpoints]
     if len({spec.name for spec in specs}) != len(specs):
         raise ConfigError("endpoints: two endpoints have the same name")
@@ -226,6 +237,10 @@ async def _follow_cluster(picker: Picker, options: PickerOptions) -> None:
     picker.cluster = KubernetesDiscovery(wanted, picker.pool, take_objects=take_objects)
     picker.on_close(picker.cluster.close)
     await picker.cluster.start()
+    if options.ha_enable_leader_election:
+        picker.election = Election(options.pool_namespace, wanted.pool_name)
+        picker.on_close(picker.election.close)
+        picker.spawn(picker.election.run(), "election")
 
 
 async def _follow_file(picker: Picker, parameters: FileDiscoveryParameters) -> None:

@@ -208,7 +208,7 @@ def _check_gates(config: PickerConfig, warnings: list[str]) -> bool:
         gates[name] = value != "false"
     if not gates["haPopulateNonLeaderDatastore"]:
         warnings.append(
-            "featureGates: haPopulateNonLeaderDatastore has no effect: no leader is elected"
+            "featureGates: haPopulateNonLeaderDatastore has no effect: every picker follows its pool"
         )
     if config.flow_control is not None and not gates[FLOW_CONTROL_GATE]:
         warnings.append(

@@ -27,6 +27,7 @@ from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.values import Refused
 from weft.epp.server.headers import DROPPED_REASON
 from weft.epp.server.limits import PickerLimits
+from weft.epp.server.health import Standing
 from weft.epp.server.options import ServerOptions
 from weft.epp.server.server import Observers, PickerServer, Ports
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
@@ -246,11 +247,32 @@ async def test_readiness_follows_the_director(director: FakeDirector, ports: Por
     assert await health(ports.grpc, PROCESSOR) == SERVING
 
 
+async def test_a_picker_that_does_not_lead_is_not_ready(director: FakeDirector):
+    """It lives and serves, for whoever follows neither its readiness nor the processor's health."""
+    leads: list[str] = []
+    options = ServerOptions(grpc_port=0, grpc_health_port=0)
+    standing = Standing(leads=lambda: bool(leads))
+    server = PickerServer(director, ALL_PARSERS, options, standing=standing)
+    ports = await server.start()
+    names = ("", "liveness", "readiness", PROCESSOR)
+    try:
+        told = [await health(ports.health, name) for name in names]
+        assert told == [SERVING, SERVING, NOT_SERVING, NOT_SERVING]
+        leads.append("this one")
+        async with asyncio.timeout(PATIENCE_S):
+            while await health(ports.health, PROCESSOR) == NOT_SERVING:  # noqa: ASYNC110 - polled
+                await asyncio.sleep(0.05)
+        assert {await health(ports.health, name) for name in names} == {SERVING}
+    finally:
+        await server.stop()
+
+
 async def test_a_picker_that_does_not_know_where_to_send_does_not_serve(director: FakeDirector):
     """It lives; once it knows, it serves."""
     knows: list[str] = []
     options = ServerOptions(grpc_port=0, grpc_health_port=0)
-    server = PickerServer(director, ALL_PARSERS, options, may_serve=lambda: bool(knows))
+    standing = Standing(may_serve=lambda: bool(knows))
+    server = PickerServer(director, ALL_PARSERS, options, standing=standing)
     ports = await server.start()
     try:
         told = {name: await health(ports.health, name) for name in ("", "readiness", PROCESSOR)}

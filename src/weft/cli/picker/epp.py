@@ -22,6 +22,7 @@ from weft.core.terminal import say
 from weft.epp.build import open_picker
 from weft.epp.server.admin import AdminServer
 from weft.epp.server.explain_page import lines, summary
+from weft.epp.server.health import Standing
 from weft.epp.server.pages import PUBLIC, pages
 from weft.epp.server.server import Observers, PickerServer
 
@@ -70,7 +71,7 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
         picker.parsers,
         server_options,
         Observers(explain if options.explain_header else None, picker.metrics, tracer),
-        picker.may_serve,
+        Standing(picker.may_serve, picker.leads),
     )
     if tracer is not None:
         picker.metrics.registry.register(tracer.series)
@@ -92,6 +93,9 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
         )
         name = signal.Signals(await signals.get()).name
         log.info("%s: open requests get %g s", name, options.drain_timeout)
+        server.health.drain()
+        if picker.election is not None:
+            await picker.election.resign()
         await _drain(server, options.drain_timeout, signals)
     finally:
         await server.stop()

@@ -49,9 +49,6 @@ class ReferenceFlags:
     enable_pprof: Annotated[
         bool, _off("there is no Go runtime to profile; py-spy can, from outside")
     ] = False
-    ha_enable_leader_election: Annotated[
-        bool, _off("pickers do not elect a leader; each serves")
-    ] = False
     refresh_prometheus_metrics_interval: Annotated[
         str | None, _off("gauges are brought up to date whenever somebody reads them")
     ] = None

@@ -78,6 +78,12 @@ class PickerOptions:
     endpoint_target_ports: Annotated[
         str | None, Flag("Their ports, 1 to 8, as in 8000,8001.", "Pool")
     ] = None
+    ha_enable_leader_election: Annotated[
+        bool,
+        Flag(
+            "Of the pickers of the InferencePool, only one is ready: who holds its Lease.", "Pool"
+        ),
+    ] = False
     refresh_metrics_interval_s: Annotated[
         float,
         Flag(
@@ -130,6 +136,11 @@ class PickerOptions:
             raise ConfigError("num_recorded_decisions must be from 0 to 1000000")
 
     def _check_pool(self) -> None:
+        if self.ha_enable_leader_election and (self.pool_name is None or self.endpoints):
+            raise ConfigError(
+                "--ha-enable-leader-election needs an InferencePool, which its Lease is named after: "
+                "--pool-name, and no --endpoint"
+            )
         if (self.endpoint_selector is None) != (self.endpoint_target_ports is None):
             raise ConfigError("--endpoint-selector and --endpoint-target-ports need each other")
         if self.endpoint_selector is not None:

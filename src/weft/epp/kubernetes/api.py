@@ -19,6 +19,7 @@ _MAX_MESSAGE_BYTES: Final = 64 * 2**10
 _MAX_RETRY_AFTER_S: Final = 60.0
 EXPIRED: Final = 410
 NOT_FOUND: Final = 404
+CONFLICT: Final = 409  # somebody else wrote since it was read
 
 
 class ApiFailure(Exception):
@@ -46,11 +47,24 @@ class ApiServer:
 
     async def get(self, path: str, params: Mapping[str, str], max_bytes: int) -> bytes:
         """A whole answer."""
+        request = self._client.build_request("GET", path, params=dict(params), timeout=_timeout(10))
+        return await self._whole(request, max_bytes)
+
+    async def write(self, method: str, path: str, body: bytes, max_bytes: int) -> bytes:
+        """POST or PUT an object; as it is afterwards."""
+        headers = {"content-type": "application/json"}
+        request = self._client.build_request(
+            method, path, content=body, headers=headers, timeout=_timeout(10)
+        )
+        return await self._whole(request, max_bytes)
+
+    async def _whole(self, request: httpx2.Request, max_bytes: int) -> bytes:
         body = bytearray()
-        async with self.stream(path, params, idle_s=10.0) as chunks:
+        async with self._answer(request) as chunks:
             async for chunk in chunks:
                 body += chunk
                 if len(body) > max_bytes:
+                    path = request.url.path
                     raise ApiFailure(f"{path}: the answer has more than {max_bytes} bytes")
         return bytes(body)
 
@@ -59,8 +73,16 @@ class ApiServer:
         self, path: str, params: Mapping[str, str], idle_s: float
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
         """An answer as it comes; without a byte for `idle_s` it counts as lost."""
-        timeout = httpx2.Timeout(idle_s, connect=_CONNECT_S)
+        timeout = _timeout(idle_s)
         request = self._client.build_request("GET", path, params=dict(params), timeout=timeout)
+        async with self._answer(request) as chunks:
+            yield chunks
+
+    @asynccontextmanager
+    async def _answer(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
+        path = request.url.path
         try:
             response = await self._client.send(request, stream=True)
         except Exception as error:  # also of credentials: a token's file, a program that makes one
@@ -77,6 +99,10 @@ class ApiServer:
     async def close(self) -> None:
         """Close every connection."""
         await self._client.aclose()
+
+
+def _timeout(idle_s: float) -> httpx2.Timeout:
+    return httpx2.Timeout(idle_s, connect=_CONNECT_S)
 
 
 async def _failure(path: str, response: httpx2.Response) -> ApiFailure:

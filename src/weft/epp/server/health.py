@@ -1,6 +1,7 @@
 """`grpc.health.v1`: what a gateway and a supervisor check before they send work."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from grpc import GenericRpcHandler
@@ -10,32 +11,42 @@ from weft.wire.health import Health
 
 LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
-_OWN: Final = ("", SERVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What decides, beside its endpoints, whether requests should come to a picker."""
+
+    may_serve: Callable[[], bool] = lambda: True
+    leads: Callable[[], bool] = lambda: True  # among the pickers of its pool
+
+
+ALONE: Final = Standing()
 
 
 class PickerHealth:
     """Live while the process answers; serving until it drains; ready while there is where to send.
 
+    Of several pickers that elect a leader, only the leader is ready, and serves the processor.
+
     A picker without endpoints still serves: its 503 says more than a gateway's own error would. Probes
     of charts have names of their own, such as `inference-extension`; they all see whether it serves.
     """
 
-    def __init__(
-        self, is_ready: Callable[[], bool], may_serve: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, is_ready: Callable[[], bool], standing: Standing = ALONE) -> None:
         self._is_ready = is_ready
-        self._may_serve = may_serve
+        self._standing = standing
         self._is_draining = False
-        self._reported = Health((LIVENESS, READINESS, *_OWN), knows_all=True)
+        self._reported = Health((LIVENESS, READINESS, "", SERVICE), knows_all=True)
 
     @property
     def is_ready(self) -> bool:
         """Whether work should come here."""
-        return self._serves and self._is_ready()
+        return self._serves and self._standing.leads() and self._is_ready()
 
     @property
     def _serves(self) -> bool:
-        return not self._is_draining and self._may_serve()
+        return not self._is_draining and self._standing.may_serve()
 
     def handler(self) -> "GenericRpcHandler[Any, Any]":
         """The service's calls; several servers may answer them."""
@@ -44,15 +55,19 @@ class PickerHealth:
     def start(self) -> None:
         """The first state of every name."""
         self._reported.set_serving(True, (LIVENESS,))
-        self._reported.set_serving(self._serves, _OWN)
         self.refresh()
 
     def refresh(self) -> None:
         """Follow the director."""
-        if self.is_ready is not self._reported.is_serving(READINESS):
-            self._reported.set_serving(self.is_ready, (READINESS,))
-        if self._serves is not self._reported.is_serving(_OWN[0]):
-            self._reported.set_serving(self._serves, _OWN)
+        serves = self._serves
+        states = {
+            "": serves,
+            SERVICE: serves and self._standing.leads(),
+            READINESS: self.is_ready,
+        }
+        for name, state in states.items():
+            if state is not self._reported.is_serving(name):
+                self._reported.set_serving(state, (name,))
 
     def drain(self) -> None:
         """No more work, please; what is open goes on."""

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final, NoReturn, Protocol
@@ -19,7 +18,7 @@ from weft.epp.server import ext_proc
 from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.certificate import from_directory, self_signed
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
-from weft.epp.server.health import PickerHealth
+from weft.epp.server.health import ALONE, PickerHealth, Standing
 from weft.epp.server.limits import Held
 from weft.epp.server.options import ServerOptions
 from weft.epp.server.stream import Chooser, Exchange, Explain, ProtocolError, Services
@@ -111,7 +110,7 @@ class PickerServer:
         parsers: tuple[str, ...],
         options: ServerOptions,
         observers: Observers | None = None,
-        may_serve: Callable[[], bool] = lambda: True,
+        standing: Standing = ALONE,
     ) -> None:
         observers = observers or Observers()
         self._options = options
@@ -127,7 +126,7 @@ class PickerServer:
             observers.explain,
             observers.tracer,
         )
-        self.health = PickerHealth(lambda: director.is_ready, may_serve)
+        self.health = PickerHealth(lambda: director.is_ready, standing)
         self._streams: set[_Stream] = set()
         self._last_start = 0.0
         self._is_stopping = False

@@ -1,0 +1,178 @@
+"""`Election`: which of several pickers of a pool serves, by a Lease that one of them holds.
+
+As client-go does it, so that both kinds of picker can stand for one Lease. A candidate goes by how long
+it has seen the Lease unchanged, and not by the times written there: clocks of machines differ.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import structs
+
+from weft.epp.kubernetes.api import CONFLICT, NOT_FOUND, ApiFailure, ApiServer, connect
+
+_log = logging.getLogger(__name__)
+
+_MAX_BYTES: Final = 256 * 2**10
+_VERSION: Final = "coordination.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """The defaults of controller-runtime. A holder gives up well before others may take over."""
+
+    duration_s: int = 15  # a Lease unchanged for so long is free
+    renew_deadline_s: float = 10.0  # a holder that could not renew for so long no longer leads
+    retry_s: float = 2.0
+
+
+USUAL: Final = LeaseTimes()
+
+
+class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """Who holds a Lease since when, and for how long."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: Annotated[int, msgspec.Meta(ge=0, le=86400)] | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    """A Lease; of its metadata all is given back as it was."""
+
+    metadata: dict[str, Any]
+    spec: _LeaseSpec = _LeaseSpec()
+
+
+class Election:
+    """One candidate. `run` it as a task; `close` gives the Lease back."""
+
+    def __init__(
+        self,
+        namespace: str | None,
+        pool_name: str,
+        times: LeaseTimes = USUAL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api: ApiServer = connect(namespace)
+        # The name that llm-d's picker takes, so that no two lead one pool.
+        self._name = f"epp-{self._api.namespace}-{pool_name}.llm-d.ai"
+        self._path = f"apis/{_VERSION}/namespaces/{self._api.namespace}/leases"
+        self._identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+        self._times = times
+        self._clock = clock
+        self._seen: _LeaseSpec | None = None
+        self._seen_at = 0.0
+        self._held: _Lease | None = None  # as it was written last, while it is ours
+        self._renewed_at = 0.0
+        self._was_leader = False  # when that was logged last
+        self._has_failed = False  # which is logged once
+        self._has_resigned = False
+        self._writing = asyncio.Lock()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the Lease is held, and nobody else can have taken it."""
+        return (
+            self._held is not None
+            and self._clock() - self._renewed_at < self._times.renew_deadline_s
+        )
+
+    async def run(self) -> None:
+        """Stand, renew, and stand again, until the task is cancelled."""
+        while True:
+            await self.stand()
+            await asyncio.sleep(self._times.retry_s * random.uniform(1.0, 1.2))
+
+    async def stand(self) -> None:
+        """Take the Lease if it is free, renew it if it is held; failures are logged."""
+        try:
+            async with asyncio.timeout(self._times.renew_deadline_s / 2), self._writing:
+                await self._attempt()
+            self._has_failed = False
+        except Exception as error:  # noqa: BLE001 - whatever it was, the next attempt may do better
+            if not self._has_failed:
+                _log.warning("Lease %s: %s", self._name, str(error) or type(error).__name__)
+            self._has_failed = True
+        if self.is_leader is not self._was_leader:
+            self._was_leader = self.is_leader
+            _log.info("%s the Lease %s", "leading by" if self._was_leader else "lost", self._name)
+
+    async def resign(self) -> None:
+        """Stand no more, and give the Lease back, so that nobody need wait for its end."""
+        self._has_resigned = True
+        try:
+            async with asyncio.timeout(self._times.retry_s), self._writing:
+                lease, self._held = self._held, None
+                if lease is not None:
+                    spec = structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
+                    await self._write(structs.replace(lease, spec=spec))
+        except (ApiFailure, TimeoutError, msgspec.DecodeError) as error:
+            _log.warning("Lease %s was not given back: %r", self._name, error)
+
+    async def close(self) -> None:
+        """Give the Lease back, and close connections. `run` has ended."""
+        await self.resign()
+        await self._api.close()
+
+    async def _attempt(self) -> None:
+        if self._has_resigned:
+            return
+        started = self._clock()  # before it is sent: others count from when it is written
+        try:
+            found = await self._api.get(f"{self._path}/{self._name}", {}, _MAX_BYTES)
+            lease = msgspec.json.decode(found, type=_Lease)
+        except ApiFailure as error:
+            if error.status != NOT_FOUND:
+                raise
+            lease = None
+        spec = _LeaseSpec() if lease is None else lease.spec
+        if spec != self._seen:
+            self._seen, self._seen_at = spec, self._clock()
+        holder = spec.holder_identity
+        if holder and holder != self._identity:
+            self._held = None
+            if self._clock() - self._seen_at < (spec.lease_duration_seconds or 0):
+                return
+        metadata = {"name": self._name} if lease is None else lease.metadata
+        try:
+            self._held = await self._write(_Lease(metadata, self._ours(spec)))
+        except ApiFailure as error:
+            if error.status == CONFLICT:
+                self._held = None  # somebody was faster; the next attempt reads who
+                return
+            raise
+        self._seen, self._seen_at = self._held.spec, self._clock()
+        self._renewed_at = started
+
+    def _ours(self, former: _LeaseSpec) -> _LeaseSpec:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        is_renewed = former.holder_identity == self._identity
+        return _LeaseSpec(
+            holder_identity=self._identity,
+            lease_duration_seconds=self._times.duration_s,
+            acquire_time=former.acquire_time if is_renewed else now,
+            renew_time=now,
+            lease_transitions=(former.lease_transitions or 0) + (not is_renewed),
+        )
+
+    async def _write(self, lease: _Lease) -> _Lease:
+        """Create it, or replace the version that was read; raises `ApiFailure` with 409 if it changed."""
+        is_new = "resourceVersion" not in lease.metadata
+        body = msgspec.json.encode(
+            {"apiVersion": _VERSION, "kind": "Lease", **msgspec.to_builtins(lease)}
+        )
+        path = self._path if is_new else f"{self._path}/{self._name}"
+        written = await self._api.write("POST" if is_new else "PUT", path, body, _MAX_BYTES)
+        return msgspec.json.decode(written, type=_Lease)
