@@ -30,6 +30,7 @@ ELSEWHERE = {
     DEPLOY / "envoy.yaml",
     DEPLOY / "kubernetes" / "fleet" / "envoy.yaml",
     DEPLOY / "grafana" / "weft.json",
+    DEPLOY / "perses" / "weft.json",
 }
 # These also run programs that are not ours, with flags of their own; vLLM's are held to vLLM's in test_pool.py.
 MIXED = {".md", ".txt", ""}
