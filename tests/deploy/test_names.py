@@ -64,7 +64,9 @@ def _of_text(text: str, *, has_others: bool) -> Iterator[tuple[str, str]]:
     for line in re.findall(r"(?<![\w/.@-])weft ((?:serve|epp|up)(?: [^`\n#|]*)?)", joined):
         yield "command", line.strip()
     for words in re.findall(r"^(?:CMD|ENTRYPOINT) (\[.*\])", text, re.MULTILINE):
-        yield "command", shlex.join(word for word in json.loads(words) if word != "weft")
+        program, *rest = json.loads(words)
+        if program in {"weft", "serve"}:  # others are no commands of ours
+            yield "command", shlex.join(rest if program == "weft" else [program, *rest])
     for ports in re.findall(r"^EXPOSE (.*)", text, re.MULTILINE):
         yield from (("port", port) for port in ports.split())
     if not has_others:
