@@ -1,7 +1,8 @@
+# ruff: noqa: INP001, S606, S607 - it stands alone in an image, which has weft on its PATH
 """What SageMaker starts, as `serve`: our server at port 8080, its flags from variables, as vLLM's image has them.
 
-SM_VLLM_MAX_MODEL_LEN=4096 is --max-model-len=4096, and SM_VLLM_ENABLE_PREFIX_CACHING, empty, is --enable-prefix-caching. Without
-SM_VLLM_MODEL or WEFT_MODEL the model is the endpoint's own, which SageMaker unpacks in /opt/ml/model.
+SM_VLLM_MAX_MODEL_LEN=4096 is --max-model-len=4096; SM_VLLM_ENABLE_PREFIX_CACHING, empty, is --enable-prefix-caching.
+Without SM_VLLM_MODEL or WEFT_MODEL the model is the endpoint's own, which SageMaker unpacks in /opt/ml/model.
 """
 
 import os

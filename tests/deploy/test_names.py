@@ -1,4 +1,4 @@
-"""What `deploy/` and its page say of our flags, settings, ports, paths, series and probes is there, by the code."""
+"""What `deploy/` and its pages say of our flags, settings, ports, paths, series and probes is there, by the code."""
 
 import json
 import re
@@ -45,9 +45,9 @@ TEXT = {
 
 
 def facts() -> Iterator[tuple[str, str, str]]:
-    """File, kind and value of all that is named anywhere in `deploy/` or on its page."""
+    """File, kind and value of all that is named anywhere in `deploy/` or on its pages."""
     files = {path for path in DEPLOY.rglob("*") if path.is_file()} - ELSEWHERE
-    for path in sorted((*files, ROOT / "docs" / "deploy.md")):
+    for path in sorted((*files, *(ROOT / "docs" / name for name in ("deploy.md", "services.md")))):
         text = path.read_text(encoding="utf-8")
         found = {*_of_text(text, has_others=path.suffix in MIXED or path in VLLMS)}
         if path.suffix == ".yaml" and "templates" not in path.parts:
