@@ -60,7 +60,7 @@ async def test_the_picker_finds_the_workers(
     )
     port = container_ports(pods(pool)[worker])["http"]
     try:
-        assert [one.host_port for one in picker.pool] == [f"10.0.0.{worker}:{port}"]
+        await until(lambda: [one.host_port for one in picker.pool] == [f"10.0.0.{worker}:{port}"])
         await until(lambda: {*_rights(pool)} == {*_asked(api)})
     finally:
         await picker.close()
