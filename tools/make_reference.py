@@ -1,4 +1,4 @@
-"""Write docs/reference/, and what --help prints, from the code: `make docs`. --check says what is out of date."""
+"""Write docs/reference/, what --help prints, and Perses' dashboard: `make docs`. --check says what is out of date."""
 
 import argparse
 import dataclasses
@@ -14,6 +14,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tools.help_pages import help_pages
 from tools.model_reference import models
+from tools.perses_dashboard import PERSES, perses_dashboard
 from tools.picker_reference import NOTE, picker_metrics, plugins
 from tools.vllm_reference import vllm_flags_page
 from weft.cli.commands import COMMANDS, EXIT_STATUSES, Command
@@ -402,7 +403,10 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
-FILES = {REFERENCE / name: render for name, render in PAGES.items()} | {HELP: help_pages}
+FILES = {REFERENCE / name: render for name, render in PAGES.items()} | {
+    HELP: help_pages,
+    PERSES: perses_dashboard,
+}
 
 
 def out_of_date() -> list[str]:

@@ -1,4 +1,4 @@
-"""What `deploy/` and its page say of our flags, settings, ports, paths, series and probes is there, by the code."""
+"""What `deploy/` and its pages say of our flags, settings, ports, paths, series and probes is there, by the code."""
 
 import json
 import re
@@ -11,6 +11,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from tests.deploy.command_line import is_taken
 from weft.cli.commands import make_app
 from weft.cli.options import ServeOptions
 from weft.cli.picker.options import EppOptions
@@ -29,9 +30,11 @@ ELSEWHERE = {
     DEPLOY / "envoy.yaml",
     DEPLOY / "kubernetes" / "fleet" / "envoy.yaml",
     DEPLOY / "grafana" / "weft.json",
+    DEPLOY / "perses" / "weft.json",
 }
-# These also run programs that are not ours, with flags of their own.
+# These also run programs that are not ours, with flags of their own; vLLM's are held to vLLM's in test_pool.py.
 MIXED = {".md", ".txt", ""}
+VLLMS = {DEPLOY / "kubernetes" / name / "workers.yaml" for name in ("pool-vllm", "pool-lws")}
 TEXT = {
     "setting": r"\b(WEFT_[A-Z][A-Z0-9_]*)",
     "series": r"\b((?:vllm:|llm_d_epp_)\w+)",
@@ -42,11 +45,11 @@ TEXT = {
 
 
 def facts() -> Iterator[tuple[str, str, str]]:
-    """File, kind and value of all that is named anywhere in `deploy/` or on its page."""
+    """File, kind and value of all that is named anywhere in `deploy/` or on its pages."""
     files = {path for path in DEPLOY.rglob("*") if path.is_file()} - ELSEWHERE
-    for path in sorted((*files, ROOT / "docs" / "deploy.md")):
+    for path in sorted((*files, *(ROOT / "docs" / name for name in ("deploy.md", "services.md")))):
         text = path.read_text(encoding="utf-8")
-        found = {*_of_text(text, has_others=path.suffix in MIXED)}
+        found = {*_of_text(text, has_others=path.suffix in MIXED or path in VLLMS)}
         if path.suffix == ".yaml" and "templates" not in path.parts:
             for document in yaml.safe_load_all(text):
                 found |= {*_of_yaml(document)}
@@ -61,7 +64,9 @@ def _of_text(text: str, *, has_others: bool) -> Iterator[tuple[str, str]]:
     for line in re.findall(r"(?<![\w/.@-])weft ((?:serve|epp|up)(?: [^`\n#|]*)?)", joined):
         yield "command", line.strip()
     for words in re.findall(r"^(?:CMD|ENTRYPOINT) (\[.*\])", text, re.MULTILINE):
-        yield "command", shlex.join(word for word in json.loads(words) if word != "weft")
+        program, *rest = json.loads(words)
+        if program in {"weft", "serve"}:  # others are no commands of ours
+            yield "command", shlex.join(rest if program == "weft" else [program, *rest])
     for ports in re.findall(r"^EXPOSE (.*)", text, re.MULTILINE):
         yield from (("port", port) for port in ports.split())
     if not has_others:
@@ -87,13 +92,6 @@ def _flags() -> set[str]:
     app = make_app()
     collections = (app[name].assemble_argument_collection() for name in ("serve", "epp"))
     return {name for arguments in collections for one in arguments for name in one.names}
-
-
-def _is_taken(line: str) -> bool:
-    app = make_app()
-    app.config = ()  # the files that they name are not there
-    app.parse_args(shlex.split(line), exit_on_error=False, print_error=False)
-    return True
 
 
 def _exposed() -> set[str]:
@@ -135,7 +133,7 @@ CHECKS: dict[str, Callable[[str], bool]] = {
     "port": PORTS.__contains__,
     "path": PATHS.__contains__,
     "body": lambda size: size == f"{HttpOptions().max_body_bytes // 2**20}m",
-    "command": _is_taken,
+    "command": is_taken,
 }
 
 

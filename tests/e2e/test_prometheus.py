@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a live engine, and every panel of our dashboard has data."""
+"""A real Prometheus scrapes a live engine, and every panel of our dashboards has data."""
 
 import asyncio
 import json
@@ -21,7 +21,15 @@ from weft.core.metric_series import PREFIX, SERIES
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "weft.json").read_text(encoding="utf-8"))
-EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+GRAFANA = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+PERSES = [
+    query["spec"]["plugin"]["spec"]["query"]
+    for panel in json.loads((DEPLOY / "perses" / "weft.json").read_text(encoding="utf-8"))["spec"][
+        "panels"
+    ].values()
+    for query in panel["spec"]["queries"]
+]
+EXPRESSIONS = list(dict.fromkeys((*GRAFANA, *PERSES)))
 SCRAPES_S = 0.25
 WINDOW = "3s"
 
@@ -74,7 +82,9 @@ def prometheus_binary(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_dashboard_asks_for_series_that_exist():
-    """A panel of a renamed series would stay empty without a word."""
+    """A panel of a renamed series would stay empty without a word. Perses' has the same panels."""
+    assert GRAFANA[0] == PERSES[0]
+    assert len(GRAFANA) <= len(PERSES)
     named = {word for text in EXPRESSIONS for word in text.replace("{", "(").split("(")}
     asked = {word.removeprefix(PREFIX) for word in named if word.startswith(PREFIX)}
     suffixes = ("", "_total", "_sum", "_count", "_bucket")
@@ -144,7 +154,7 @@ async def without_data(http: httpx2.AsyncClient, expressions: list[str]) -> list
 
 @pytest.mark.slow
 async def test_every_panel_has_data_while_the_server_works(prometheus_binary: str, tmp_path: Path):
-    """Ours, and those that dashboards made for vLLM ask for, older names included."""
+    """Ours for Grafana and Perses, and those that dashboards made for vLLM ask for, older names included."""
     with running(SMALL, "--show-hidden-metrics-for-version=0.10") as server:
         address = http_address(server)
         port = free_port()

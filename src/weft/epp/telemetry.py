@@ -144,7 +144,8 @@ class Telemetry:
         if clusters is not None:
             return http_sources(parameters, lambda _: clusters)
         readers = {name: LoadReader(each) for name, each in self._series.items()}
-        from_page = http_sources(parameters, lambda each: readers[self.engine_of(each)])
+        key = self._options.engine_api_key
+        from_page = http_sources(parameters, lambda each: readers[self.engine_of(each)], key)
 
         def make(endpoint: Endpoint) -> LoadSource:
             if self.is_grpc(endpoint):

@@ -86,6 +86,35 @@ def test_metrics_are_where_the_engine_has_them():
         assert make(endpoint)._get._request.startswith(asked)
 
 
+@pytest.mark.parametrize(
+    ("key", "metrics_address", "comes"),
+    [("secret", None, True), (None, None, False), ("secret", "127.0.0.1", False)],
+)
+async def test_the_key_goes_to_endpoints_alone(
+    key: str | None, metrics_address: str | None, comes: bool
+):
+    """A server with keys shows its metrics to who has one; another host is not the endpoint's, and learns no key."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer(VLLM.encode()))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        spec = EndpointSpec(
+            name="e", address="127.0.0.1", port=port, metrics_address=metrics_address
+        )
+        (endpoint,) = make_pool(spec)
+        reader = LoadReader(ENGINES["vllm"])
+        source = http_sources(MetricsSourceParameters(), lambda _: reader, key)(endpoint)
+        assert (await source.load()).num_running == 7
+        await source.close()
+    (head,) = heads
+    assert (b"\r\nAuthorization: Bearer secret\r\n" in head) == comes
+
+
 def test_page_without_any_expected_series_is_not_an_idle_server():
     """Nothing known is not zero."""
     assert LoadReader(ENGINES["vllm"]).read("up 1\n") is None

@@ -122,11 +122,12 @@ async def test_workers_that_want_keys_are_followed(engine: FakeEngine):
     await server.stop()
 
 
+@pytest.mark.parametrize("value", [" ", "two words", "key\n"])
 @pytest.mark.parametrize("name", ["engine_api_key", "engine_control_api_key"])
-def test_an_empty_key_is_refused(name: str):
-    """An unset variable in a start script is no key."""
+def test_what_is_no_key_is_refused(name: str, value: str):
+    """An unset variable in a start script, or a secret made of a file with its newline: no header could carry it."""
     with pytest.raises(ConfigError, match=name.replace("_", "-")):
-        PickerOptions(**{name: " "})
+        PickerOptions(**{name: value})
 
 
 async def test_gap_clears_the_endpoint(picker: Picker, engine: FakeEngine, worker: str):

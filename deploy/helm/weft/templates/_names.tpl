@@ -16,8 +16,12 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end -}}
 
+{{- /* Whether Envoy and names for workers are there, which an InferencePool takes the place of. */ -}}
+{{- define "weft.hasEnvoy" -}}
+{{- if and .Values.picker.enabled (not .Values.inferencePool.enabled) -}}yes{{- end -}}
+{{- end -}}
+
 {{- define "weft.podSecurity" -}}
-automountServiceAccountToken: false
 securityContext:
   runAsNonRoot: true
   runAsUser: 10001
@@ -41,4 +45,16 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- define "weft.key" -}}
 - name: {{ .name }}
   valueFrom: {secretKeyRef: {name: {{ .root.Values.auth.existingSecret | quote }}, key: {{ .key | quote }}}}
+{{- end -}}
+
+{{- /* Of the Gateway that leads to the InferencePool, wherever it runs. */ -}}
+{{- define "weft.gatewayPods" -}}
+namespaceSelector: {}
+podSelector:
+  matchLabels:
+    {{- with .Values.networkPolicy.gatewayPodLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- else }}
+    gateway.networking.k8s.io/gateway-name: {{ .Values.inferencePool.gateway.name | quote }}
+    {{- end }}
 {{- end -}}

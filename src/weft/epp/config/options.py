@@ -1,5 +1,6 @@
 """`PickerOptions`: what the person who starts a picker can say beyond the configuration file."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ DEFAULT_POOL_GROUP = "inference.networking.k8s.io"
 GRPC_ENGINE = (
     "vllm-grpc"  # load and prefix-cache events over VllmEngine instead of /metrics and ZMQ
 )
+_KEY = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +51,12 @@ class PickerOptions:
         ),
     ] = None
     engine_api_key: Annotated[
-        str | None, Flag("Key for endpoints that are polled over gRPC.", "Pool")
+        str | None,
+        Flag("Key that endpoints want of who polls them, over gRPC or at /metrics.", "Pool"),
     ] = None
     engine_control_api_key: Annotated[
         str | None,
-        Flag("Control key of the same, for the events of their prefix caches.", "Pool"),
+        Flag("Control key of those polled over gRPC, for the events of their caches.", "Pool"),
     ] = None
     default_model: Annotated[
         str, Flag("Model of requests that name none; without it they are refused.", "Pool")
@@ -130,8 +133,10 @@ class PickerOptions:
                 raise ConfigError(f"{name} must be more than 0 and less than 1e6 seconds")
         for name in ("engine_api_key", "engine_control_api_key"):
             key = getattr(self, name)
-            if key is not None and not key.strip():
-                raise ConfigError(f"--{name.replace('_', '-')} must not be empty")
+            if key is not None and not _KEY.fullmatch(key):  # a header carries it
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} must not be empty, nor hold blanks or other than ASCII"
+                )
         if not 0 <= self.num_recorded_decisions <= 1_000_000:
             raise ConfigError("num_recorded_decisions must be from 0 to 1000000")
 

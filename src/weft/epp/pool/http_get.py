@@ -32,11 +32,13 @@ class KeepAliveGet:
         *,
         tls: ssl.SSLContext | None = None,
         name: str | None = None,  # of the server, where `host` is the address that it was found at
+        key: str | None = None,
     ) -> None:
         self._host, self.port, self._tls, self._name = host, port, tls, name or host
+        authorization = "" if key is None else f"Authorization: Bearer {key}\r\n"
         self._request = (
             f"GET {path} HTTP/1.1\r\nHost: {join_host_port(self._name, port)}\r\nAccept: text/plain\r\n"
-            "Accept-Encoding: gzip\r\nUser-Agent: weft-epp\r\n\r\n"
+            f"{authorization}Accept-Encoding: gzip\r\nUser-Agent: weft-epp\r\n\r\n"
         ).encode("latin-1", "replace")
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None

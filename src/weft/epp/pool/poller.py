@@ -208,16 +208,24 @@ class Poller:
 def http_sources(
     parameters: MetricsSourceParameters,
     reader_of: Callable[[Endpoint], PageReader],
+    key: str | None = None,
 ) -> Callable[[Endpoint], LoadSource]:
-    """Makes the source of each endpoint that has a metrics page."""
+    """Makes the source of each endpoint that has a metrics page. `key` is for endpoints, not for other hosts."""
     tls = make_tls(parameters) if parameters.scheme == "https" else None
 
     def make(endpoint: Endpoint) -> LoadSource:
         port = parameters.port or endpoint.metrics_port
         reader = reader_of(endpoint)
         path = parameters.path or reader.path
-        get = KeepAliveGet(endpoint.metrics_host, port, path, tls=tls, name=endpoint.metrics_name)
         is_elsewhere = endpoint.spec.metrics_address is not None
+        get = KeepAliveGet(
+            endpoint.metrics_host,
+            port,
+            path,
+            tls=tls,
+            name=endpoint.metrics_name,
+            key=None if is_elsewhere else key,
+        )
         return HttpLoadSource(get, reader, is_elsewhere=is_elsewhere)
 
     return make

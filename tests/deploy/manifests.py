@@ -1,0 +1,64 @@
+"""Manifests of `deploy/kubernetes` for tests, as a kustomization names them."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
+
+Objects = dict[tuple[str, str], Any]
+
+
+def objects(directory: Path) -> Objects:
+    """What the kustomization of a directory names, by kind and name; other directories' too."""
+    found: Objects = {}
+    kustomization = yaml.safe_load((directory / "kustomization.yaml").read_text(encoding="utf-8"))
+    for name in kustomization["resources"]:
+        path = directory / name
+        if path.is_dir():
+            found |= objects(path.resolve())
+        else:
+            found |= by_name(path.read_text(encoding="utf-8"))
+    return found
+
+
+def by_name(text: str) -> Objects:
+    """The objects of a file, or of what helm writes, by kind and name."""
+    documents = [one for one in yaml.safe_load_all(text) if one is not None]
+    return {(one["kind"], one["metadata"]["name"]): one for one in documents}
+
+
+def pods(found: Objects) -> list[Any]:
+    """The templates of all pods that serve: of groups, the leader's."""
+    made = []
+    for one in found.values():
+        spec = one.get("spec", {})
+        made += [spec["template"]] if "template" in spec else []
+        group = spec.get("leaderWorkerTemplate")
+        made += [group["leaderTemplate"]] if group else []
+    return made
+
+
+def is_selected(selector: dict[str, str], pod: Any) -> bool:
+    """Whether the labels of a selector are all a pod's."""
+    return selector.items() <= pod["metadata"]["labels"].items()
+
+
+def container_ports(pod: Any) -> dict[str, int]:
+    """The numbers of a pod's ports by name."""
+    (container,) = pod["spec"]["containers"]
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
+def service_ports(service: Any) -> dict[str, int]:
+    """The numbers of a Service's ports by name."""
+    return {port["name"]: port["port"] for port in service["spec"]["ports"]}
+
+
+def callers(policy: Any) -> list[str]:
+    """By which labels a NetworkPolicy knows pods that may call."""
+    sources = [source for rule in policy["ingress"] for source in rule["from"]]
+    return [
+        str(source["podSelector"]["matchLabels"]) for source in sources if "podSelector" in source
+    ]

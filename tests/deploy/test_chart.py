@@ -1,0 +1,237 @@
+"""What the chart makes of values, by helm itself, where it is on the PATH or `make check-deploy` has fetched it."""
+
+import functools
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.deploy.command_line import is_taken
+from tests.deploy.manifests import (
+    KUBERNETES,
+    Objects,
+    by_name,
+    callers,
+    container_ports,
+    is_selected,
+    objects,
+    pods,
+    service_ports,
+)
+from tools.check_deploy import CACHE, CHART
+
+_FETCHED = CACHE / "venv" / "layer" / "helm" / "helm"
+HELM = shutil.which("helm") or (str(_FETCHED) if os.access(_FETCHED, os.X_OK) else None)
+VALUES = ("", *sorted(path.name for path in (CHART / "ci").glob("*-values.yaml")))
+POOLS = ("pool-values.yaml", "pool-deployment-values.yaml")
+WORKER = "app.kubernetes.io/component"
+
+pytestmark = pytest.mark.skipif(
+    HELM is None, reason="no helm on the PATH, nor fetched by make check-deploy"
+)
+
+
+@functools.cache
+def template(*words: str) -> subprocess.CompletedProcess[str]:
+    """What helm says to `helm template`."""
+    command = [str(HELM), "template", "release", str(CHART), "--namespace", "ours", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def rendered(values: str) -> Objects:
+    """All objects, by kind and name."""
+    made = template("--values", str(CHART / "ci" / values)) if values else template()
+    assert made.returncode == 0, made.stderr
+    return by_name(made.stdout)
+
+
+def of_kind(found: Objects, kind: str) -> list[Any]:
+    return [one for (each, _), one in found.items() if each == kind]
+
+
+def workers(found: Objects) -> Any:
+    """The pods that serve."""
+    (pod,) = (one for one in pods(found) if one["metadata"]["labels"][WORKER] == "worker")
+    return pod
+
+
+@pytest.fixture(params=VALUES)
+def release(request: pytest.FixtureRequest) -> Objects:
+    """By each of the files of values, and by none."""
+    return rendered(request.param)
+
+
+@pytest.fixture(params=POOLS)
+def pool_release(request: pytest.FixtureRequest) -> Objects:
+    """Those that have an InferencePool."""
+    return rendered(request.param)
+
+
+def test_our_command_lines_are_taken(release: Objects):
+    """Of every container with our image, first ones included."""
+    specs = [one["spec"] for one in pods(release)]
+    containers = [
+        one
+        for spec in specs
+        for one in (*spec["containers"], *spec.get("initContainers", ()))
+        if one["image"] == "weft:latest"
+    ]
+    assert containers
+    assert all(is_taken(shlex.join(one["args"])) for one in containers)
+
+
+def test_services_and_policies_match_pods(release: Objects):
+    """What matches nothing is no error for Kubernetes."""
+    for service in of_kind(release, "Service"):
+        (pod,) = (one for one in pods(release) if is_selected(service["spec"]["selector"], one))
+        assert {one["targetPort"] for one in service["spec"]["ports"]} <= {*container_ports(pod)}
+    for policy in of_kind(release, "NetworkPolicy"):
+        selector = policy["spec"]["podSelector"]["matchLabels"]
+        (pod,) = (one for one in pods(release) if is_selected(selector, one))
+        asked = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+        assert asked <= {*container_ports(pod)}
+    for budget in of_kind(release, "PodDisruptionBudget"):
+        assert any(
+            is_selected(budget["spec"]["selector"]["matchLabels"], pod) for pod in pods(release)
+        )
+    for monitor in of_kind(release, "ServiceMonitor"):
+        (service,) = (
+            one
+            for one in of_kind(release, "Service")
+            if monitor["spec"]["selector"]["matchLabels"].items()
+            <= one["metadata"]["labels"].items()
+        )
+        ports = {one["port"] for one in monitor["spec"]["endpoints"]}
+        assert ports <= {*service_ports(service)}
+
+
+def test_workers_are_asked_at_their_own_pages(release: Objects):
+    """Started once it listens, alive while it does, ready once it answers."""
+    (container,) = workers(release)["spec"]["containers"]
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    paths = [container[probe]["httpGet"]["path"] for probe in probes]
+    assert paths == ["/startupz", "/livez", "/readyz"]
+
+
+def test_the_scaler_owns_the_number_of_workers():
+    """Else every upgrade of the release would set it back."""
+    for values in ("pool-values.yaml", "envoy-values.yaml"):
+        found = rendered(values)
+        (scaler,) = of_kind(found, "HorizontalPodAutoscaler")
+        target = scaler["spec"]["scaleTargetRef"]
+        assert "replicas" not in found[target["kind"], target["name"]]["spec"]
+
+
+def test_one_picker_whose_rights_are_those_of_the_manifests(pool_release: Objects):
+    """And no more than one, since none leads."""
+    (role,) = of_kind(pool_release, "Role")
+    assert role["rules"] == objects(KUBERNETES / "pool")["Role", "weft-picker"]["rules"]
+    (binding,) = of_kind(pool_release, "RoleBinding")
+    picker = pool_release["Deployment", "release-weft-picker"]["spec"]
+    account = picker["template"]["spec"]["serviceAccountName"]
+    assert picker["replicas"] == 1
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "ours"}]
+    assert ("ServiceAccount", account) in pool_release
+
+
+def test_the_picker_follows_the_pool_and_the_gateway_asks_it(pool_release: Objects):
+    """In place of Envoy, of which nothing is left."""
+    (pool,) = of_kind(pool_release, "InferencePool")
+    (container,) = pool_release["Deployment", "release-weft-picker"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert f"--pool-name={pool['metadata']['name']}" in container["args"]
+    assert not [arg for arg in container["args"] if arg.startswith("--endpoint")]
+    selector = pool["spec"]["selector"]["matchLabels"]
+    assert [one for one in pods(pool_release) if is_selected(selector, one)] == [
+        workers(pool_release)
+    ]
+    (port,) = pool["spec"]["targetPorts"]
+    assert container_ports(workers(pool_release))["http"] == port["number"]
+    picker = pool["spec"]["endpointPickerRef"]
+    assert (
+        service_ports(pool_release["Service", picker["name"]])["ext-proc"]
+        == picker["port"]["number"]
+    )
+    ((backend,),) = (
+        rule["backendRefs"]
+        for route in of_kind(pool_release, "HTTPRoute")
+        for rule in route["spec"]["rules"]
+    )
+    assert (backend["kind"], backend["name"]) == ("InferencePool", pool["metadata"]["name"])
+    assert "envoy" not in json.dumps(sorted(map(str, pool_release))).lower()
+
+
+def test_values_reach_the_objects_of_a_pool():
+    """The Gateway's namespace and names, priorities, Istio's rule, and whose pods may call."""
+    found, other = (rendered(values) for values in POOLS)
+    route = found["HTTPRoute", "release-weft"]["spec"]
+    assert route["parentRefs"] == [{"name": "inference-gateway", "namespace": "gateways"}]
+    assert route["hostnames"] == ["llm.example.com"]
+    objectives = {
+        one["metadata"]["name"]: one["spec"] for one in of_kind(found, "InferenceObjective")
+    }
+    assert {name: spec["priority"] for name, spec in objectives.items()} == {
+        "premium": 10,
+        "batch": -1,
+    }
+    assert {spec["poolRef"]["name"] for spec in objectives.values()} == {"release-weft"}
+    (rule,) = of_kind(found, "DestinationRule")
+    assert ("Service", rule["spec"]["host"]) in found
+    assert (
+        other["InferencePool", "release-weft"]["spec"]["endpointPickerRef"]["failureMode"]
+        == "FailClose"
+    )
+    gateways = [
+        callers(each["NetworkPolicy", "release-weft-picker"]["spec"]) for each in (found, other)
+    ]
+    assert gateways == [
+        [str({"gateway.networking.k8s.io/gateway-name": "inference-gateway"})],
+        [str({"app": "our-gateway"})],
+    ]
+
+
+def test_a_model_is_fetched_where_the_server_looks_for_it():
+    """By the name that it is served by, with the Hub's token, into the same volume."""
+    spec = workers(rendered("pool-deployment-values.yaml"))["spec"]
+    (pull,), (server,) = spec["initContainers"], spec["containers"]
+    (model,) = (one["value"] for one in server["env"] if one["name"] == "WEFT_MODEL")
+    assert pull["args"] == ["models", "pull", model]
+    assert pull["volumeMounts"] == server["volumeMounts"]
+    assert [one for one in server["env"] if one["name"] == "HF_TOKEN"] == pull["env"]
+    assert {"name": "models", "emptyDir": {"sizeLimit": "10Gi"}} in spec["volumes"]
+
+
+def test_without_a_secret_nobody_names_one():
+    """A variable of a secret that is not there keeps a pod from starting."""
+    text = json.dumps([*rendered("turns-values.yaml").values()])
+    assert "secretKeyRef" not in text
+    assert "secretKeyRef" in json.dumps([*rendered("").values()])
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (("replica=2",), "replica"),
+        (("replicas=0",), "replicas"),
+        (("replicas=5",), "picker.maxWorkers"),
+        (("args={serve}",), "/args"),
+        (("storage.size=much",), "/storage/size"),
+        (("kind=DaemonSet",), "/kind"),
+        (("kind=Deployment",), "inferencePool.enabled"),
+        (("inferencePool.enabled=true", "picker.enabled=false"), "picker.enabled"),
+        (("inferencePool.failureMode=Open",), "/inferencePool/failureMode"),
+        (("inferencePool.objectives[0].name=a",), "priority"),
+        (("inferencePool.gateway.name=",), "/inferencePool/gateway/name"),
+        (("picker.replicas=2",), "replicas"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(values: tuple[str, ...], words: str):
+    """With the name of the value."""
+    made = template(*(word for value in values for word in ("--set", value)))
+    assert made.returncode != 0
+    assert words in made.stderr
