@@ -127,7 +127,7 @@ def test_the_scaler_owns_the_number_of_workers():
 
 
 def test_one_picker_whose_rights_are_those_of_the_manifests(pool_release: Objects):
-    """And no more than one, since none leads."""
+    """And no more than one, since none of two would lead."""
     (role,) = of_kind(pool_release, "Role")
     assert role["rules"] == objects(KUBERNETES / "pool")["Role", "weft-picker"]["rules"]
     (binding,) = of_kind(pool_release, "RoleBinding")
@@ -136,6 +136,19 @@ def test_one_picker_whose_rights_are_those_of_the_manifests(pool_release: Object
     assert picker["replicas"] == 1
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "ours"}]
     assert ("ServiceAccount", account) in pool_release
+
+
+def test_of_several_pickers_one_leads():
+    """By a Lease, to which they have a right; a rolling update would wait for ever for a second to be ready."""
+    found = rendered("elected-values.yaml")
+    (role,) = of_kind(found, "Role")
+    leases = [rule for rule in role["rules"] if "leases" in rule["resources"]]
+    assert [rule["verbs"] for rule in leases] == [["get", "create", "update"]]
+    picker = found["Deployment", "release-weft-picker"]["spec"]
+    assert (picker["replicas"], picker["strategy"]) == (2, {"type": "Recreate"})
+    assert "--ha-enable-leader-election" in picker["template"]["spec"]["containers"][0]["args"]
+    refused = template("--set", "picker.replicas=2")
+    assert "picker.replicas: more than 1 needs inferencePool.enabled" in refused.stderr
 
 
 def test_the_picker_follows_the_pool_and_the_gateway_asks_it(pool_release: Objects):
