@@ -256,7 +256,7 @@ async def test_a_long_wake_is_not_taken_for_a_stall():
         await client.sleep(1)
         with standing_still(client):
             waking = asyncio.create_task(client.wake_up())
-            await until(lambda: not client._mailbox._queue.empty())
+            await until(lambda: bool(client._calls._loads))
             client._calls._pinged_at, client._calls.last_event_at = 1.0, 0.0
             await client.check_health()
         await waking
