@@ -13,7 +13,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from tests.busy import PATIENCE_S
+from tests.busy import PATIENCE_S, until
 from tests.contract.engines import MODEL, process
 from tests.doubles.stepping import SteppingEngine, make_engine
 from weft.core.config import EngineOptions
@@ -357,6 +357,7 @@ async def test_readers_that_read_nothing_hold_nobody_up(source: Source):
         reader.connect(source.replay)
         await reader.send_multipart([b"", bytes(8)])
         idle.append(reader)
+    await until(lambda: len(source.publisher._replays) == MAX_REPLAYS - 1)
     with requester(source) as socket:
         assert [n for n, _ in await replayed(socket, 0)] == [*range(2000), END]
     assert 0 < len(source.publisher._replays) <= MAX_REPLAYS
