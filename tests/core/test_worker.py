@@ -52,7 +52,7 @@ def test_a_process_that_cannot_start_leaves_nothing_behind(count: int):
     before = open_files()
     with descriptors_left(count), pytest.raises(Unavailable, match="Too many open files"):
         Worker("weft.text.render_worker", SETUP)
-    assert open_files() == before
+    assert open_files() <= before
 
 
 async def test_structured_output_goes_on_when_there_are_descriptors_again():
