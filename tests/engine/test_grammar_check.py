@@ -36,9 +36,7 @@ def children():
     """Finds the child processes of this one that are alive, and were not there before the test."""
     before = psutil.Process().children()
     return lambda: [
-        child
-        for child in psutil.Process().children()
-        if child not in before and is_alive(child)
+        child for child in psutil.Process().children() if child not in before and is_alive(child)
     ]
 
 

@@ -132,7 +132,6 @@ def test_idle_threads_use_no_cpu():
     runner.allocate_kv(num_blocks=2, block_size=16)
     runner.forward(step([Part([1], 1, [0], 0, 1)], 16))
 
-
     def seconds():
         started = time.process_time()
         time.sleep(0.5)
