@@ -107,12 +107,14 @@ def test_a_sweep_measures_every_load_on_a_server_of_its_own(tmp_path):
     loads, servers = tmp_path / "loads.json", tmp_path / "servers.json"
     loads.write_text('[{"request_rate": 50, "burstiness": 0.5}, {"max_concurrency": 2}]')
     servers.write_text('{"one": {"max_num_seqs": 1}}')
+    host = "127.0.0.6"  # where nobody else takes the port meanwhile
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]  # nobody else will have it so soon
-    bench = f"weft bench serve --port {port} --num-prompts 4 --input-len 10 --output-len 3"
+        free.bind((host, 0))
+        port = free.getsockname()[1]
+    there = f"--host {host} --port {port}"
+    bench = f"weft bench serve {there} --num-prompts 4 --input-len 10 --output-len 3"
     argv = (
-        "bench", "sweep", "serve", "--serve-cmd", f"weft serve {SMALL!r} --no-grpc --port {port}",
+        "bench", "sweep", "serve", "--serve-cmd", f"weft serve {SMALL!r} --no-grpc {there}",
         "--serve-params", str(servers), "--bench-cmd", bench, "--bench-params", str(loads),
         "--num-runs", "1", "--output-dir", str(tmp_path), "--experiment-name", "e",
     )  # fmt: skip

@@ -51,18 +51,26 @@ async def measured(
     return status, json.loads((tmp_path / "r.json").read_text().splitlines()[-1])
 
 
+# What the machine adds to a figure it does not add each time; what we add, we do.
+_TRIES = 5
+
+
 @pytest.mark.parametrize("backend", ["openai", "openai-chat"])
 async def test_figures_are_those_of_the_server(tmp_path, backend):
     """0.1 s and four gaps of 0.05 s, two tokens a message: never less, and what is more the machine's strain."""
     async with scripted() as server:
-        status, found = await measured(server, tmp_path, target={"backend": backend})
+        for _ in range(_TRIES):
+            status, found = await measured(server, tmp_path, target={"backend": backend})
+            ttft_s, itl_s = found["median_ttft_ms"] / 1000, found["median_itl_ms"] / 1000
+            assert ttft_s >= 0.1
+            assert itl_s >= 0.049
+            if ttft_s < 0.2 and itl_s < 0.075:
+                break
+    assert is_within(ttft_s, 0.2)
+    assert is_within(itl_s, 0.075)
     assert status == 0
     assert (found["completed"], found["failed"]) == (6, 0)
     assert found["total_output_tokens"] == 6 * 10
-    assert found["median_ttft_ms"] / 1000 >= 0.1
-    assert is_within(found["median_ttft_ms"] / 1000, 0.2)
-    assert found["median_itl_ms"] / 1000 >= 0.049
-    assert is_within(found["median_itl_ms"] / 1000, 0.075)
     assert found["mean_e2el_ms"] == pytest.approx(
         found["mean_ttft_ms"] + 4 * found["mean_itl_ms"], rel=0.001
     )
@@ -191,11 +199,11 @@ async def test_ctrl_c_ends_with_what_was_measured(tmp_path):
     async with scripted(gap_s=0.001) as server:
         server.on_request = {6: lambda: signal.raise_signal(signal.SIGINT)}
         status, found = await measured(
-            server, tmp_path, num_prompts=2000, traffic={"request_rate": 10.0}
+            server, tmp_path, num_prompts=2000, traffic={"max_concurrency": 1}
         )
     assert status == 130
     assert found["cut_short"]
-    assert 0 < found["completed"] < 5  # two were sent to learn the lengths of words
+    assert found["completed"] == 3  # two were sent to learn the lengths of words
 
 
 async def test_what_is_sent_is_what_the_flags_say(tmp_path):

@@ -22,6 +22,12 @@ MODEL = (
     "embedded:random?layers=2&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=400"
 )
 GIB = 1 << 30
+# Where an answer without a limit takes minutes: it ends when it is ended, however late that is.
+ROOM = {
+    "model": f"{MODEL}&max_len=16384",
+    "max_model_len": 16_384,
+    "num_gpu_blocks_override": 2_048,
+}
 
 
 async def start(client_class, model: str = MODEL, metrics=None, **options):

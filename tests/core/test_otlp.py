@@ -111,7 +111,8 @@ async def test_a_dead_collector_costs_bounded_memory_and_no_time(
     for _ in range(100):
         tracer.begin("a", HEADERS).end()
     dropped = sample(tracer, "otel_sdk_processor_span_processed_total", "queue_full")
-    assert dropped == 92
+    # The exporter may have taken eight before the queue was full again.
+    assert 100 - 2 * 8 <= dropped <= 100 - 8
     assert sum("spans are dropped" in record.message for record in caplog.records) == 1
     async with asyncio.timeout(PATIENCE_S):  # though an export may still try for a minute
         await asyncio.to_thread(tracer.close)

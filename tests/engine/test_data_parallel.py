@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.busy import PATIENCE_S, until
-from tests.contract.engines import data_parallel, local, start, stop
+from tests.contract.engines import ROOM, data_parallel, local, start, stop
 from tests.engine.test_front import HandClient
 from tests.engine.test_lora import adapter
 from weft.core.errors import BadRequest, ConfigError, EngineDead, Overloaded
@@ -393,7 +393,7 @@ async def test_answers_are_those_of_one_engine():
 @pytest.mark.slow
 async def test_an_engine_that_dies_is_started_again_as_it_was():
     """Its requests get one error each; the other's go on; and what was said to all holds for the new one."""
-    async with data_parallel(max_model_len=1000) as group:
+    async with data_parallel(**ROOM) as group:
         expected = await last(group, 0, data_parallel_rank=1)
         doomed = group.generate(PROMPT, ENDLESS, "doomed", data_parallel_rank=0)
         spared = group.generate(PROMPT, ENDLESS, "spared", data_parallel_rank=1)
@@ -433,4 +433,4 @@ async def test_a_start_that_fails_for_one_engine_leaves_none_behind():
         with pytest.raises(ConfigError, match="endpoint"):
             async with data_parallel(kv_events_config=events):
                 pass
-    assert set(psutil.Process().children()) == before
+    assert set(psutil.Process().children()) <= before

@@ -193,10 +193,8 @@ class Compiled:
     def make(self, text):
         """Order a grammar and wait for it."""
         self.compiler.order("id", text, (EOS,))
-        ready = self.compiler.take_ready()
-        if not ready:
+        while not (ready := self.compiler.take_ready()):  # it may have rung for one that was there
             assert self.rung.acquire(timeout=PATIENCE_S)
-            ready = self.compiler.take_ready()
         [(engine_id, made)] = ready
         assert engine_id == "id"
         return made

@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from tests.busy import until
-from tests.contract.engines import MODEL, start, stop
+from tests.contract.engines import MODEL, ROOM, start, stop
 from tests.model.adapters import write_adapter
 from weft import LLM
 from weft.core.config import EngineOptions
@@ -185,7 +185,7 @@ async def test_closing_a_request_lets_its_adapter_go(tmp_path):
     """Another waits for the room of one whose caller leaves."""
     a, b = adapter(tmp_path, "a"), adapter(tmp_path, "b")
     endless = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
-    async with engine(max_loras=1) as client:
+    async with engine(max_loras=1, **ROOM) as client:
         stream = client.generate(PROMPT, endless, "r", lora_request=a)
         await anext(stream)
         waiting = asyncio.create_task(tokens(client, b))
@@ -199,7 +199,7 @@ async def test_an_abort_ends_a_request_that_waits_for_room(tmp_path):
     """It never reaches the engine, and ends as any other."""
     a, b = adapter(tmp_path, "a"), adapter(tmp_path, "b")
     endless = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
-    async with engine(max_loras=1) as client:
+    async with engine(max_loras=1, **ROOM) as client:
         stream = client.generate(PROMPT, endless, "first", lora_request=a)
         await anext(stream)
         waiting = asyncio.create_task(answer(client, b))
@@ -245,8 +245,8 @@ async def test_events_and_metrics_name_the_adapter(tmp_path):
 
 async def start_with_metrics(metrics):
     """An engine that is observed."""
-    checkpoint = open_model(MODEL)
-    options = EngineOptions(model=MODEL, max_model_len=256, enable_lora=True, max_loras=3)
+    checkpoint = open_model(ROOM["model"])
+    options = EngineOptions(**ROOM, enable_lora=True, max_loras=3)
     return await LocalClient.start(checkpoint, resolve(options, checkpoint.card, 1 << 30), metrics)
 
 
@@ -302,7 +302,7 @@ async def test_the_death_of_the_engine_ends_who_waits_for_room(tmp_path):
     """As it ends everybody else."""
     a, b = adapter(tmp_path, "a"), adapter(tmp_path, "b")
     endless = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
-    client = await start(ProcessClient, enable_lora=True, max_loras=1)
+    client = await start(ProcessClient, enable_lora=True, max_loras=1, **ROOM)
     stream = client.generate(PROMPT, endless, "first", lora_request=a)
     await anext(stream)
     waiting = asyncio.create_task(answer(client, b))

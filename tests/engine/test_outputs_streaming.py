@@ -87,11 +87,11 @@ def test_a_long_answer_in_deltas_takes_linear_time():
     def seconds(num_tokens):
         request = stream(stop=["never seen", "nor this"])
         token_ids = single_bytes("abc ") * (num_tokens // 4)
-        started = time.process_time()
+        started = time.thread_time()
         for token_id in token_ids:
             request.push(output_of([token_id]))
             request.pop()
-        return time.process_time() - started
+        return time.thread_time() - started
 
     short = min(seconds(1000) for _ in range(4))
     assert min(seconds(16_000) for _ in range(2)) < 64 * short

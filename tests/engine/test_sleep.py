@@ -10,6 +10,7 @@ import pytest
 from tests.busy import until
 from tests.contract.engines import MODEL, start, stop
 from tests.doubles.fake_runner import FakeRunner
+from tests.doubles.standing_engine import only_when_told, standing_still
 from tests.engine.test_lora import GREEDY as LORA_GREEDY
 from tests.engine.test_lora import adapter, tokens
 from tests.engine.test_lora import engine as lora_engine
@@ -200,11 +201,12 @@ async def _config():
 async def test_a_wait_that_could_not_end_is_refused():
     """Frozen requests end after the wake, so nobody can wait for them before."""
     async with engine() as client:
-        frozen = asyncio.create_task(
-            answer(client, params=SamplingParams(max_tokens=150, ignore_eos=True))
-        )
-        await until(lambda: client._load.num_running == 1)
-        await client.sleep(1, mode="keep")
+        with only_when_told(client):
+            frozen = asyncio.create_task(
+                answer(client, params=SamplingParams(max_tokens=150, ignore_eos=True))
+            )
+            await until(lambda: client._load.num_running == 1)
+            await client.sleep(1, mode="keep")
         with pytest.raises(FailedPrecondition, match="cannot end while the engine sleeps"):
             await client.pause_generation(mode="wait")
         await client.wake_up()
@@ -215,11 +217,12 @@ async def test_a_sleep_that_waits_can_be_called_off():
     """By a wake: it says that it did not sleep, and nothing was lost."""
     async with engine() as client:
         params = SamplingParams(max_tokens=200, ignore_eos=True)
-        running = asyncio.create_task(answer(client, params=params))
-        await until(lambda: client._load.num_running == 1)
-        sleeping = asyncio.create_task(client.sleep(1, mode="wait"))
-        await asyncio.sleep(0)
-        assert await client.wake_up()
+        with only_when_told(client):
+            running = asyncio.create_task(answer(client, params=params))
+            await until(lambda: client._load.num_running == 1)
+            sleeping = asyncio.create_task(client.sleep(1, mode="wait"))
+            await asyncio.sleep(0)
+            assert await client.wake_up()
         with pytest.raises(FailedPrecondition, match="before it slept"):
             await sleeping
         assert (await running).finish_reason is FinishReason.LENGTH
@@ -251,11 +254,11 @@ async def test_a_long_wake_is_not_taken_for_a_stall():
     """It loads a model, which no ping can interrupt."""
     async with engine() as client:
         await client.sleep(1)
-        waking = asyncio.create_task(client.wake_up())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)  # it is sent by a task of its own
-        client._calls._pinged_at, client._calls.last_event_at = 1.0, 0.0
-        await client.check_health()
+        with standing_still(client):
+            waking = asyncio.create_task(client.wake_up())
+            await until(lambda: bool(client._calls._loads))
+            client._calls._pinged_at, client._calls.last_event_at = 1.0, 0.0
+            await client.check_health()
         await waking
 
 

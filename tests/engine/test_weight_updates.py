@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from tests.busy import until
 from tests.contract.engines import start, stop
+from tests.doubles.standing_engine import only_when_told
 from tests.engine.test_lora import tokens
 from tests.model.adapters import write_adapter
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint, write_shards
@@ -315,7 +316,7 @@ async def test_steps_out_of_turn_are_refused(tmp_path):
 
 
 async def running(client, num_tokens=500):
-    """A request that is being answered."""
+    """A request that is being answered; the engine is to be held, or it may have been answered."""
     params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
     task = asyncio.create_task(answer(client, params, "running"))
     await until(lambda: client._load.num_running == 1)
@@ -325,12 +326,16 @@ async def running(client, num_tokens=500):
 async def test_weights_do_not_change_under_a_request(tmp_path):
     """Unless somebody has said what becomes of it: with "wait" it ends with the weights it began with."""
     async with engine(write_checkpoint(tmp_path / "m", LONG), **ROOM) as client:
-        task, params = await running(client)
-        with pytest.raises(FailedPrecondition, match="pause_generation first"):
-            await push(client, others())
+        with only_when_told(client):
+            task, params = await running(client)
+            with pytest.raises(FailedPrecondition, match="pause_generation first"):
+                await push(client, others())
         before = await task
-        task, _ = await running(client)
-        await client.pause_generation(mode="wait")
+        with only_when_told(client):
+            task, _ = await running(client)
+            pausing = asyncio.create_task(client.pause_generation(mode="wait"))
+            await until(lambda: client._is_paused)
+        await pausing
         later = asyncio.create_task(answer(client, params, "later"))
         await push(client, others())
         await client.resume_generation()
@@ -342,8 +347,9 @@ async def test_a_frozen_request_goes_on_with_the_new_weights(tmp_path):
     """What it has said stays; what it says then is what the new weights say after that, and nothing else."""
     path, sent = write_checkpoint(tmp_path / "m", LONG), others()
     async with engine(path, **ROOM) as client:
-        task, _ = await running(client)
-        await client.pause_generation(mode="keep", clear_cache=False)
+        with only_when_told(client):
+            task, _ = await running(client)
+            await client.pause_generation(mode="keep", clear_cache=False)
         num_old, _ = next(iter(client._open)).stream.progress(0)
         await push(client, sent)
         await client.resume_generation()

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.slow
 
 SLOW_ECHO = "embedded:echo?itl_ms=20"
 PROMPT = list(range(100, 140))
-# Several calls of each kind; none ends by itself within ten seconds.
+# Several calls of each kind; none ends by itself within forty seconds.
 OPEN_CALLS = [
-    generate_request(PROMPT, stream=stream, max_tokens=500, n=n)
+    generate_request(PROMPT, stream=stream, max_tokens=2000, n=n)
     for stream in (True, False)
     for n in (1, 2)
 ]
@@ -46,7 +46,7 @@ def calling(server: Server) -> Iterator[tuple[VllmEngineStub, list[Caller]]]:
     """The open calls, all of them at work."""
     with stub_of(server.address) as stub:
         callers = [Caller(stub, request) for request in OPEN_CALLS]
-        until(lambda: load_of(stub).num_running_reqs == 6, 10)
+        until(lambda: load_of(stub).num_running_reqs == 6)
         yield stub, callers
 
 
@@ -141,7 +141,7 @@ def test_the_engine_leaves_the_terminals_signals_to_the_server():
             server.engine.send_signal(number)
         assert stub.HealthCheck(pb.HealthCheckRequest(), timeout=PATIENCE_S).healthy
         num_tokens = len(callers[0].token_ids)
-        until(lambda: len(callers[0].token_ids) > num_tokens + 5, 5)
+        until(lambda: len(callers[0].token_ids) > num_tokens + 5)
 
 
 def test_an_engine_does_not_outlive_its_server():
@@ -163,13 +163,13 @@ def test_an_engine_does_not_outlive_its_server():
 
 def test_an_engine_that_stood_still_goes_on():
     """SIGSTOP for three seconds, then SIGCONT: no stream ends, and no token is lost or repeated."""
-    prompt = list(range(100, 200))
+    prompt = list(range(100, 200)) * 3  # six seconds, in which all of them are found running
     with running(SLOW_ECHO) as server, stub_of(server.address) as stub:
         callers = [
-            Caller(stub, generate_request(prompt, max_tokens=100, ignore_eos=False))
+            Caller(stub, generate_request(prompt, max_tokens=len(prompt), ignore_eos=False))
             for _ in range(3)
         ]
-        until(lambda: is_busy(stub, len(callers)), 10)
+        until(lambda: is_busy(stub, len(callers)))
         with _stopped(server.engine):
             started = time.monotonic()
             assert load_of(stub).num_used_tokens > 0  # the last load that is known
@@ -180,7 +180,7 @@ def test_an_engine_that_stood_still_goes_on():
             caller.join(PATIENCE_S)
         assert [caller.status for caller in callers] == [grpc.StatusCode.OK] * 3
         assert [caller.token_ids for caller in callers] == [prompt] * 3
-        until(lambda: is_idle(stub), 1)
+        until(lambda: is_idle(stub))
 
 
 def test_a_caller_can_leave_while_the_engine_stands_still():
@@ -190,7 +190,7 @@ def test_a_caller_can_leave_while_the_engine_stands_still():
         next(call)
         with _stopped(server.engine):
             call.cancel()
-        until(lambda: is_idle(stub), 1)
+        until(lambda: is_idle(stub))
 
 
 def test_a_server_whose_engine_stands_still_can_be_ended():
@@ -217,7 +217,7 @@ def test_health_flips_when_the_engine_stands_still_and_back():
         with _stopped(server.engine):
             took_s = until(lambda: health_of(channel) == "NOT_SERVING", 40)
             assert took_s > 25
-        until(lambda: health_of(channel) == "SERVING", 3)
+        until(lambda: health_of(channel) == "SERVING")
 
 
 def test_a_server_with_several_engines_lives_on_without_one():
@@ -234,6 +234,13 @@ def test_a_server_with_several_engines_lives_on_without_one():
             headers = {"X-data-parallel-rank": str(rank)}
             return http.post("/v1/completions", json=body, headers=headers).status_code
 
+        def is_degraded() -> bool:
+            return http.get("/health").text == "degraded"
+
+        def has_another_for(engine: psutil.Process) -> bool:
+            engines = server.front.children()
+            return len(engines) == 2 and engine not in engines
+
         assert [status(rank) for rank in (0, 1, 2)] == [200, 200, 400]
         beyond = generate_request(PROMPT)
         beyond.data_parallel_rank = 2
@@ -243,12 +250,19 @@ def test_a_server_with_several_engines_lives_on_without_one():
         assert [load.dp_rank for load in stub.GetLoads(pb.GetLoadsRequest()).loads] == [0, 1]
         for rank in (0, 1):
             assert f'vllm:generation_tokens_total{{engine="{rank}",' in http.get("/metrics").text
-        server.front.children()[0].kill()
-        until(lambda: http.get("/health").text == "degraded", 10)
-        assert health_of(channel) == "SERVING"
-        assert sorted(status(rank) for rank in (0, 1)) == [200, 503]
-        assert http.post("/v1/completions", json=body).status_code == 200
-        until(lambda: http.get("/health").text == "", PATIENCE_S)
+        was_degraded = False
+        while not was_degraded:  # from before what is asked until after it: else it had come back
+            doomed = server.front.children()[0]
+            doomed.kill()
+            until(lambda: is_degraded() or has_another_for(doomed))  # noqa: B023 - called here only
+            found = (
+                health_of(channel),
+                sorted(status(rank) for rank in (0, 1)),
+                http.post("/v1/completions", json=body).status_code,
+            )
+            was_degraded = is_degraded()
+            until(lambda: http.get("/health").text == "")
+        assert found == ("SERVING", [200, 503], 200)
         assert [status(rank) for rank in (0, 1)] == [200, 200]
         server.send(signal.SIGTERM)
         assert "fork" not in server.wait()[1]

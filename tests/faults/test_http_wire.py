@@ -47,7 +47,7 @@ def reference(shared: Server) -> str:
 def server(shared: Server, reference: str) -> Iterator[Server]:
     """Afterwards nothing is open, health is good, and the canary sings as before."""
     yield shared
-    until(lambda: json.loads(get(f"{shared.http}/load")[1])["server_load"] == 0, 3)
+    until(lambda: json.loads(get(f"{shared.http}/load")[1])["server_load"] == 0)
     assert canary(shared) == reference
     assert get(f"{shared.http}/health")[0] == 200
 
@@ -169,9 +169,9 @@ def test_idle_connections_cost_a_descriptor_only(server: Server, reference: str)
         for number in range(500):
             connection = stack.enter_context(closing(connect(server)))
             connection.sendall(POST.encode()[: number % 50])
-        until(lambda: server.front.num_fds() >= before + 450, 10)
+        until(lambda: server.front.num_fds() >= before + 450)
         assert canary(server) == reference
-    until(lambda: server.front.num_fds() <= before + 5, 10)
+    until(lambda: server.front.num_fds() <= before + 5)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -190,11 +190,12 @@ def test_callers_who_vanish_leave_nothing(server: Server, stream: bool):
 def test_open_streams_finish_when_the_server_is_asked_to_end():
     """Row 63: readiness falls first, what is new gets 503, and what is open is whole."""
     with running("embedded:echo?itl_ms=20", "--no-grpc") as server, connect(server) as connection:
-        request = {"prompt": list(range(100, 160)), "max_tokens": 60, "stream": True}
+        # Five seconds, in which the server is seen to end.
+        request = {"prompt": list(range(100, 150)) * 5, "max_tokens": 250, "stream": True}
         connection.sendall(post(json.dumps(request).encode()))
         answer = connection.recv(65536)
         server.send(signal.SIGTERM)
-        until(lambda: get(f"{server.http}/readyz")[0] == 503, 2)
+        until(lambda: get(f"{server.http}/readyz")[0] == 503)
         assert get(f"{server.http}/livez")[0] == 200
         assert get(f"{server.http}/v1/completions", CANARY)[0] == 503
         while part := connection.recv(65536):

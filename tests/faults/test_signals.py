@@ -26,7 +26,7 @@ from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 ECHO = "embedded:echo?itl_ms=20"
-PROMPT = list(range(50, 250))  # four seconds at that pace
+PROMPT = list(range(50, 250)) * 2  # eight seconds at that pace
 ENDLESS = generate_request(PROMPT, max_tokens=10_000)
 SLOW_TO_LOAD = "embedded:random?layers=24&hidden=1024&vocab=32000&max_len=1024"
 
@@ -54,7 +54,7 @@ def test_health_is_down_at_once_and_open_streams_finish():
         callers = [whole(stub), whole(stub)]
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-        until(lambda: is_busy(stub, 2), 10)
+        until(lambda: is_busy(stub, 2))
 
         sent_at = time.monotonic()
         server.send(signal.SIGTERM)
@@ -84,7 +84,7 @@ def test_streams_beyond_the_timeout_end_with_abort():
             Caller(stub, ENDLESS),
             Caller(stub, generate_request(PROMPT, stream=False, max_tokens=10_000)),
         )
-        until(lambda: is_busy(stub, 2), 10)
+        until(lambda: is_busy(stub, 2))
         sent_at = time.monotonic()
         server.send(signal.SIGTERM)
         status, _ = server.wait()
@@ -104,7 +104,7 @@ def test_a_second_signal_forces_the_end():
     with running(ECHO) as server, stub_of(server.address) as stub:
         family = [psutil.Process(server.process.pid), server.engine]
         caller = Caller(stub, ENDLESS)
-        until(lambda: is_busy(stub), 10)
+        until(lambda: is_busy(stub))
         server.send(signal.SIGTERM)
         server.read_log_until("open requests get 30 s to finish")
         sent_at = time.monotonic()
@@ -122,7 +122,7 @@ def test_a_signal_with_a_dead_engine_still_ends_the_server():
     """The two can come together, as when a container is stopped: no hang, and no traceback."""
     with running(ECHO) as server, stub_of(server.address) as stub:
         caller = Caller(stub, ENDLESS)
-        until(lambda: is_busy(stub), 10)
+        until(lambda: is_busy(stub))
         server.send(signal.SIGTERM)
         server.read_log_until("open requests get 30 s to finish")
         killed_at = time.monotonic()
@@ -172,7 +172,7 @@ def test_a_signal_during_start_up_ends_it(
     )  # fmt: skip
     try:
         front = psutil.Process(process.pid)
-        until(lambda: has_reached(front), 20)
+        until(lambda: has_reached(front))
         family = front.children(recursive=True)
         sent_at = time.monotonic()
         process.send_signal(number)
@@ -191,16 +191,17 @@ def test_a_signal_during_start_up_ends_it(
 @pytest.mark.slow
 def test_a_server_can_be_started_again_on_its_port():
     """After a drain, while connections to it linger, its port is free at once."""
-    with running(SMALL) as first, stub_of(first.address) as stub:
+    host = ("--host", "127.0.0.4")  # where nobody else takes the port meanwhile
+    with running(SMALL, *host) as first, stub_of(first.address) as stub:
         assert is_idle(stub)
         first.send(signal.SIGTERM)
         assert first.wait()[0] == 0
         second = subprocess.Popen(
-            [*WEFT, "serve", SMALL, "--port", "0", "--grpc-port", first.address.rpartition(":")[2]],
+            [*WEFT, "serve", SMALL, *host, "--port", "0", "--grpc-port", first.address.rpartition(":")[2]],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_environment(),
         )  # fmt: skip
         try:
-            until(lambda: is_listening(first.address), 15)
+            until(lambda: is_listening(first.address))
         finally:
             second.terminate()
             assert second.wait(PATIENCE_S) == 0

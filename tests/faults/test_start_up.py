@@ -273,7 +273,7 @@ def test_an_engine_that_dies_while_it_starts_is_reported():
     ) as process:  # fmt: skip
         try:
             front = psutil.Process(process.pid)
-            until(lambda: bool(front.children()), 20)
+            until(lambda: bool(front.children()))
             front.children()[0].kill()
             out, err = process.communicate(timeout=PATIENCE_S)
         finally:

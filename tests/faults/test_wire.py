@@ -57,7 +57,7 @@ def stub(server: Server, reference: list[int]) -> Iterator[VllmEngineStub]:
         yield stub
     # A connection of its own, as a next client would have.
     with stub_of(server.address) as stub, grpc.insecure_channel(server.address) as channel:
-        until(lambda: is_idle(stub), 2)
+        until(lambda: is_idle(stub))
         assert answer_of(stub, generate_request(CANARY)) == reference
         assert health_of(channel) == "SERVING"
 
@@ -120,10 +120,10 @@ def test_a_client_that_says_hello_and_no_more_costs_a_descriptor_only(server: Se
         for number in range(500):
             connection = stack.enter_context(connected(server))
             connection.sendall(PREFACE[: number % len(PREFACE)])
-        until(lambda: front_of(server).num_fds() >= before + 400, 10)
+        until(lambda: front_of(server).num_fds() >= before + 400)
         with stub_of(server.address) as stub:
             assert len(answer_of(stub, generate_request(CANARY))) == 8
-    until(lambda: front_of(server).num_fds() <= before + 5, 10)
+    until(lambda: front_of(server).num_fds() <= before + 5)
 
 
 # -- sizes ----------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ async def test_a_thousand_calls_that_are_reset_at_once_leave_nothing(server, stu
 
         for _ in range(10):
             await asyncio.gather(*(open_and_reset(number) for number in range(100)))
-    until(lambda: is_idle(stub), 5)
+    until(lambda: is_idle(stub))
 
 
 @pytest.mark.usefixtures("stub")

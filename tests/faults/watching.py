@@ -22,8 +22,11 @@ def stub_of(address: str) -> Iterator[VllmEngineStub]:
         yield VllmEngineStub(channel)
 
 
-def until(is_so: Callable[[], bool], within_s: float) -> float:
-    """Wait until it is so, and say how many seconds that took; a busy machine is given longer."""
+def until(is_so: Callable[[], bool], within_s: float = PATIENCE_S) -> float:
+    """Wait until it is so, and say how many seconds that took.
+
+    `within_s` is for what there is a rule for; a busy machine is given longer than that.
+    """
     started = time.monotonic()
     while not is_so():
         took_s = time.monotonic() - started

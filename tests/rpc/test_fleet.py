@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import pytest
 
-from tests.busy import PATIENCE_S, stretched, until
+from tests.busy import PATIENCE_S, until
 from tests.doubles.fake_engine import FakeEngine, make_config, overloaded
 from tests.rpc.calls import PROMPT
 from tests.rpc.test_client import TOKENIZER_FILES
@@ -18,12 +18,16 @@ from weft.rpc.server import RpcServer
 PARAMS = SamplingParams(temperature=0.0, max_tokens=4, output_kind=OutputKind.DELTA)
 
 
+# Where connections of this machine do not begin: a port that a server has left stays free.
+HOST = "127.0.0.3"
+
+
 async def serve(engine, stack, port=0):
     """A gRPC server for `engine`, and its address."""
-    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=port))
+    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(host=HOST, port=port))
     port = await server.start()
     stack.push_async_callback(server.stop)
-    return server, f"127.0.0.1:{port}"
+    return server, f"{HOST}:{port}"
 
 
 @asynccontextmanager
@@ -146,8 +150,9 @@ async def test_every_server_has_to_answer_at_the_start():
     """A wrong address is told at once, by name."""
     async with AsyncExitStack() as stack:
         _, target = await serve(FakeEngine(), stack)
-        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
-            await Fleet.connect([target, "127.0.0.1:1"], timeout_s=stretched(0.3))
+        # It is the first error that is told: that of the other, if it was slow, would be the second.
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1$"):
+            await Fleet.connect(["127.0.0.1:1", target], timeout_s=0.3)
 
 
 async def test_aborts_reach_the_server_that_has_the_request():

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import msgspec
@@ -35,6 +35,17 @@ async def read(call) -> common_pb2.KvEventBatch:
     """The next message, soon."""
     async with asyncio.timeout(PATIENCE_S):
         return await call.read()
+
+
+async def read_until(
+    call, is_last: Callable[[common_pb2.KvEventBatch], bool]
+) -> list[common_pb2.KvEventBatch]:
+    """Messages up to the one that is asked for: load records of before may be on their way to us."""
+    messages = [await read(call)]
+    while not is_last(messages[-1]):
+        assert messages[-1].load.load_only
+        messages.append(await read(call))
+    return messages
 
 
 def test_hash_is_the_signed_low_half():
@@ -86,7 +97,7 @@ async def test_batches_are_relayed_in_order_with_load(stub: VllmEngineStub, engi
 
     first = await read(call)
     await engine.publish(batch(1, AllBlocksCleared()))
-    second = await read(call)
+    *beats, second = await read_until(call, lambda message: not message.load.load_only)
 
     assert (first.sequence_number, first.dp_rank, first.timestamp) == (0, 0, 1.5)
     assert [(e.event_id, e.WhichOneof("data")) for e in first.events] == [
@@ -98,7 +109,7 @@ async def test_batches_are_relayed_in_order_with_load(stub: VllmEngineStub, engi
     assert not first.load.load_only
     assert second.sequence_number == 1
     assert second.events[0].event_id == 3
-    assert second.load.sample == first.load.sample + 1
+    assert second.load.sample == first.load.sample + len(beats) + 1
     call.cancel()
 
 
@@ -124,7 +135,7 @@ async def test_idle_stream_carries_load_records(stub: VllmEngineStub, engine: Fa
         num_waiting=4, cache_hit_rate=0.5, num_used_tokens=7, max_total_tokens=28
     )
 
-    beat = await read(call)
+    *_, beat = await read_until(call, lambda message: message.load.waiting_requests == 4)
 
     assert (beat.sequence_number, len(beat.events)) == (1, 0)
     assert beat.load.load_only
@@ -141,9 +152,11 @@ async def test_load_records_count_adapters(stub: VllmEngineStub, engine: FakeEng
     assert not (await read(call)).load.HasField("lora")
     engine.load = EngineLoad(num_loras=1, max_loras=4)
     expected = common_pb2.EngineLora(slots_used=1, slots_total=4, utilization=0.25)
-    assert (await read(call)).load.lora == expected
+    *_, beat = await read_until(call, lambda message: message.load.HasField("lora"))
+    assert beat.load.lora == expected
     await engine.publish(batch(1))
-    assert (await read(call)).load.lora == expected
+    *_, second = await read_until(call, lambda message: not message.load.load_only)
+    assert second.load.lora == expected
     call.cancel()
 
 
@@ -195,16 +208,21 @@ async def test_without_a_prefix_cache_there_are_no_events(uncached: VllmEngineSt
 
 async def test_ticks_end_with_their_source():
     """Items, silence, and the end: in that order."""
+    has_ticked = asyncio.Event()
 
     async def source() -> AsyncIterator[int]:
         yield 1
-        await asyncio.sleep(0.05)
+        await has_ticked.wait()
         yield 2
 
-    seen = [item async for item in with_ticks(source(), 0.02)]
+    seen = []
+    async with asyncio.timeout(PATIENCE_S):
+        async for item in with_ticks(source(), 0.02):
+            seen.append(item)
+            if item is None:
+                has_ticked.set()
 
     assert [item for item in seen if item is not None] == [1, 2]
-    assert None in seen
 
 
 async def test_closed_ticks_close_their_source():

@@ -7,7 +7,7 @@ import grpc
 import pytest
 import uvloop
 
-from tests.busy import PATIENCE_S
+from tests.busy import PATIENCE_S, until
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import TOKENIZER_FILES
 from weft.pb import vllm_engine_pb2 as pb
@@ -89,11 +89,10 @@ def test_others_are_registered_as_ever(new_loop):
             with merged_signals(loop):
                 loop.add_reader(reader.fileno(), calls.append, 1)
             writer.send(b"123")
-            await asyncio.sleep(0.01)
-            assert len(calls) > 1  # nobody read a byte
+            await until(lambda: len(calls) > 1)  # nobody read a byte
             calls.clear()
             loop.add_reader(reader, lambda: calls.append(reader.recv(2)))
-            await asyncio.sleep(0.01)
+            await until(lambda: len(calls) > 1)
             assert calls == [b"12", b"3"]
             loop.remove_reader(reader)
 

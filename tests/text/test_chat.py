@@ -177,7 +177,7 @@ def test_a_template_that_never_ends_is_stopped(source):
         started = time.monotonic()
         with pytest.raises(BadRequest, match=r"did not finish within 0\.3 s"):
             template.render([{"role": "evil", "content": "123456789"}])
-        assert is_within(time.monotonic() - started, 2)
+        assert is_within(time.monotonic() - started, 4)  # at most ten times as long by the clock
         assert template.render(TALK) == "fine"
 
 

@@ -127,9 +127,9 @@ def test_detokenising_takes_linear_time():
 
     def seconds(num_tokens):
         ids = byte_level().encode("hello 🙂 ")[:4] * num_tokens
-        started = time.process_time()
+        started = time.thread_time()
         streamed(byte_level(), ids)
-        return time.process_time() - started
+        return time.thread_time() - started
 
     short = min(seconds(500) for _ in range(5))
     assert min(seconds(8000) for _ in range(3)) < 64 * short

@@ -10,7 +10,6 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from tests.busy import is_within
 from tests.text.vocabularies import (
     byte_level,
     byte_level_library,
@@ -221,13 +220,13 @@ async def test_bad_words_are_encoded_on_a_thread():
 @pytest.mark.parametrize(("side", "expected"), [("left", TEXT_IDS[-1]), ("right", TEXT_IDS[0])])
 def test_a_text_far_beyond_the_context_is_truncated_at_once(side, expected):
     """Only the kept end of a huge text is encoded."""
-    started = time.perf_counter()
+    started = time.process_time()
     request = process(
         "hello" + " " * 5_000_000 + "hello",
         SamplingParams(truncate_prompt_tokens=1),
         tokenization_kwargs={"truncation_side": side},
     )
-    assert is_within(time.perf_counter() - started, 1)
+    assert time.process_time() - started < 1
     assert request.prompt_token_ids == [expected]
 
 

@@ -184,7 +184,14 @@ def test_a_text_that_the_library_gives_up_on_is_a_bad_request():
 
 
 def share_of_others(work) -> float:
-    """Of what is computed while `work` runs on a thread, the part that another thread gets to compute."""
+    """Of what is computed while `work` runs on a thread, the part that another thread gets to compute.
+
+    The most of several: on a busy machine the system may let the other wait, a lock does so each time.
+    """
+    return max(_share_of_others(work) for _ in range(3))
+
+
+def _share_of_others(work) -> float:
     running = threading.Thread(target=work)
     before = time.thread_time(), time.process_time()
     running.start()

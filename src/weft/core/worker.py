@@ -19,6 +19,9 @@ from weft.core.errors import Unavailable
 
 Answerer = Callable[[str], dict[str, str]]
 
+# By the clock a line may take so many times the processor time that it may: on a busy machine it waits for that.
+_MAX_WAITING = 10
+
 
 class Worker:
     """A running `python -m module`; called one line at a time. `setup` is its first line.
@@ -67,21 +70,25 @@ class Worker:
 def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
     """Answer until standard input closes, which it also does when the parent dies.
 
-    The setup names `max_memory_bytes` and `time_limit_s`. An answer that takes too long ends the
-    process, whatever it is doing, and one that takes too much memory fails or does.
+    The setup names `max_memory_bytes` and `time_limit_s`, of processor time. An answer that takes too
+    long ends the process, whatever it is doing, and one that takes too much memory fails or does.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be draining
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default is to die: also in the midst of C
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)  # the default is to die: also in the midst of C
     setup = json.loads(sys.stdin.readline())
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = setup["max_memory_bytes"]
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)  # it may be no higher
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     answer = prepare(setup)
+    time_limit_s = setup["time_limit_s"]
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_REAL, setup["time_limit_s"])
+        signal.setitimer(signal.ITIMER_PROF, time_limit_s)
+        signal.setitimer(signal.ITIMER_REAL, time_limit_s * _MAX_WAITING)
         reply = answer(line)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
 
