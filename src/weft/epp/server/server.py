@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn, Protocol
 import grpc
 
 from weft.core.address import join_host_port
+from weft.core.tasks import every
 from weft.core.tracing import Tracer
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.parsers.table import ParserTable
@@ -154,7 +155,9 @@ class PickerServer:
         )
         for server in self._servers:
             await server.start()
-        self._watch = asyncio.create_task(self._follow_director(), name="weft-epp-health")
+        self._watch = asyncio.create_task(
+            every(_HEALTH_INTERVAL_S, self.health.refresh), name="weft-epp-health"
+        )
         return ports
 
     async def drain(self, timeout_s: float) -> None:
@@ -283,11 +286,6 @@ class PickerServer:
                 if exchange.is_done:
                     return last
                 await context.write(ext_proc.encode(last))
-
-    async def _follow_director(self) -> None:
-        while True:
-            await asyncio.sleep(_HEALTH_INTERVAL_S)
-            self.health.refresh()
 
 
 async def _abort(context: Context, code: grpc.StatusCode, message: str) -> NoReturn:
