@@ -112,32 +112,28 @@ class Members(msgspec.Struct, frozen=True):
     app_protocol: str = HTTP
 
 
-class InferencePool(Object, frozen=True):
-    """An InferencePool, of any version."""
-
-    def members(self) -> Members:
-        """Whom it selects."""
-        raise NotImplementedError
-
-
-class PoolV1(InferencePool, frozen=True):
+class PoolV1(Object, frozen=True):
     """An InferencePool of today."""
 
     spec: PoolSpec
 
     def members(self) -> Members:
+        """Whom it selects."""
         ports = tuple(port.number for port in self.spec.target_ports)
         return Members(_selector(self.spec.selector.match_labels), ports, self.spec.app_protocol)
 
 
-class PoolV1Alpha2(InferencePool, frozen=True):
+class PoolV1Alpha2(Object, frozen=True):
     """An InferencePool as it was."""
 
     spec: OlderPoolSpec
 
     def members(self) -> Members:
+        """Whom it selects."""
         return Members(_selector(self.spec.selector), (self.spec.target_port_number,))
 
+
+InferencePool = PoolV1 | PoolV1Alpha2  # of any version
 
 # By API group: the version that is asked for, and how it reads.
 POOL_TYPES: Final[dict[str, tuple[str, type[InferencePool]]]] = {
