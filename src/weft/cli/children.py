@@ -121,8 +121,8 @@ class Child:
             text = line.decode(errors="replace").rstrip()
             self._last_lines.append(text)
             is_text = self._format == "text"
-            line = f"[{self.name}] {text}" if is_text else _as_json(self.name, text)
-            say(line, file=self._log)
+            labelled = f"[{self.name}] {text}" if is_text else _as_json(self.name, text)
+            say(labelled, file=self._log)
 
     async def _discard_output(self) -> None:
         assert self.process.stdout is not None
