@@ -225,8 +225,8 @@ class EngineLoop:
             runner = self._model.runner
             assert runner is not None, "nobody is scheduled while weights are absent"
             return runner.forward(plan.to_batch(self._block_size))
-        except Exception:
-            self._report(self._scheduler.fail(plan))  # the others get that the engine died
+        except Exception:  # fatal; who is not of the step gets that the engine died
+            self._report(self._scheduler.fail(plan))
             raise
 
     def _report(self, outputs: list[SequenceOutput], *, has_changed: bool = False) -> None:

@@ -68,7 +68,8 @@ def _limit(query: Mapping[str, str]) -> int:
 
 def _encode_all(kept: Iterable[KeptDecision]) -> bytes:
     """The newest ones, so many that the answer is bounded; each by itself, as encoding lets no other thread run."""
-    encoded, left = [], _MAX_MENTIONS
+    encoded: list[bytes] = []
+    left = _MAX_MENTIONS
     for one in kept:
         left -= one.num_mentions
         if encoded and left < 0:

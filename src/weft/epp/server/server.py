@@ -246,7 +246,7 @@ class PickerServer:
             # Nothing can be written any more: the gateway left, as it does when its client leaves.
             code = grpc.StatusCode.CANCELLED
             raise asyncio.CancelledError from error
-        except Exception:
+        except Exception:  # the root of a stream
             log.exception("a request failed inside the picker")
             if stream.exchange.is_answered:
                 code = grpc.StatusCode.INTERNAL
