@@ -70,7 +70,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptDecision:
+class PastDecision:
     """A decision as it came; turned into a record only on request, which may be on another thread.
 
     Never the cycle or the request themselves: a thousand long prompts would fill the memory.
@@ -109,7 +109,7 @@ class DecisionRing:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._entries: OrderedDict[str, KeptDecision] = OrderedDict()
+        self._entries: OrderedDict[str, PastDecision] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -126,7 +126,7 @@ class DecisionRing:
         if not self._capacity:
             return
         request_id = cycle.request.request_id
-        self._entries[request_id] = KeptDecision(
+        self._entries[request_id] = PastDecision(
             request_id=request_id,
             at=time.time(),
             duration_s=duration_s,
@@ -148,19 +148,19 @@ class DecisionRing:
 
     def get(self, request_id: str) -> DecisionRecord | None:
         """One decision; None if it was never made or has been dropped."""
-        kept = self.find(request_id)
-        return None if kept is None else to_record(kept)
+        found = self.find(request_id)
+        return None if found is None else to_record(found)
 
-    def find(self, request_id: str) -> KeptDecision | None:
+    def find(self, request_id: str) -> PastDecision | None:
         """One decision as it came."""
         return self._entries.get(request_id)
 
-    def newest(self, limit: int) -> list[KeptDecision]:
+    def newest(self, limit: int) -> list[PastDecision]:
         """The last decisions as they came, newest first."""
         return list(islice(reversed(self._entries.values()), limit))
 
 
-def to_record(entry: KeptDecision) -> DecisionRecord:
+def to_record(entry: PastDecision) -> DecisionRecord:
     """A decision, ready for JSON; of thousands of endpoints it takes a while."""
     schedule = entry.outcome if isinstance(entry.outcome, Schedule) else None
     refused = entry.outcome if isinstance(entry.outcome, Refused) else None
@@ -184,7 +184,7 @@ def to_record(entry: KeptDecision) -> DecisionRecord:
     )
 
 
-def _cached(entry: KeptDecision) -> dict[str, dict[str, int]]:
+def _cached(entry: PastDecision) -> dict[str, dict[str, int]]:
     total = entry.num_prompt_tokens
     return {
         name: {each.host_port: match.num_tokens(each, total) for each in match.held}

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from weft.epp.decision.explain import DecisionRing, KeptDecision, to_record
+from weft.epp.decision.explain import DecisionRing, PastDecision, to_record
 from weft.epp.server.admin import Page, Render
 from weft.epp.server.server import PickerServer
 
@@ -32,9 +32,9 @@ def pages(
     async def decisions(query: Mapping[str, str]) -> Page:
         request_id = query.get("request_id")
         if request_id is None:
-            kept = ring.newest(_limit(query))
+            newest = ring.newest(_limit(query))
             async with turn:
-                return Page(await asyncio.to_thread(_encode_all, kept))
+                return Page(await asyncio.to_thread(_encode_all, newest))
         found = ring.find(request_id)
         if found is None:
             return _json({"error": f"no decision of request {request_id} is kept"}, 404)
@@ -66,11 +66,11 @@ def _limit(query: Mapping[str, str]) -> int:
     return min(int(text), _MAX_ROWS) if text.isascii() and text.isdigit() else _MAX_ROWS
 
 
-def _encode_all(kept: Iterable[KeptDecision]) -> bytes:
+def _encode_all(decisions: Iterable[PastDecision]) -> bytes:
     """The newest ones, so many that the answer is bounded; each by itself, as encoding lets no other thread run."""
     encoded: list[bytes] = []
     left = _MAX_MENTIONS
-    for one in kept:
+    for one in decisions:
         left -= one.num_mentions
         if encoded and left < 0:
             break
