@@ -108,7 +108,7 @@ async def watch(
         nonlocal seen
         now = mark(list_paths())
         if now != seen:
-            seen = now
             await on_change()
+            seen = now
 
     await every(LOOK_EVERY_S, look)
