@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "model/share_product.h"
+
 namespace weft {
 namespace {
 
@@ -11,20 +13,6 @@ constexpr int kPieceRows = 48;
 constexpr int kPanelsOfOneRow = 4;
 
 float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
-
-GemmTask product(const RowsAt& x, const Matrix& matrix, int rows, float* out, std::ptrdiff_t out_stride) {
-    GemmTask task{};
-    task.x = x.first;
-    task.x_stride = x.stride;
-    task.last_row = rows;
-    task.panels = matrix.panels;
-    task.depth = matrix.depth;
-    task.last_panel = matrix.num_panels();
-    task.finish = Finish::kStore;
-    task.out = out;
-    task.out_stride = out_stride;
-    return task;
-}
 
 }  // namespace
 
@@ -132,7 +120,8 @@ void AdapterStep::take_low(const Piece& piece, const RowsAt& x) const {
     const Product& product = *piece.product;
     const int rows = piece.last_row - piece.first_row;
     const RowsAt taken = rows_of(piece, x, product.a->depth);
-    kernels_.gemm(weft::product(taken, *product.a, rows, sums(piece), product.b->depth));
+    const RowsAt summed{reinterpret_cast<std::byte*>(sums(piece)), product.b->depth, sizeof(float)};
+    kernels_.gemm(gemm_task(*product.a, taken, rows, Finish::kStore, summed));
     kernels_.to_activations(sums(piece), low(product, piece.first_row), rows * product.b->depth);
 }
 
@@ -169,7 +158,8 @@ void AdapterStep::add_panels(int first_panel, int last_panel, float* out, std::p
     for (const Product& one : products_) {
         const int rows = static_cast<int>(one.group->rows.size());
         const RowsAt x{low(one, 0), one.b->depth, kernels_.activation_bytes};
-        GemmTask task = product(x, *one.b, rows, out + one.first_place * stride, stride);
+        const RowsAt added{reinterpret_cast<std::byte*>(out), stride, sizeof(float)};
+        GemmTask task = gemm_task(*one.b, x, rows, Finish::kStore, added.from(one.first_place));
         task.panels = one.b->panels + static_cast<std::ptrdiff_t>(first_panel) * one.b->depth * kPanelColumns *
                                           element_bytes(spec_.element);
         task.last_panel = last_panel - first_panel;

@@ -17,21 +17,6 @@ std::int32_t* whole(const Region& region) { return reinterpret_cast<std::int32_t
 
 bool is_rounded(const Matrix& matrix) { return matrix.is_int8() || matrix.groups; }
 
-GemmTask task_of(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out) {
-    GemmTask task{};
-    task.x = x.first;
-    task.x_stride = x.stride;
-    task.last_row = rows;
-    task.panels = matrix.panels;
-    task.depth = matrix.depth;
-    task.last_panel = matrix.num_panels();
-    task.bias = matrix.bias.empty() ? nullptr : matrix.bias.data();
-    task.finish = finish;
-    task.out = out.first;
-    task.out_stride = out.stride;
-    return task;
-}
-
 }  // namespace
 
 void ExpertSpace::make_room(const ModelSpec& spec, std::size_t rows, int activation_bytes, int most_groups) {
@@ -90,7 +75,7 @@ void ExpertStep::route(const ExpertsSpec& experts, const Matrix& router, const R
             const auto* from = reinterpret_cast<const std::uint16_t*>(x.row(row));
             for (int i = 0; i < router.depth; i++) wide.floats(row)[i] = widen_bfloat16(from[i]);
         });
-    const GemmTask task = task_of(router, wide, rows, Finish::kStore, parts_.space.logits.rows());
+    const GemmTask task = gemm_task(router, wide, rows, Finish::kStore, parts_.space.logits.rows());
     share_panels(parts_.pool, router, task, [&](int, const GemmTask& part) { parts_.float32_kernels.gemm(part); });
     choices_.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(experts.per_token));
     for_each_row(rows, [&](int row) { choose(experts, row); });
@@ -147,7 +132,7 @@ void ExpertStep::multiply(const std::vector<Matrix>& matrices, const RowsAt& x, 
         for (int at = begin; at < end;) {
             const Run& run = runs_[static_cast<std::size_t>(at / panels)];
             const Matrix& matrix = matrices[static_cast<std::size_t>(run.expert)];
-            GemmTask task = task_of(matrix, x.from(run.first), run.last - run.first, finish, out.from(run.first));
+            GemmTask task = gemm_task(matrix, x.from(run.first), run.last - run.first, finish, out.from(run.first));
             task.activation = parts_.spec.activation;
             task.first_panel = at % panels;
             task.last_panel = std::min(panels, task.first_panel + end - at);

@@ -1,9 +1,11 @@
-// A product, shared out to threads: its panels, or where rows are many those.
+// A product: its task, and how that is shared out to threads: by panels, or where rows are many by those.
 #pragma once
 
 #include <algorithm>
 
+#include "kernels/kernels.h"
 #include "model/pack.h"
+#include "model/row_buffer.h"
 #include "model/thread_pool.h"
 
 namespace weft {
@@ -15,6 +17,22 @@ constexpr int kRowsThatWait = 64;
 constexpr int kRowsOfThread = 96;
 // Each piece of its rows reads all weights again: a piece has at least so many.
 constexpr int kRowsOfPiece = 64;
+
+// `rows` rows times the whole matrix; what the finish asks beside `out` is the caller's to add.
+inline GemmTask gemm_task(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out) {
+    GemmTask task{};
+    task.x = x.first;
+    task.x_stride = x.stride;
+    task.last_row = rows;
+    task.panels = matrix.panels;
+    task.depth = matrix.depth;
+    task.last_panel = matrix.num_panels();
+    task.bias = matrix.bias.empty() ? nullptr : matrix.bias.data();
+    task.finish = finish;
+    task.out = out.first;
+    task.out_stride = out.stride;
+    return task;
+}
 
 // `work(thread, task)` for ranges of panels that cover the matrix.
 template <class Task, class Work>
@@ -64,7 +82,6 @@ void share_product(ThreadPool& pool, const Matrix& matrix, const Task& task, int
         Task part = task;
         part.first_row = begin;
         part.last_row = end;
-        part.last_panel = matrix.num_panels();
         work(thread, part);
     });
 }

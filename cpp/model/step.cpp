@@ -16,10 +16,6 @@ constexpr int kRowsToRound = 8;
 
 float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
 
-const float* data_or_null(const std::vector<float>& values) {
-    return values.empty() ? nullptr : values.data();
-}
-
 }  // namespace
 
 int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads) {
@@ -288,16 +284,7 @@ void Step::residual(const RowsAt& hidden, int row, const float* added, const Nor
 }
 
 void Step::linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out) {
-    GemmTask task{};
-    task.x = x.first;
-    task.x_stride = x.stride;
-    task.last_row = rows;
-    task.panels = matrix.panels;
-    task.depth = matrix.depth;
-    task.bias = data_or_null(matrix.bias);
-    task.finish = finish;
-    task.out = out.first;
-    task.out_stride = out.stride;
+    GemmTask task = gemm_task(matrix, x, rows, finish, out);
     task.activation = spec_.activation;
     task.columns = spec_.head_columns();
     task.divisor = spec_.logits_divisor;

@@ -1,5 +1,6 @@
 """`weft up`: one command, and all of it answers; one Ctrl-C, and none of it is left."""
 
+import json
 import signal
 import subprocess
 import threading
@@ -241,10 +242,11 @@ def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_start_is_the_end_with_its_words():
-    """The last line says what the worker said."""
-    result = weft(
-        "up", "/no/such/model", "--port", str(free_port()), "--metrics-port", str(free_port())
-    )
+    """The last line says what the worker said; those before it are in the format that was asked for."""
+    ports = ("--port", str(free_port()), "--metrics-port", str(free_port()))
+    result = weft("up", "/no/such/model", *ports, "--log-format", "json")
+    said = [json.loads(line) for line in result.stderr.splitlines()[:-1]]
+    assert "/no/such/model" in next(one["message"] for one in said if one["process"] == "worker 1")
     assert result.returncode == 1
     assert "worker 1 ended with status 2" in result.stderr.splitlines()[-1]
     assert "/no/such/model" in result.stderr.splitlines()[-1]

@@ -168,6 +168,8 @@ def test_a_missing_file_is_refused(capsys):
     [
         (["serve", "--max-model-lenn", "3"], "Did you mean --max-model-len?"),
         (["serve", "--max-model-len", "many"], '"many" is not a size'),
+        (["epp", "--pol-name", "x"], "--pol-name. Did you mean --pool-name?"),
+        (["epp", "--nope"], "error: Unknown option: --nope. weft epp --help lists all flags."),
         (["serve", "--max-num-seqs", "1.5"], "--max-num-seqs"),
         (["serve", "--dtype", "float8"], '"float32"'),
         (["serve", "--scheduling-policy", "lifo"], '"priority"'),

@@ -19,15 +19,18 @@ CTRL_D = b"\x04"
 
 
 def test_a_message_is_answered_and_everything_ends(tmp_path: Path):
-    """Flags of the engine reach it; what it logs is in a file for the owner alone."""
+    """Flags of the engine and of the log reach it; what it logs is in a file for the owner alone."""
     argv = ("run", "embedded:echo", "hello", "-c", "64", "--served-model-name", "parrot", "--json")
+    argv += ("--log-format", "json")
     result = weft(*argv, XDG_STATE_HOME=str(tmp_path), WEFT_API_KEY="not for this")
     answer = json.loads(result.stdout)
     assert (result.returncode, answer["model"]) == (0, "parrot")
     assert answer["content"].split() == ["user", "hello", "assistant"]
     log = tmp_path / "weft" / "run.log"
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
-    assert "Uvicorn running on http://127.0.0.1:" in log.read_text()
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["process"] for line in logged} == {"server"}
+    assert any("Uvicorn running on http://127.0.0.1:" in line["message"] for line in logged)
     assert str(log) in result.stderr
 
 

@@ -80,3 +80,14 @@ def scattered_blocks(
     counts = [-(-length // block_size) for length in lengths]
     blocks = (rng.permutation(sum(counts)) + 1).tolist()
     return [[blocks.pop() for _ in range(count)] for count in counts]
+
+
+def alone(runner: Runner, token_ids: list[int]) -> np.ndarray:
+    """Logits of every position, one row a step, in blocks of 16 that lie in order."""
+    blocks = list(range(-(-len(token_ids) // 16)))
+    runner.allocate_kv(num_blocks=len(blocks), block_size=16)
+    rows = [
+        runner.forward(step([Part(token_ids, len(token_ids), blocks, p, p + 1)], 16))
+        for p in range(len(token_ids))
+    ]
+    return np.concatenate(rows)

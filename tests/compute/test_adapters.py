@@ -5,18 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.compute.steps import Part, step
+from tests.compute.adapted import BLOCK_SIZE, EVERY, part, prompt, run
+from tests.compute.steps import step
 from tests.model.adapters import ATTENTION, MLP, merged, write_adapter
 from weft.compute.reference import ReferenceRunner
 from weft.model.lora import AdapterTargets, read_adapter
 from weft.model.open import open_model
 
-EVERY = (*ATTENTION, *MLP, "embed_tokens", "lm_head")
 CHECKPOINT = open_model(
     "embedded:random?qk_norm=true&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301"
 )
 SPEC = CHECKPOINT.spec
-BLOCK_SIZE = 8
 
 
 def make_adapter(directory, targets=EVERY, **options):
@@ -30,23 +29,6 @@ def make_runner(weights=None):
     runner = ReferenceRunner(SPEC, weights or CHECKPOINT.load(), max_model_len=64)
     runner.allocate_kv(num_blocks=24, block_size=BLOCK_SIZE)
     return runner
-
-
-def prompt(seed, length):
-    """Any tokens."""
-    return np.random.default_rng(seed).integers(0, 301, length).tolist()
-
-
-def part(token_ids, place, start=0, end=None):
-    """A sequence in the blocks of its place."""
-    blocks = list(range(place * 8, place * 8 + 8))
-    return Part(token_ids, len(token_ids), blocks, start, len(token_ids) if end is None else end)
-
-
-def run(runner, parts, adapter_ids):
-    """The logits of every row of one step."""
-    ids = None if adapter_ids is None else np.array(adapter_ids, np.int32)
-    return runner.forward(replace(step(parts, BLOCK_SIZE), adapter_ids=ids))
 
 
 @pytest.mark.parametrize(

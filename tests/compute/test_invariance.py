@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compute.steps import Part, run_at_random, scattered_blocks, step
+from tests.compute.steps import Part, alone, run_at_random, scattered_blocks, step
 from weft.compute import tiles
 from weft.compute.reference import ReferenceRunner
 from weft.model.open import open_model
@@ -41,17 +41,6 @@ def make_runner(shape):
     cap = None if window is None else 20.0
     spec = replace(checkpoint.spec, layers=layers, attention_soft_cap=cap, final_soft_cap=cap)
     return ReferenceRunner(spec, checkpoint.load(), max_model_len=4096)
-
-
-def alone(runner, token_ids):
-    """Logits of every position, one row a step, in blocks of 16 that lie in order."""
-    blocks = list(range(-(-len(token_ids) // 16)))
-    runner.allocate_kv(num_blocks=len(blocks), block_size=16)
-    rows = [
-        runner.forward(step([Part(token_ids, len(token_ids), blocks, p, p + 1)], 16))
-        for p in range(len(token_ids))
-    ]
-    return np.concatenate(rows)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -1,10 +1,11 @@
-"""`gather_all`: all of it, or nothing that still runs."""
+"""`gather_all`: all of it, or nothing that still runs; `every`: again and again, whatever happens."""
 
 import asyncio
+import logging
 
 import pytest
 
-from weft.core.tasks import gather_all
+from weft.core.tasks import every, gather_all
 
 
 async def test_results_keep_their_order():
@@ -48,3 +49,28 @@ async def test_the_others_have_ended_before_it_raises(is_cancelled: bool):
     with pytest.raises(asyncio.CancelledError if is_cancelled else ValueError):
         await task
     assert not open_ones
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["a function", "a coroutine"])
+async def test_what_is_done_again_and_again_outlives_a_failure(
+    waits: bool, caplog: pytest.LogCaptureFixture
+):
+    """Failures one after another are logged once, with the task's name; after a success anew."""
+    fails = iter([True, True, False, True])
+    over = asyncio.Event()
+
+    def act() -> None:
+        if (now := next(fails, None)) is None:
+            over.set()
+        elif now:
+            raise ValueError("odd")
+
+    async def act_later() -> None:
+        act()
+
+    task = asyncio.create_task(every(0.0, act_later if waits else act), name="the sweep")
+    await over.wait()
+    task.cancel()
+    logged = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.message for record in logged] == ["the sweep failed, and is tried again"] * 2
+    assert all(record.exc_info for record in logged)

@@ -13,7 +13,7 @@ from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, data_parallel, local, start, stop
 from tests.engine.test_front import HandClient
 from tests.engine.test_lora import adapter
-from weft.core.errors import BadRequest, ConfigError, EngineDead, Overloaded
+from weft.core.errors import BadRequest, ConfigError, EngineDead, FailedPrecondition, Overloaded
 from weft.core.metrics import Metrics
 from weft.core.types import (
     AllBlocksCleared,
@@ -279,6 +279,24 @@ async def test_who_leaves_while_engines_wake_leaves_no_other_state_behind():
     await until(lambda: not group._is_paused)
     assert group._sleep_level == 0
     assert not await engines[0].is_paused()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["refused first", "refused last"])
+async def test_of_two_pauses_one_refused_leaves_the_other_in_force(order):
+    """Whichever is answered first, and however many engines there are."""
+    group, (engine,) = await by_hand(1)
+    tasks = []
+    for mode in ("wait", "abort"):  # the first is refused
+        tasks.append(asyncio.create_task(group.pause_generation(mode=mode)))
+        await until(lambda: len(engine.sent) == len(tasks))
+    answers = [Reply(engine.sent[0].call_id, False, refusal="no"), Reply(engine.sent[1].call_id)]
+    for number in order:
+        assert await engine.is_paused()
+        engine._on_event(answers[number])
+        await asyncio.wait({tasks[number]})
+    assert isinstance(tasks[0].exception(), FailedPrecondition)
+    assert await engine.is_paused()
+    assert group._is_paused
 
 
 async def test_who_leaves_while_weights_are_replaced_leaves_one_kind_of_them():

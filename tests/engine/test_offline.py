@@ -198,3 +198,24 @@ def test_what_an_engine_finds_wrong_as_it_starts_is_said(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="kv-offloading-path"):
         weft.LLM(SMALL, kv_offloading_size=0.01, kv_offloading_path=str(tmp_path / "file"))
+
+
+def test_how_many_engines_there_are_is_fixed_unless_it_may_change(tiny):
+    """With what would let it, by name."""
+    with pytest.raises(Unsupported, match="--enable-elastic-ep"):
+        tiny.scale_elastic_ep(2)
+
+
+@pytest.mark.slow  # engines in processes
+def test_there_may_be_more_engines_and_fewer():
+    """Each gives the answers that one alone gave."""
+    with weft.LLM(SMALL, enable_elastic_ep=True, num_threads=2) as llm:
+        prompts = [{"prompt_token_ids": [number]} for number in range(4)]
+        answers = []
+        for size in (1, 2, 1):
+            llm.scale_elastic_ep(size, drain_timeout=PATIENCE_S)
+            outputs = llm.generate(prompts, GREEDY)
+            answers.append([output.outputs[0].token_ids for output in outputs])
+            engines = {metric.labels.get("engine") for metric in llm.get_metrics()} - {None}
+            assert engines == {str(number) for number in range(size)}
+        assert answers[0] == answers[1] == answers[2]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.busy import until
 from tests.contract.engines import start, stop
 from tests.contract.test_engine_client import GREEDY, collect
 from tests.doubles.fake_runner import FakeRunner
@@ -135,6 +136,17 @@ def test_a_trace_that_is_full_ends_whole(limit, tmp_path, monkeypatch):
     monkeypatch.setattr(f"weft.engine.profiler.{limit}", 0)
     events, _ = record(tmp_path, [START, add("a")])
     assert len(steps_of(events)) == 1
+
+
+async def test_a_trace_that_was_forgotten_ends_without_a_step(tmp_path, monkeypatch):
+    """Of an engine that has nothing to do, too: its file would stay open, and unreadable."""
+    monkeypatch.setattr("weft.engine.profiler.MAX_TRACE_S", 0)
+    config = {"torch_profiler_dir": str(tmp_path), "torch_profiler_use_gzip": False}
+    client = await start(LocalClient, profiler_config=config)
+    await client.start_profile()
+    [path] = tmp_path.iterdir()
+    await until(lambda: path.read_bytes().endswith(b"\n]\n"))
+    await stop(client)
 
 
 def test_an_engine_that_stops_ends_its_trace(tmp_path):

@@ -10,22 +10,22 @@ import pytest
 from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import running
 from tests.faults.watching import (
+    CANARY,
     answer_of,
     generate_request,
     is_idle,
     load_of,
     stub_of,
+    sung_alone,
     until,
 )
 from tests.rpc.calls import request
 from tests.rpc.test_bad_input import INPUTS, PARAMETERS
-from weft import LLM, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 # The table's limits: a vocabulary of 512, and a context of 256 tokens.
 MODEL = "embedded:random?layers=2&hidden=64&vocab=512&max_len=256"
-CANARY = [11, 12, 13, 14, 15]
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,7 @@ def shared() -> Iterator[VllmEngineStub]:
 
 @pytest.fixture(scope="module")
 def reference() -> list[int]:
-    """What the engine answers to the canary without any server."""
-    with LLM(MODEL) as llm:
-        params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-        [output] = llm.generate({"prompt_token_ids": CANARY}, params)
-    return output.outputs[0].token_ids
+    return sung_alone(MODEL)
 
 
 @pytest.fixture

@@ -14,14 +14,15 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.cli.running import Server, running
 from tests.faults.watching import (
+    CANARY,
     answer_of,
     generate_request,
     health_of,
     is_idle,
     stub_of,
+    sung_alone,
     until,
 )
-from weft import LLM, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
@@ -29,7 +30,6 @@ MODEL = (
     "embedded:random?layers=2&hidden=64&heads=4&kv_heads=2&head_dim=16&intermediate=128&vocab=512"
 )
 PATH = "/vllm.grpc.engine.VllmEngine/Generate"
-CANARY = [11, 12, 13, 14, 15]
 ENDLESS = generate_request([20, 21, 22], max_tokens=4000)
 MIB = 2**20
 
@@ -43,11 +43,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def reference() -> list[int]:
-    """What the engine answers to the canary without any server."""
-    with LLM(MODEL) as llm:
-        params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-        [output] = llm.generate({"prompt_token_ids": CANARY}, params)
-    return output.outputs[0].token_ids
+    return sung_alone(MODEL)
 
 
 @pytest.fixture

@@ -11,8 +11,11 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.busy import PATIENCE_S, is_within
+from weft import LLM, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+
+CANARY = [11, 12, 13, 14, 15]
 
 
 @contextmanager
@@ -127,3 +130,11 @@ class Caller(threading.Thread):
             self.status = grpc.StatusCode.OK
         finally:
             self.ended_at = time.monotonic()
+
+
+def sung_alone(model: str) -> list[int]:
+    """What the engine answers to the canary without any server."""
+    with LLM(model) as llm:
+        params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+        [output] = llm.generate({"prompt_token_ids": CANARY}, params)
+    return output.outputs[0].token_ids

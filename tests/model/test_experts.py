@@ -8,7 +8,9 @@ from safetensors.numpy import save_file
 
 from tests.model.adapters import ATTENTION, write_adapter
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint, write_json
+from weft.compute.grouped import describe_rounded_again
 from weft.core.errors import ConfigError
+from weft.model.groups import ROUNDED
 from weft.model.lora import AdapterTargets, read_adapter
 from weft.model.open import find_model
 
@@ -52,6 +54,17 @@ def test_the_card_knows_what_a_token_does_not_go_through(tmp_path):
     card = find_model(str(write_checkpoint(tmp_path / "a", QWEN))).card
     assert card.num_idle_parameters == 3 * 16 * 8
     assert card.num_parameters == sum(tensor.size for tensor in tensors_of(QWEN).values())
+
+
+def test_experts_of_two_formats_are_said_to_be_rounded_again(tmp_path):
+    """All of a layer are one product, as q, k and v are."""
+    spec = find_model(str(write_checkpoint(tmp_path / "a", QWEN))).spec
+    stored = {f"layers.1.experts.{number}.down": ROUNDED for number in range(3)}
+    assert describe_rounded_again(spec, stored) is None
+    stored["layers.1.experts.0.down"] = replace(ROUNDED, bits=8)
+    said = describe_rounded_again(spec, stored)
+    assert said.startswith("3 of these 3 matrices")
+    assert "or experts of a layer, of types that differ" in said
 
 
 def test_stacked_experts_lie_gate_before_up(tmp_path):

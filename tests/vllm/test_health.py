@@ -8,6 +8,7 @@ import pytest
 from weft.core.config import EngineOptions
 from weft.core.controls import STALL_S
 from weft.core.errors import EngineDead, Unavailable
+from weft.core.types import RequestOptions, SamplingParams
 from weft.engine.configure import resolve
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
@@ -25,7 +26,7 @@ class HangingLlm:
             weight_transfer_config=None,
         )
         self.answer = asyncio.Event()
-        self.errored = False
+        self.errored = self.is_shut_down = False
         self.output_handler = asyncio.get_running_loop().create_future()
 
     def _run_output_handler(self) -> None:
@@ -35,7 +36,11 @@ class HangingLlm:
         await self.answer.wait()
         return False
 
+    async def abort(self, request_ids) -> None:
+        raise RuntimeError(f"no abort of {request_ids}")
+
     def shutdown(self, timeout: float) -> None:
+        self.is_shut_down = True
         self.output_handler.get_loop().call_soon_threadsafe(self.output_handler.cancel)
 
 
@@ -81,3 +86,13 @@ async def test_a_dead_engine_is_unhealthy_at_once(hanging):
     with pytest.raises(EngineDead), client.preparing(1):
         pass
     assert client.errored
+
+
+async def test_an_engine_that_cannot_abort_is_shut_down_all_the_same(hanging):
+    """Else its processes would stay, and who waits for the end would get the error of a request."""
+    client, llm, _ = hanging
+    request = await client.prepare("a", SamplingParams(), RequestOptions(request_id="r"))
+    with client._following(request):  # vLLM's package is not there to run it
+        client.shutdown()
+        await client.wait_closed()
+    assert llm.is_shut_down

@@ -7,9 +7,12 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
+
+import msgspec
 
 from weft.core.errors import WeftError
+from weft.core.log import LogFormat
 from weft.core.terminal import say
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -22,14 +25,19 @@ class ChildFailed(WeftError):
 
 
 class Child:
-    """One process. Its standard error goes to `log`, ours if None, each line with its name before it."""
+    """One process. Its standard error goes to `log`, ours if None, each line with its name before it or in it."""
 
     def __init__(
-        self, name: str, process: asyncio.subprocess.Process, log: TextIO | None = None
+        self,
+        name: str,
+        process: asyncio.subprocess.Process,
+        log: TextIO | None,
+        log_format: LogFormat,
     ) -> None:
         self.name = name
         self.process = process
         self._log = log or sys.stderr
+        self._format = log_format
         self._last_lines: deque[str] = deque(maxlen=_MAX_LOG_LINES)
         self._relay = asyncio.create_task(self._relay_errors(), name=f"weft-{name}")
         self._sink: asyncio.Task[None] | None = None
@@ -41,6 +49,8 @@ class Child:
         argv: Sequence[str],
         environment: Mapping[str, str] | None = None,
         log: TextIO | None = None,
+        *,
+        log_format: LogFormat = "text",
     ) -> "Child":
         """Start it in a session of its own: a Ctrl-C reaches us alone, and we stop all in order."""
         process = await asyncio.create_subprocess_exec(
@@ -53,7 +63,7 @@ class Child:
             env=environment,
             preexec_fn=_die_with_parent() if sys.platform == "linux" else None,
         )
-        return cls(name, process, log)
+        return cls(name, process, log, log_format)
 
     async def read_until(self, start: str) -> list[str]:
         """Lines of its standard output up to one that begins so. `ChildFailed` if it ends before."""
@@ -110,12 +120,23 @@ class Child:
                 return
             text = line.decode(errors="replace").rstrip()
             self._last_lines.append(text)
-            say(f"[{self.name}] {text}", file=self._log)
+            is_text = self._format == "text"
+            labelled = f"[{self.name}] {text}" if is_text else _as_json(self.name, text)
+            say(labelled, file=self._log)
 
     async def _discard_output(self) -> None:
         assert self.process.stdout is not None
         while await self.process.stdout.read(_MAX_LINE):
             pass
+
+
+def _as_json(name: str, text: str) -> str:
+    """An object of JSON, whether the process wrote one or, as Envoy does, a line of text."""
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        fields = {"message": text}
+    return msgspec.json.encode({"process": name, **fields}).decode()
 
 
 def _die_with_parent() -> Callable[[], None]:

@@ -3,7 +3,6 @@
 One flat table; a key is a flag's name, with "-" or "_". Unknown keys are refused by name.
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from cyclopts.config import Dict
 
 from weft.cli.settings import NOTES, VLLM_WORDS
 from weft.compat.vllm import find_flag, translate
+from weft.core.declare import nearest_flag
 from weft.core.errors import ConfigError
 
 _READERS: dict[str, Callable[[str], Any]] = {
@@ -84,8 +84,8 @@ def _to_own(path: str, table: dict[str, Any]) -> tuple[dict[str, Any], list[str]
 def _check(path: str, name: str, value: object, by_flag: dict[str, Argument]) -> None:
     argument = by_flag.get(f"--{name}")
     if argument is None:
-        close = difflib.get_close_matches(f"--{name}", by_flag, n=1)
-        hint = f'; did you mean "{close[0].removeprefix("--")}"?' if close else ""
+        near = nearest_flag(f"--{name}", by_flag)
+        hint = f'; did you mean "{near.removeprefix("--")}"?' if near else ""
         raise ConfigError(f'--config {path}: unknown setting "{name}"{hint}')
     values = value if isinstance(value, list) else [value]
     if any(item is None or isinstance(item, dict | list) for item in values):

@@ -9,9 +9,15 @@ from cyclopts import Group, Parameter
 
 from weft.cli.sizes import count_converter, duration_converter, size_converter
 from weft.core.declare import Declared, Flag, declared
+from weft.core.log import LogFormat
 from weft.core.params import PARAMETERS
 
 T = TypeVar("T")
+
+LogFormatFlag = Annotated[
+    LogFormat,
+    Flag("Lines of text, or objects of JSON with the ids of request and trace.", "Server"),
+]
 
 GROUPS = {
     name: Group(name, sort_key=position)

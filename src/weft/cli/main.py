@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from cyclopts import CycloptsError, UnusedCliTokensError
+from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from weft.cli.commands import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, make_app
 from weft.cli.help import show, wanted
+from weft.core.declare import nearest_flag
 from weft.core.errors import BadRequest, ConfigError, WeftError
 from weft.core.terminal import say
 
@@ -48,6 +49,12 @@ def _describe(error: CycloptsError) -> str:
         extra = " ".join(error.unused_tokens or ())
         return f'unexpected argument "{extra}"; several words go in quotes: "..."'
     text = " ".join(str(error).split())
+    if isinstance(error, UnknownOptionError):
+        # The parser takes what begins with "--no-" to be near whatever begins like that.
+        said, _, near = text.partition(" Did you mean ")
+        is_near = nearest_flag(error.token.keyword or error.token.value, [near.removesuffix("?")])
+        command = " ".join(("weft", *(error.command_chain or ())))
+        text = text if is_near else f"{said} {command} --help lists all flags."
     source = getattr(getattr(error, "token", None), "source", "")
     return f"{source}: {text}" if source.startswith("--config") and source not in text else text
 

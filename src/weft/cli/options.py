@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from weft.cli.commands import call
-from weft.cli.flags import SHORT, flags, pick, sample_flags
+from weft.cli.flags import SHORT, LogFormatFlag, flags, pick, sample_flags
 from weft.core.config import EngineOptions
 from weft.core.declare import Flag
-from weft.core.log import LogFormat
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.options import ApiOptions
@@ -99,10 +98,7 @@ class ServeOptions(LoadOptions):
         Literal["debug", "info", "warning", "error"],
         Flag("Least serious events to log.", "Server"),
     ] = "info"
-    log_format: Annotated[
-        LogFormat,
-        Flag("Lines of text, or objects of JSON with the ids of request and trace.", "Server"),
-    ] = "text"
+    log_format: LogFormatFlag = "text"
     otlp_traces_endpoint: Annotated[
         str | None,
         Flag(
@@ -213,6 +209,7 @@ class RunOptions:
         Path | None,
         Flag("Where the server logs; XDG_STATE_HOME/weft/run.log if unset.", "Server"),
     ] = None
+    log_format: LogFormatFlag = "text"
 
 
 Model = Annotated[str | None, Parameter(alias=SHORT["model"])]

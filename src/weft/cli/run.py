@@ -37,12 +37,15 @@ def run(
     check_port(_HOST, options.port, "--port")
     argv = [*weft_command(), "serve", model or DEFAULT_MODEL, "--host", _HOST]
     argv += ["--port", str(options.port), "--grpc-port", "0", *_engine_flags(options)]
+    argv += ["--log-format", options.log_format]
 
     async def reach(stack: AsyncExitStack) -> ConnectOptions:
         path, log = _open_log(options.log_file)
         stack.callback(log.close)
         print(f"starting {model or DEFAULT_MODEL}; its log is {path}", file=sys.stderr)
-        child = await Child.start("server", argv, inherited_environment(1), log)
+        child = await Child.start(
+            "server", argv, inherited_environment(1), log, log_format=options.log_format
+        )
         stack.push_async_callback(child.stop, _STOP_S)
         try:
             place = Worker.from_banner(await child.read_until("  try"))

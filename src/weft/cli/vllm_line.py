@@ -4,7 +4,6 @@ Flags of vLLM are known by their full names and short forms alone; none is guess
 With `--engine vllm` those of its engine go to vLLM's own parser, word by word.
 """
 
-import difflib
 import json
 from collections import deque
 from collections.abc import Sequence
@@ -16,12 +15,12 @@ from weft.cli.flags import SHORT
 from weft.cli.options import ServeOptions
 from weft.cli.settings import NOTES, VLLM_WORDS
 from weft.compat.vllm import Kind, Part, Setting, VllmFlag, json_value, translate, vllm_flags
+from weft.core.declare import nearest_flag
 from weft.core.errors import ConfigError
 from weft.vllm.settings import READ_HERE
 
 _HELP = ("--help", "-h", "--version")
 _LEVEL = "-O"  # of optimisation: vLLM has -O3, -O 3 and -O.mode=3
-_CLOSE = 0.8
 _SHORT = {f"--{name.replace('_', '-')}": short for name, short in SHORT.items()}
 
 
@@ -163,6 +162,6 @@ def _own_flags() -> dict[str, bool]:
 
 def _unknown(name: str) -> str:
     known = [*_own_flags(), *vllm_flags()]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)
-    hint = f" Did you mean {close[0]}?" if close else " weft serve --help lists all flags."
+    near = nearest_flag(name, known)
+    hint = f" Did you mean {near}?" if near else " weft serve --help lists all flags."
     return f"{name} is unknown.{hint}"

@@ -95,9 +95,10 @@ def describe_rounded_again(spec: ModelSpec, stored: Mapping[str, GroupFormat]) -
     count = sum(format_of(name, formats) is None for name in stored)
     if not count:
         return None
+    experts = ", or experts of a layer" if any(layer.experts for layer in spec.layers) else ""
     return (
-        f"{count} of these {len(stored)} matrices are int8 by row all the same: q, k and v, or gate and up, of "
-        f"types that differ, or o of heads whose width is no multiple of {_LANES}."
+        f"{count} of these {len(stored)} matrices are int8 by row all the same: q, k and v, or gate and up{experts}, "
+        f"of types that differ, or o of heads whose width is no multiple of {_LANES}."
     )
 
 

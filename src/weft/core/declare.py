@@ -6,6 +6,7 @@ made at import: `weft.core.params`, `weft.cli.flags`.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
+from difflib import get_close_matches
 from enum import Enum, auto
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -106,6 +107,11 @@ def declared(owner: type[Any]) -> Iterator[Declared]:
 def spelled(name: str) -> str:
     """The flag that sets a field."""
     return f"--{name.replace('_', '-')}"
+
+
+def nearest_flag(typed: str, known: Iterable[str]) -> str | None:
+    """The flag that was most likely meant; None where none is so near that it helps."""
+    return next(iter(get_close_matches(typed, known, n=1, cutoff=0.8)), None)
 
 
 def refuse_unused(given: object, default: object, names: Iterable[str], where: str) -> None:

@@ -1,10 +1,13 @@
 """Several coroutines that are one piece of work; waiting for what others do."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from weft.core.errors import Unavailable
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,6 +36,24 @@ async def unbroken(work: Coroutine[Any, Any, T]) -> T:
     # Nobody may be left to look at how it ended.
     task.add_done_callback(lambda task: task.cancelled() or task.exception())
     return await asyncio.shield(task)
+
+
+async def every(interval_s: float, act: Callable[[], Awaitable[None] | None]) -> None:
+    """Act again and again, until cancelled. A failure is logged, once until it works again, and does not end it."""
+    is_failing = False
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            doing = act()
+            if doing is not None:
+                await doing
+        except Exception:  # noqa: BLE001 - the root of a task: what it keeps fresh must not grow stale for good
+            if not is_failing:
+                task = asyncio.current_task()
+                _log.exception("%s failed, and is tried again", task and task.get_name())
+            is_failing = True
+        else:
+            is_failing = False
 
 
 async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:

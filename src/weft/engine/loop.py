@@ -185,7 +185,7 @@ class EngineLoop:
             return 0.0
         stops_in_s = None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
         changes_in_s = None if self._offloading is None else self._offloading.timeout_s()
-        timeouts_s = (changes_in_s, stops_in_s)
+        timeouts_s = (changes_in_s, stops_in_s, self._profiler.timeout_s())
         return min((t for t in timeouts_s if t is not None), default=None)
 
     def _is_over(self) -> bool:
@@ -225,8 +225,8 @@ class EngineLoop:
             runner = self._model.runner
             assert runner is not None, "nobody is scheduled while weights are absent"
             return runner.forward(plan.to_batch(self._block_size))
-        except Exception:
-            self._report(self._scheduler.fail(plan))  # the others get that the engine died
+        except Exception:  # fatal; who is not of the step gets that the engine died
+            self._report(self._scheduler.fail(plan))
             raise
 
     def _report(self, outputs: list[SequenceOutput], *, has_changed: bool = False) -> None:

@@ -216,6 +216,10 @@ class LLM:
         """Bring back what `tags` name, or all. Whether the engine is awake: see `EngineClient.wake_up`."""
         return self._wait(self._client.wake_up(tags))
 
+    def scale_elastic_ep(self, new_data_parallel_size: int, drain_timeout: float = 300.0) -> None:
+        """Compute with so many engines, where `enable_elastic_ep` was set: see `EngineClient.scale_elastic_ep`."""
+        self._wait(self._client.scale_elastic_ep(new_data_parallel_size, drain_timeout))
+
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:

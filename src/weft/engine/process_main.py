@@ -115,7 +115,7 @@ def _run(launch: Launch, mailbox: SocketMailbox, emit: Callable[[Event], None]) 
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
-    except Exception as error:
+    except Exception as error:  # the root of the process: the front gets the reason
         log.exception("the engine has stopped")
         emit(Failed(f"{type(error).__name__} in the engine; its log has the details"))
         return 1

@@ -63,7 +63,7 @@ class Profiler:
         self._path = Path()
         self._failure: str | None = None  # of a profile that nobody has stopped yet
         self._num_bytes = 0
-        self._until = 0.0
+        self._ends_at = 0.0
         self._num_skipped = self._num_left = 0
         self._laps: list[tuple[str, int]] = []  # of this turn: names, and when they ended, in ns
         self._since = 0
@@ -83,10 +83,10 @@ class Profiler:
         except OSError as error:
             raise FailedPrecondition(f"{self._path}: {error.strerror or error}") from error
         self._file, self._failure, self._num_bytes = file, None, 0
-        self._until = time.monotonic() + MAX_TRACE_S
+        self._ends_at = time.monotonic() + MAX_TRACE_S
         self._num_skipped = _chosen(command.delay_iterations, config.delay_iterations)
         self._num_left = _chosen(command.max_iterations, config.max_iterations)
-        self.lap("receive")
+        self._begin()
 
     def stop(self) -> None:
         """End the profile, if there is one; raises `FailedPrecondition` if it could not be written."""
@@ -108,6 +108,10 @@ class Profiler:
             self._file = None
             log.info("profile written, path=%s", self._path)
 
+    def timeout_s(self) -> float | None:
+        """After how long without a turn it is to be ended; None where there is none."""
+        return None if self._file is None else max(0.0, self._ends_at - time.monotonic())
+
     # -- a turn of the loop -------------------------------------------------------------------
 
     def lap(self, name: str, plan: Plan | None = None) -> None:
@@ -118,9 +122,8 @@ class Profiler:
         if self._file is None:
             return
         if name == "receive":
-            self._laps.clear()
-            self._held = None
-            self._since = time.perf_counter_ns()
+            self._begin()
+            self._end_if_full()
             return
         self._laps.append((name, time.perf_counter_ns()))
         if plan is not None:
@@ -128,6 +131,16 @@ class Profiler:
             self._before = self._part_seconds()
         if name == "send":
             self._end()
+
+    def _begin(self) -> None:
+        self._laps.clear()
+        self._held = None
+        self._since = time.perf_counter_ns()
+
+    def _end_if_full(self) -> None:
+        if self._num_bytes >= MAX_TRACE_BYTES or time.monotonic() >= self._ends_at:
+            log.warning("the profile is as large or as long as one may be: recording has ended")
+            self.close()
 
     def _end(self) -> None:
         """A turn without a step leaves no trace."""
@@ -142,11 +155,10 @@ class Profiler:
             self._fail(error)
             return
         self._num_left -= 1  # from 0 it never comes back to it
-        is_full = self._num_bytes >= MAX_TRACE_BYTES or time.monotonic() >= self._until
-        if is_full:
-            log.warning("the profile is as large or as long as one may be: recording has ended")
-        if is_full or self._num_left == 0:
+        if self._num_left == 0:
             self.close()
+        else:
+            self._end_if_full()
 
     def _events(self, held: dict[str, int]) -> Iterator[dict[str, Any]]:
         end = self._laps[-1][1]

@@ -52,7 +52,7 @@ def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> Result:
         return PooledRow(collected)
     try:
         result = pooler.finish(collected.result(), request.pooling)
-    except Exception:
+    except Exception:  # it ends this request, and no other of the step
         extra = of_request(request.request_id, request.trace_headers)
         log.exception("pooling failed: request_id=%s", request.request_id, extra=extra)
         return FailedRow(error="internal error while pooling")

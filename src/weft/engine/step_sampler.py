@@ -143,7 +143,7 @@ class StepSampler:
             )
         except GrammarFailed as failure:
             return FailedRow(error=f"the grammar cannot be followed any further: {failure}")
-        except Exception:
+        except Exception:  # it ends this request, and no other of the step
             request = sequence.request
             extra = of_request(request.request_id, request.trace_headers)
             log.exception("sampling failed: request_id=%s", request.request_id, extra=extra)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from weft import __version__
 from weft.core.errors import ConfigError
+from weft.core.tasks import every
 from weft.epp.assembly import Assembly
 from weft.epp.config.config import BUILT_IN, PickerConfig, read_config
 from weft.epp.config.options import DEFAULT_NAME, PickerOptions
@@ -19,7 +20,6 @@ from weft.epp.kubernetes.election import Election
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.discovery import (
     RESOLVE_EVERY_S,
-    every,
     follow_names,
     is_ip_address,
     mark,
@@ -197,7 +197,7 @@ async def _start(picker: Picker, options: PickerOptions, specs: Sequence[Endpoin
     await put_endpoints(assembly.pool, specs)
     if any(not is_ip_address(spec.address) for spec in specs):
         picker.spawn(follow_names(assembly.pool, specs), "resolve")
-    picker.spawn(_sweep(picker.director), "sweep")
+    picker.spawn(every(_SWEEP_EVERY_S, picker.director.sweep), "sweep")
 
 
 async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
@@ -282,9 +282,3 @@ def _settings(options: PickerOptions) -> DirectorSettings:
         emits_scores=options.emit_endpoint_scores,
         default_model=options.default_model,
     )
-
-
-async def _sweep(director: Director) -> None:
-    while True:
-        await asyncio.sleep(_SWEEP_EVERY_S)
-        director.sweep()

@@ -49,3 +49,8 @@ class ModelCard:
     stored_bits: int | None = None  # of linear layers that are computed as they are stored
     num_idle_parameters: int = 0  # of experts that a token does not go through
     is_causal: bool = True  # tokens see those before them only, so a prompt may be run in chunks
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Those that a token goes through."""
+        return self.num_parameters - self.num_idle_parameters

@@ -106,7 +106,7 @@ def _load(data: bytes, where: str) -> Tokenizer:
     try:
         with panics_as(ValueError):
             return Tokenizer.from_buffer(data)
-    except Exception as err:
+    except Exception as err:  # the library has no narrower class for a bad file
         raise ConfigError(f"{where}: not a valid tokenizer ({one_line(err)})") from err
 
 

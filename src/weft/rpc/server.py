@@ -9,6 +9,7 @@ import grpc
 
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError, EngineDead
+from weft.core.tasks import every
 from weft.core.tracing import Tracer
 from weft.rpc.auth import KeyGate, Keys
 from weft.rpc.boundary import merged_signals
@@ -112,9 +113,11 @@ class RpcServer:
 
     async def _watch_engine(self) -> None:
         """Make health follow the engine: a dead one shows within `health_interval_s` and a second."""
-        while True:
-            await asyncio.sleep(self._options.health_interval_s)
+
+        async def look() -> None:
             self._health.set_serving(await is_alive(self._client))
+
+        await every(self._options.health_interval_s, look)
 
 
 def _to_channel_args(options: RpcOptions, max_model_len: int) -> ChannelArgs:

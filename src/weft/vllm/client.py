@@ -261,7 +261,10 @@ class VllmClient(VllmControls):
     async def _close(self, timeout_s: float) -> None:
         is_alive = not self._llm.errored
         if self._open and is_alive and not await is_set_within(self._idle, timeout_s):
-            await self._llm.abort([request.request_id for request in self._open.values()])
+            try:
+                await self.abort([request.request_id for request in self._open.values()])
+            except WeftError as error:  # they end with the engine
+                log.warning("requests could not be aborted before the engine ends: %s", error)
         for task in (self._reading, self._ping):
             if task is not None:
                 task.cancel()

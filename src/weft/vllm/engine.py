@@ -124,7 +124,7 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
         raise ConfigError(f"vLLM refuses this configuration: {_line(error)}") from error
     try:
         return engine.from_vllm_config(config, stat_loggers=[Recorder]), version
-    except Exception as error:
+    except Exception as error:  # of its processes, its kernels, its packages: of any kind
         raise ConfigError(f"vLLM could not start: {_line(error)}") from error
 
 

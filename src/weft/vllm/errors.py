@@ -72,5 +72,5 @@ def translated(parameter: str | None = None) -> Iterator[None]:
         yield
     except WeftError:
         raise
-    except Exception as error:
+    except Exception as error:  # vLLM's have no common base, and some no class of their own
         raise to_weft_error(error, parameter) from error

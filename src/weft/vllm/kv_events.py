@@ -1,6 +1,7 @@
 """`KvEventReader`: changes of vLLM's prefix caches, from the ZeroMQ sockets of its ranks to one feed."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -53,12 +54,14 @@ _decoder = msgspec.msgpack.Decoder(_Batch)
 class KvEventReader:
     """Made before vLLM is, whose publishers connect to it: no port is open to others.
 
-    Batches of all ranks are numbered anew in one feed.
+    Batches of all ranks are numbered anew in one feed. Where some of a rank are missing, it holds nothing from there
+    on: holding too little costs a cache miss, holding what was dropped misleads whoever routes by it.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self.feed = KvEventFeed()
         self._num_published = 0
+        self._last: dict[int, int] = {}  # vLLM's number of the last batch, by rank
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, _HWM)
@@ -75,23 +78,34 @@ class KvEventReader:
     async def run(self) -> None:
         """Publish what comes, until cancelled."""
         while True:
-            frames = await self._socket.recv_multipart()
-            try:
-                batch = _decoder.decode(frames[-1])
-            except msgspec.DecodeError as error:
-                log.warning("an event of the prefix cache could not be read: %s", error)
-                continue
-            events = [value for event in batch.events if (value := to_event(event)) is not None]
-            if events:
-                self.feed.publish(
-                    KvEventBatch(
-                        sequence_number=self._num_published,
-                        timestamp=batch.ts,
-                        events=events,
-                        data_parallel_rank=batch.data_parallel_rank or 0,
-                    )
+            self._take(await self._socket.recv_multipart())
+
+    def _take(self, frames: Sequence[bytes]) -> None:
+        """A topic, the batch's number and the batch. What cannot be read is missing when the next one comes."""
+        try:
+            _topic, number, payload = frames
+            batch = _decoder.decode(payload)
+        except ValueError as error:  # msgspec's are of these
+            log.warning("an event of the prefix cache could not be read: %s", error)
+            return
+        rank, sequence = batch.data_parallel_rank or 0, int.from_bytes(number, "big")
+        events = [value for event in batch.events if (value := to_event(event)) is not None]
+        if self._last.get(rank, sequence - 1) != sequence - 1:
+            log.warning(
+                "events of rank %d's prefix cache are missing; it is taken to be empty", rank
+            )
+            events.insert(0, AllBlocksCleared())
+        self._last[rank] = sequence
+        if events:
+            self.feed.publish(
+                KvEventBatch(
+                    sequence_number=self._num_published,
+                    timestamp=batch.ts,
+                    events=events,
+                    data_parallel_rank=rank,
                 )
-                self._num_published += 1
+            )
+            self._num_published += 1
 
     def close(self) -> None:
         """Leave the sockets. Idempotent."""

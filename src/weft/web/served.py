@@ -38,6 +38,11 @@ class Served:
             return request
         return await self.prefiller.compute(request, chosen.address, chosen.authorization)
 
+    def close(self) -> None:
+        """End what was opened for requests; takes seconds where a tool server holds on."""
+        if self.tool_servers is not None:
+            self.tool_servers.close()
+
     def lora_request(self, model: str) -> LoRARequest | None:
         """What a request for `model` has to bring to the engine; `NotFound` if nothing has that name."""
         client = self.client

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.model.checkpoints import write_checkpoint
+from tests.model.test_experts import MIXTRAL
 from weft.cli.main import run
 
 
@@ -15,6 +16,16 @@ def test_a_plan_has_the_same_numbers_for_scripts(capsys):
     shown = json.loads(capsys.readouterr().out)
     assert (shown["model"], shown["measured"]) == ("embedded:tiny", None)
     assert (shown["capacity"]["max_total_tokens"], shown["capacity"]["num_full"]) == (816, 6)
+
+
+def test_a_plan_counts_parameters(capsys, tmp_path):
+    """Of a mixture those that a token goes through as well."""
+    model = str(write_checkpoint(tmp_path / "a", MIXTRAL))
+    assert run(["plan", model, "--no-measure", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert 0 < shown["num_active_parameters"] < shown["num_parameters"]
+    assert run(["plan", model, "--no-measure"]) == 0
+    assert " of them a token), " in capsys.readouterr().out
 
 
 def test_a_plan_counts_several_engines(capsys):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.compute.runners import load_runner
-from tests.compute.steps import Part, run_at_random, step
+from tests.compute.steps import run_at_random
 from weft.compute.native import Machine, NativeRunner, Rounding
 from weft.compute.runner import Runner
 from weft.model.checkpoint import Checkpoint
@@ -141,14 +141,3 @@ def _with_positions(has_norms_before: bool, dtype: str) -> tuple[ModelSpec, Weig
         for plan in decoder_layout(spec, OPT)
     }
     return spec, Weights({name: tensor.rounded_to(dtype) for name, tensor in weights.items()})
-
-
-def alone(runner: NativeRunner, token_ids: list[int]) -> np.ndarray:
-    """Logits of every position, one row a step, in blocks of 16 that lie in order."""
-    blocks = list(range(-(-len(token_ids) // 16)))
-    runner.allocate_kv(num_blocks=len(blocks), block_size=16)
-    rows = [
-        runner.forward(step([Part(token_ids, len(token_ids), blocks, p, p + 1)], 16))
-        for p in range(len(token_ids))
-    ]
-    return np.concatenate(rows)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.compute.adapted import BLOCK_SIZE, EVERY, part, prompt, run
 from tests.compute.native.models import SHAPES
-from tests.compute.steps import Part, step
+from tests.compute.steps import step
 from tests.model.adapters import ATTENTION, MLP, merged, write_adapter
 from weft.compute.native import Machine, NativeRunner, Rounding, resident_bytes, usable_paths
 from weft.compute.reference import ReferenceRunner
@@ -14,9 +15,7 @@ from weft.model.lora import Adapter, AdapterTargets, LowRank, read_adapter
 from weft.model.open import open_model
 
 PATHS = usable_paths()
-EVERY = (*ATTENTION, *MLP, "embed_tokens", "lm_head")
 ODD = "qk_norm=true&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301"
-BLOCK_SIZE = 8
 # By what is computed in: relative L2 error of all logits against the reference or merged weights.
 ERRORS = {"float32": 2e-6, "bfloat16": 0.012, "int8": 0.03}
 
@@ -61,23 +60,6 @@ def make_reference(dtype, weights=None):
     )
     runner.allocate_kv(num_blocks=32, block_size=BLOCK_SIZE)
     return runner
-
-
-def prompt(seed, length):
-    """Any tokens."""
-    return np.random.default_rng(seed).integers(0, 301, length).tolist()
-
-
-def part(token_ids, place, start=0, end=None):
-    """A sequence in the blocks of its place."""
-    blocks = list(range(place * 8, place * 8 + 8))
-    return Part(token_ids, len(token_ids), blocks, start, len(token_ids) if end is None else end)
-
-
-def run(runner, parts, adapter_ids, logit_rows=None):
-    """The logits of one step, of every row unless some are named."""
-    ids = None if adapter_ids is None else np.array(adapter_ids, np.int32)
-    return runner.forward(replace(step(parts, BLOCK_SIZE, logit_rows), adapter_ids=ids))
 
 
 def error(logits, expected):

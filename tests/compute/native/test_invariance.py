@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compute.native.models import LEARNED_POSITIONS, SHAPES, alone, make_runner
-from tests.compute.steps import Part, run_at_random, scattered_blocks, step
+from tests.compute.native.models import LEARNED_POSITIONS, SHAPES, make_runner
+from tests.compute.steps import Part, alone, run_at_random, scattered_blocks, step
 from weft.compute.native import usable_paths
 
 PATHS = usable_paths()

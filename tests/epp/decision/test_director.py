@@ -360,7 +360,7 @@ def test_ring_keeps_the_last_decisions():
     for name in ("a", "b", "c", "b"):
         made.pick(request(1, request_id=name))
     ring = made.director.decisions
-    assert [record.request_id for record in ring.recent()] == ["b", "c"]
+    assert [decision.request_id for decision in ring.newest(9)] == ["b", "c"]
     assert ring.get("a") is None
 
 

@@ -14,7 +14,7 @@ from weft.core.errors import ConfigError
 from weft.epp.build import open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.kubernetes.discovery import Wanted
-from weft.epp.kubernetes.manifests import parse_ports
+from weft.epp.kubernetes.manifests import check_selector, parse_ports
 from weft.epp.pool.pool import Pool
 
 
@@ -205,6 +205,46 @@ async def test_names_are_those_of_kubernetes(api: ApiServerDouble, given: dict, 
     """Nothing is asked for that cannot be."""
     with pytest.raises(ConfigError, match=problem):
         await open_picker(PickerOptions(**given))
+    assert api.asked == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("app", "!app", "a=b", "a==b", "a != b", "a=", "x.org/a_b=1.2", "a>1,b<-2"),
+        *("tier in (front, back),!old", "a notin (b),c", "a in (,b)", " a = b , c "),
+    ],
+)
+def test_selectors_are_those_of_kubernetes(text: str):
+    """By equality, by sets, by whether a label is there, and by numbers."""
+    check_selector(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("a=b,,c=d", "''"),
+        ("app:vllm", "'app:vllm'"),
+        ("ok,a in b", "'a in b'"),
+        ("a in (b", "'a in (b'"),
+        ("a ni (b,c),d", "'a ni (b,c)'"),
+        ("a=b c", "'a=b c'"),
+        ("-a=b", "'-a=b'"),
+        ("a=" + 64 * "b", "'a=b"),
+        ("/a", "'/a'"),
+        ("X.org/a", "'X.org/a'"),
+        ("a>b", "'a>b'"),
+    ],
+)
+async def test_a_selector_that_cannot_be_is_refused_at_the_start(
+    api: ApiServerDouble, text: str, wrong: str
+):
+    """Else the API server refuses it, over and over, and only the log has it."""
+    options = PickerOptions(endpoint_selector=text, endpoint_target_ports="8000")
+    with pytest.raises(ConfigError) as refused:
+        await open_picker(options)
+    assert f": {wrong}" in str(refused.value)
+    assert "KEY notin (A,B)" in str(refused.value)
     assert api.asked == []
 
 

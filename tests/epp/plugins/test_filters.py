@@ -96,7 +96,7 @@ def test_deprecated_label_filter_knows_values_and_the_unlabelled():
 def test_header_testing_filter_keeps_the_named_in_order(header: str, kept: list[str]):
     """By address, or address and port; each once."""
     pool = pool_of(3)
-    asked = cycle(list(pool), headers={header_testing.HEADER: header})
+    asked = cycle(list(pool), headers={"test-epp-endpoint-selection": header})
     found = header_testing.HeaderTestingFilter(NoParameters(), around())
     assert names(found.keep(asked, list(pool))) == kept
 

@@ -22,10 +22,10 @@ from tests.epp.server.messages import (
     set_headers,
 )
 from weft.core.errors import ConfigError
+from weft.core.headers import DROPPED_REASON
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.values import Refused
-from weft.epp.server.headers import DROPPED_REASON
 from weft.epp.server.limits import PickerLimits
 from weft.epp.server.health import Standing
 from weft.epp.server.options import ServerOptions

@@ -12,7 +12,6 @@ from weft.model.embedded.byte_tokenizer import CHATML
 ARCHITECTURES = {"gemma3_text": "gemma3", "mistral": "llama"}
 INTERLEAVED = ("llama", "granite", "smollm3")
 KINDS = {"normal": 1, "unknown": 2, "control": 3, "user": 4, "unused": 5, "byte": 6}
-_UNPACKED_BYTES = {"F32": np.float32, "F16": np.float16}
 
 
 def write_gguf(

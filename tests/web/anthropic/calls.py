@@ -13,7 +13,6 @@ from weft.web.served import Served
 _BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 HELLO = [{"role": "user", "content": "hello"}]
-ECHO_MODEL = "embedded:echo"
 
 
 def weather_tool(name: str = "get_weather", **fields) -> dict:

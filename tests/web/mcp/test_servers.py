@@ -1,10 +1,12 @@
 """Which servers of tools there are, and which a request may name."""
 
 import asyncio
+import dataclasses
 
 import pytest
 
-from tests.busy import PATIENCE_S
+from tests.busy import PATIENCE_S, until
+from tests.web.serving import http_serving, serving
 from weft.core.errors import BadRequest, ConfigError
 from weft.schema.response_object import McpListedTool
 from weft.text.content import Place
@@ -119,6 +121,17 @@ async def test_a_session_may_be_closed_after_all_are():
     session = Session("a", sessions._started(), ToolLimits())
     sessions.close()
     session.close()
+
+
+async def test_all_sessions_end_with_the_server():
+    """Else they end with the process, and the tool servers see connections break."""
+    servers = ToolServers(NamedServers())
+    async with (
+        serving() as served,
+        http_serving(dataclasses.replace(served, tool_servers=servers)),
+    ):
+        loop = servers._sessions._started()
+    await until(loop.is_closed)
 
 
 @pytest.mark.slow  # the mcp package takes seconds to import

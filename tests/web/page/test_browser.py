@@ -46,12 +46,6 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browsing() as browser:
-        yield browser
-
-
 @pytest.fixture
 def page(server: Server, window: Browser) -> Iterator[Browser]:
     """The page with a key, and no conversation; nothing may have been blocked or have failed in it."""

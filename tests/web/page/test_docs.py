@@ -8,7 +8,7 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, Server, clean_environment, running, with_every_call
-from tests.web.page.browser import NEEDS_CHROMIUM, Browser, browsing
+from tests.web.page.browser import NEEDS_CHROMIUM, Browser
 
 KEY, CONTROL_KEY = "the-key", "the-control-key"
 KEYS = ("--api-key", KEY, "--control-api-key", CONTROL_KEY)
@@ -54,12 +54,6 @@ def server() -> Iterator[Server]:
     """One that generates, with keys."""
     with running(SMALL, "--no-grpc", *KEYS) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browsing() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from weft import __version__
 from weft.cli.machine.serve_line import read_serve_line
+from weft.cli.serving.banner import describe_parameters
 from weft.cli.serving.finding import find
 from weft.cli.shown import print_block, print_json
 from weft.compute.backends import backend_of
@@ -26,14 +27,17 @@ def run(arguments: Sequence[str], *, measure: bool, json: bool) -> int:
     fitted = find(line.model, line.options)
     roofline = _measure(fitted) if measure else None
     capacity = capacity_of(fitted, roofline)
+    model_config, card = fitted.config.model_config, fitted.checkpoint.card
     if json:
-        model = {"model": fitted.config.model_config.model, "compute": _computed(fitted)}
+        model = {
+            "model": model_config.model,
+            "num_parameters": card.num_parameters,
+            "num_active_parameters": card.num_active_parameters,
+            "compute": _computed(fitted),
+        }
         print_json({**model, "capacity": capacity, "measured": roofline})
         return 0
-    model_config = fitted.config.model_config
-    title = (
-        f"Weft {__version__} would serve {model_config.model} ({fitted.checkpoint.card.dtype}) with"
-    )
+    title = f"Weft {__version__} would serve {model_config.model} ({describe_parameters(card)}, {card.dtype}) with"
     compute = ("compute", _computed(fitted))
     print_block(title, [*_memory_rows(capacity), compute, *_speed_rows(capacity, roofline)])
     return 0

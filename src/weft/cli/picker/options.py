@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from weft.cli.commands import branch, call
-from weft.cli.flags import flags, pick
+from weft.cli.flags import LogFormatFlag, flags, pick
 from weft.cli.picker.reference_flags import ReferenceFlags
 from weft.core.config import EngineOptions
 from weft.core.declare import Flag
 from weft.core.errors import ConfigError
-from weft.core.log import LogFormat
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits
 from weft.epp.server.options import ServerOptions
@@ -69,10 +68,7 @@ class EppOptions(ReferenceFlags):
         ),
     ] = False
     log_level: Annotated[LogLevel, Flag("Least serious events to log.", "Server")] = "info"
-    log_format: Annotated[
-        LogFormat,
-        Flag("Lines of text, or objects of JSON with the ids of request and trace.", "Server"),
-    ] = "text"
+    log_format: LogFormatFlag = "text"
     tracing: Annotated[
         bool,
         Flag(
@@ -167,6 +163,7 @@ class UpOptions:
         Flag("How long all of it may take to become ready.", "Server", is_duration=True),
     ] = 120.0
     log_level: Annotated[LogLevel, Flag("Least serious events to log.", "Server")] = "warning"
+    log_format: LogFormatFlag = "text"
     otlp_traces_endpoint: Annotated[
         str | None,
         Flag("Where workers and picker send traces, such as http://localhost:4317.", "Server"),

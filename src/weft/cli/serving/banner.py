@@ -152,15 +152,15 @@ def _model(ready: Ready) -> str:
     most = card.max_position_embeddings
     rest = f" (the model has {most:,})" if model.max_model_len < most else ""
     return (
-        f"{model.model}: {card.model_type}, {_parameters(card)}, "
+        f"{model.model}: {card.model_type}, {describe_parameters(card)}, "
         f"{card.dtype}, context {model.max_model_len:,} tokens{rest}"
     )
 
 
-def _parameters(card: ModelCard) -> str:
+def describe_parameters(card: ModelCard) -> str:
     """How many there are, and how many of them a token goes through."""
-    idle = card.num_idle_parameters
-    active = f" ({_count(card.num_parameters - idle)} of them a token)" if idle else ""
+    has_idle = card.num_active_parameters < card.num_parameters
+    active = f" ({_count(card.num_active_parameters)} of them a token)" if has_idle else ""
     return f"{_count(card.num_parameters)} parameters{active}"
 
 

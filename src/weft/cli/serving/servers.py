@@ -23,6 +23,7 @@ from weft.core.client import EngineClient
 from weft.core.config import EngineOptions
 from weft.core.errors import EngineDead
 from weft.core.metrics import Metrics
+from weft.core.tasks import every
 from weft.core.tracing import Tracer
 from weft.engine.front.child import EngineChild
 from weft.web.admin.probes import probe_endpoints
@@ -158,7 +159,9 @@ class Serving:
                 )
             else:
                 loaded, client = await self._start_engine()
-        stat_log = asyncio.create_task(self._log_stats(client))
+        stat_log = asyncio.create_task(every(LOG_STATS_PERIOD_S, client.do_log_stats), name="stats")
+        if self._options.disable_log_stats:
+            stat_log.cancel()
         try:
             grpc_port = None
             grpc = loaded.make_rpc_server(client, self._tracer) if self._options.grpc else None
@@ -213,11 +216,6 @@ class Serving:
         )
         self._progress.enter(title, 0.3)
         return loaded, await self._unless_signalled(loaded.start_engine(self._metrics))
-
-    async def _log_stats(self, client: EngineClient) -> None:
-        while not self._options.disable_log_stats:
-            await asyncio.sleep(LOG_STATS_PERIOD_S)
-            await client.do_log_stats()
 
     def _find(self) -> "Fitted":
         finding = import_module("weft.cli.serving.finding")

@@ -11,19 +11,15 @@ from typing import Any, Final
 
 from weft.cli.up.replies import local_replies
 from weft.core.callers import HOST_ADVICE
+from weft.core.headers import CACHE_SOURCE, DATA_PARALLEL, DESTINATION, DROPPED_REASON
 
 _TYPE: Final = "type.googleapis.com/envoy."
-_DESTINATION: Final = "x-gateway-destination-endpoint"
 PICKER: Final = "picker"
 WORKERS_GRPC: Final = "workers_grpc"
 WORKERS_HTTP: Final = "workers_http"
 # No client may speak for the picker: these go before the picker sees the request.
 _STRIPPED_PREFIXES: Final = ("x-gateway-", "x-prefiller-", "x-encoder-")
-_STRIPPED_NAMES: Final = (
-    "x-data-parallel-host-port",
-    "x-kv-cache-source-host-port",
-    "x-llm-d-request-dropped-reason",
-)
+_STRIPPED_NAMES: Final = (DATA_PARALLEL, CACHE_SOURCE, DROPPED_REASON)
 _UNKNOWN_HOST: Final = f"this Host is not allowed: {HOST_ADVICE}"
 _NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)"
 
@@ -259,7 +255,7 @@ def _override_host() -> dict[str, Any]:
         "name": "envoy.load_balancing_policies.override_host",
         "typed_config": {
             "@type": f"{_TYPE}extensions.load_balancing_policies.override_host.v3.OverrideHost",
-            "override_host_sources": [{"header": _DESTINATION}],
+            "override_host_sources": [{"header": DESTINATION}],
             "fallback_policy": {"policies": [{"typed_extension_config": fallback}]},
         },
     }

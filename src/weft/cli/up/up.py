@@ -9,7 +9,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -101,7 +101,7 @@ class Stopped(Exception):
 
 def up(model: str, options: UpOptions) -> int:
     """Start everything, and stop it on a signal."""
-    configure_logging(options.log_level)
+    configure_logging(options.log_level, log_format=options.log_format)
     if not 1 <= options.workers <= _MAX_WORKERS:
         raise ConfigError(f"--workers must be between 1 and {_MAX_WORKERS}, not {options.workers}")
     for name, count in (("--prefill", options.prefill), ("--decode", options.decode)):
@@ -212,6 +212,7 @@ class Stack:
         self._say(f"starting {count} workers with {self._model}")
         for number, role in enumerate(roles, 1):
             argv = [*weft_command(), "serve", self._model, "--log-level", "warning"]
+            argv += ["--log-format", options.log_format]
             if options.otlp_traces_endpoint is not None:
                 argv += ["--otlp-traces-endpoint", options.otlp_traces_endpoint]
             argv += ["--port", "0", "--grpc-port", "0"]
@@ -219,7 +220,7 @@ class Stack:
                 argv += ["--kv-transfer-config", json.dumps(_TRANSFERS[role])]
             argv += shlex.split(options.worker_args)
             self._workers.append(
-                await Child.start(f"worker {number}", argv, inherited_environment(count))
+                await self._child(f"worker {number}", argv, inherited_environment(count))
             )
         workers = []
         for child, role in zip(self._workers, roles, strict=True):
@@ -227,11 +228,17 @@ class Stack:
             self._say(f"{child.name} of {count} is ready at {workers[-1].grpc}")
         return workers
 
+    async def _child(
+        self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Child:
+        return await Child.start(name, argv, environment, log_format=self._options.log_format)
+
     def _argv_of_picker(self, workers: Sequence[Worker]) -> list[str]:
         options = self._options
         argv = [*weft_command(), "epp", "--grpc-health-port", "0"]
         argv += ["--host", options.host, "--metrics-port", str(options.metrics_port)]
         argv += ["--default-engine", "vllm-grpc", "--log-level", options.log_level]
+        argv += ["--log-format", options.log_format]
         if options.otlp_traces_endpoint is not None:
             argv.append("--tracing")
         argv += ["--drain-timeout", "1s", "--default-model", workers[0].model]
@@ -252,7 +259,7 @@ class Stack:
         environment = inherited_environment(1)
         if (endpoint := self._options.otlp_traces_endpoint) is not None:
             environment["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = endpoint
-        self._picker = await Child.start("picker", argv, environment)
+        self._picker = await self._child("picker", argv, environment)
         lines = await self._picker.read_until("  metrics")
         return next(line.split()[1] for line in lines if line.startswith("  ext_proc"))
 
@@ -273,7 +280,7 @@ class Stack:
         argv += ["--log-level", "warning", "--concurrency", "2"]
         # It would warn of every request that a dead picker does not see; that it died is said once.
         argv += ["--component-log-level", "ext_proc:error"]
-        self._envoy = envoy = await Child.start("envoy", argv)
+        self._envoy = envoy = await self._child("envoy", argv)
         while not await asyncio.to_thread(_is_envoy_ready, admin):
             if envoy.process.returncode is not None:
                 raise envoy.failure()

@@ -290,7 +290,7 @@ class GrammarCompiler:
             made = str(error)
         except ValueError as error:  # with a grammar, the front has refused it already
             made = f"no text of this tokenizer can be followed ({one_line(str(error))})"
-        except Exception:
+        except Exception:  # the root of a thread's work: a request waits for it
             log.exception("a grammar could not be built: engine_id=%s", engine_id)
             made = "internal error while building the grammar"
         self._ready.put((engine_id, text, made))

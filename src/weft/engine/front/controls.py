@@ -56,6 +56,7 @@ class EngineControls(WeightControls):
 
     _metrics: EngineMetrics | None
     _is_paused = False
+    _num_pausing = 0
     _sleep_level = 0
     _dead_error: WeftError | None
 
@@ -89,7 +90,7 @@ class EngineControls(WeightControls):
         self._is_paused = False
 
     async def is_paused(self) -> bool:
-        return self._is_paused
+        return self._is_paused or self._num_pausing > 0
 
     async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
         check_sleep_level(level)
@@ -215,12 +216,13 @@ class EngineControls(WeightControls):
             self._metrics.sleep_level = level
 
     async def _pause(self, command: Pause) -> Reply:
-        was_paused, self._is_paused = self._is_paused, True
+        self._num_pausing += 1
         try:
-            return await self._checked(command)
-        except FailedPrecondition:
-            self._is_paused = was_paused
-            raise
+            reply = await self._checked(command)
+            self._is_paused = self._is_paused or reply.is_done
+            return reply
+        finally:
+            self._num_pausing -= 1
 
     async def _checked(self, command: Call) -> Reply:
         reply = await self._call(command)

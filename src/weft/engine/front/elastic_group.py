@@ -309,7 +309,7 @@ class ElasticGroup(EngineGroup):
 
     async def _drain(self, ranks: Sequence[Rank], timeout_s: float) -> None:
         """Send them no more requests, and wait until those that they have are finished."""
-        if self._is_paused and any(rank.num_open for rank in ranks):
+        if self._may_be_paused and any(rank.num_open for rank in ranks):
             raise FailedPrecondition(
                 "requests of engines that are to leave cannot end while they are paused: resume_generation first"
             )

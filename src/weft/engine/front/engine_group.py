@@ -54,8 +54,8 @@ class EngineGroup(EngineClient):
         for engine in engines:
             await self._load_adapters(engine)
         state = (False, 0)
-        while state != (self._is_paused, self._sleep_level):  # which may change meanwhile
-            state = is_paused, level = self._is_paused, self._sleep_level
+        while state != (self._may_be_paused, self._sleep_level):  # which may change meanwhile
+            state = is_paused, level = self._may_be_paused, self._sleep_level
             for engine in engines:
                 if level:
                     await engine.sleep(level)
@@ -112,14 +112,16 @@ class EngineGroup(EngineClient):
                 self._is_paused, self._sleep_level = False, 0
         return is_awake
 
+    @property
+    def _may_be_paused(self) -> bool:
+        """Paused, or about to be."""
+        return self._is_paused or self._num_pausing > 0
+
     async def _pause(self, call: Callable[[ProcessClient], Awaitable[None]]) -> None:
-        was_paused, self._is_paused = self._is_paused, True
         self._num_pausing += 1
         try:
             await self._each(call)
-        except WeftError:
-            self._is_paused = was_paused
-            raise
+            self._is_paused = True
         finally:
             self._num_pausing -= 1
 

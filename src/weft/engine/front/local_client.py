@@ -113,7 +113,7 @@ class LocalClient(FrontClient):
             EngineLoop(self.vllm_config, model, self._mailbox, self._emit, read_tokenizer).run()
         except ConfigError as error:
             self._emit(Failed(str(error), is_config=True))
-        except Exception as error:
+        except Exception as error:  # the root of the thread: callers get the reason
             log.exception("the engine has stopped")
             self._emit(Failed(type(error).__name__))
         self._to_event_loop(self._on_closed)

@@ -170,7 +170,7 @@ class KvConsumer:
                     is_released = True
         except (OSError, TransferError) as reason:
             error = str(reason) or type(reason).__name__
-        except Exception:
+        except Exception:  # the root of a thread's work: sequences wait for it
             log.exception("a prompt could not be fetched")
             error = "the log has the details"
         if error is not None:

@@ -4,6 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -69,8 +70,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """A decision as it came; turned into a record only on request.
+class PastDecision:
+    """A decision as it came; turned into a record only on request, which may be on another thread.
 
     Never the cycle or the request themselves: a thousand long prompts would fill the memory.
     """
@@ -90,6 +91,14 @@ class _Entry:
     stale: Sequence[Endpoint]
     unreachable: Sequence[Endpoint]
 
+    @property
+    def num_mentions(self) -> int:
+        """How often its record may name an endpoint, which is what it costs."""
+        return sum(
+            len(run.candidates) * (3 + len(run.after_filters) + len(run.scores))
+            for run in self.runs
+        )
+
 
 # What a client wrote of a request is retained so far: a thousand long names would fill the memory.
 _MAX_CHARS: Final = 256
@@ -100,7 +109,7 @@ class DecisionRing:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, PastDecision] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -117,7 +126,7 @@ class DecisionRing:
         if not self._capacity:
             return
         request_id = cycle.request.request_id
-        self._entries[request_id] = _Entry(
+        self._entries[request_id] = PastDecision(
             request_id=request_id,
             at=time.time(),
             duration_s=duration_s,
@@ -139,16 +148,20 @@ class DecisionRing:
 
     def get(self, request_id: str) -> DecisionRecord | None:
         """One decision; None if it was never made or has been dropped."""
-        entry = self._entries.get(request_id)
-        return None if entry is None else _to_record(entry)
+        found = self.find(request_id)
+        return None if found is None else to_record(found)
 
-    def recent(self, limit: int = 100) -> list[DecisionRecord]:
-        """The last decisions, newest first."""
-        newest = list(reversed(self._entries.values()))[:limit]
-        return [_to_record(entry) for entry in newest]
+    def find(self, request_id: str) -> PastDecision | None:
+        """One decision as it came."""
+        return self._entries.get(request_id)
+
+    def newest(self, limit: int) -> list[PastDecision]:
+        """The last decisions as they came, newest first."""
+        return list(islice(reversed(self._entries.values()), limit))
 
 
-def _to_record(entry: _Entry) -> DecisionRecord:
+def to_record(entry: PastDecision) -> DecisionRecord:
+    """A decision, ready for JSON; of thousands of endpoints it takes a while."""
     schedule = entry.outcome if isinstance(entry.outcome, Schedule) else None
     refused = entry.outcome if isinstance(entry.outcome, Refused) else None
     return DecisionRecord(
@@ -171,7 +184,7 @@ def _to_record(entry: _Entry) -> DecisionRecord:
     )
 
 
-def _cached(entry: _Entry) -> dict[str, dict[str, int]]:
+def _cached(entry: PastDecision) -> dict[str, dict[str, int]]:
     total = entry.num_prompt_tokens
     return {
         name: {each.host_port: match.num_tokens(each, total) for each in match.held}

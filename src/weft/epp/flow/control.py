@@ -216,8 +216,6 @@ class FlowControl:
         self._end(item, Outcome.DISPATCHED)
         try:
             item.done.set_result(item.place())
-        except Refused as refused:
-            item.done.set_exception(refused)
         except Exception as error:  # noqa: BLE001 - raised where the request is waited for
             item.done.set_exception(error)
 

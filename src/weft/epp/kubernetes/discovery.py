@@ -9,7 +9,14 @@ from typing import Final
 
 from weft.core.errors import ConfigError
 from weft.epp.kubernetes.api import ApiServer, connect
-from weft.epp.kubernetes.manifests import POOL_TYPES, InferencePool, Members, Pod, parse_ports
+from weft.epp.kubernetes.manifests import (
+    POOL_TYPES,
+    InferencePool,
+    Members,
+    Pod,
+    check_selector,
+    parse_ports,
+)
 from weft.epp.kubernetes.objectives import FollowedObjects
 from weft.epp.kubernetes.reflector import USUAL, Kind, Pace, Reflector
 from weft.epp.pool.objects import Objects
@@ -43,6 +50,7 @@ class Wanted:
         """Who belongs, where no InferencePool has to say it; raises `ConfigError`."""
         if self.selector is None:
             return None
+        check_selector(self.selector)
         return Members(self.selector, parse_ports(self.target_ports))
 
     def kind(self, namespace: str) -> Kind[InferencePool]:

@@ -1,6 +1,7 @@
 """Pods and InferencePools as the API server writes them: the few fields that are read."""
 
 import ipaddress
+import re
 from typing import Annotated, Final
 
 import msgspec
@@ -12,6 +13,16 @@ from weft.epp.pool.endpoint import EndpointSpec
 MAX_PORTS: Final = 8
 HTTP: Final = "http"
 H2C: Final = "kubernetes.io/h2c"
+
+# Label selectors, as the API server reads them; a value may be empty.
+_WORD: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_KEY: Final = rf"(?:[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_WORD}"
+_VALUE: Final = rf"\s*(?:{_WORD})?\s*"
+_REQUIREMENT: Final = re.compile(
+    rf"!\s*{_KEY}|{_KEY}(?:\s*(?:==?|!=){_VALUE}|\s*[<>]\s*-?[0-9]+|\s+(?:not)?in\s*\({_VALUE}(?:,{_VALUE})*\))?",
+    re.ASCII,
+)
+_BETWEEN_REQUIREMENTS: Final = re.compile(r",(?![^()]*\))")
 
 _Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 _Pairs = Annotated[dict[str, str], msgspec.Meta(min_length=1, max_length=64)]
@@ -112,32 +123,28 @@ class Members(msgspec.Struct, frozen=True):
     app_protocol: str = HTTP
 
 
-class InferencePool(Object, frozen=True):
-    """An InferencePool, of any version."""
-
-    def members(self) -> Members:
-        """Whom it selects."""
-        raise NotImplementedError
-
-
-class PoolV1(InferencePool, frozen=True):
+class PoolV1(Object, frozen=True):
     """An InferencePool of today."""
 
     spec: PoolSpec
 
     def members(self) -> Members:
+        """Whom it selects."""
         ports = tuple(port.number for port in self.spec.target_ports)
         return Members(_selector(self.spec.selector.match_labels), ports, self.spec.app_protocol)
 
 
-class PoolV1Alpha2(InferencePool, frozen=True):
+class PoolV1Alpha2(Object, frozen=True):
     """An InferencePool as it was."""
 
     spec: OlderPoolSpec
 
     def members(self) -> Members:
+        """Whom it selects."""
         return Members(_selector(self.spec.selector), (self.spec.target_port_number,))
 
+
+InferencePool = PoolV1 | PoolV1Alpha2  # of any version
 
 # By API group: the version that is asked for, and how it reads.
 POOL_TYPES: Final[dict[str, tuple[str, type[InferencePool]]]] = {
@@ -158,6 +165,17 @@ def parse_ports(text: str) -> tuple[int, ...]:
             f"--endpoint-target-ports {text!r}: must be 1 to {MAX_PORTS} different ports, as in 8000,8001"
         )
     return tuple(ports)
+
+
+def check_selector(text: str) -> None:
+    """Refuse what the API server would not read as a label selector; raises `ConfigError`."""
+    for requirement in _BETWEEN_REQUIREMENTS.split(text):
+        if not _REQUIREMENT.fullmatch(requirement.strip()):
+            raise ConfigError(
+                f"--endpoint-selector {text!r}: {requirement.strip()!r} is no requirement; allowed, joined by "
+                "commas, are KEY=VALUE, KEY==VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY, !KEY, KEY>N "
+                "and KEY<N, with keys and values as labels of Kubernetes have them"
+            )
 
 
 def _selector(labels: dict[str, str]) -> str:

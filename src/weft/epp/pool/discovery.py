@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
+from weft.core.tasks import every
 from weft.epp.pool.endpoint import EndpointSpec
 from weft.epp.pool.pool import Pool
 
@@ -81,13 +82,6 @@ async def follow_names(pool: Pool, specs: Sequence[EndpointSpec]) -> None:
     await every(RESOLVE_EVERY_S, resolve)
 
 
-async def every(interval_s: float, act: Callable[[], Awaitable[None]]) -> None:
-    """Act again and again, until cancelled."""
-    while True:
-        await asyncio.sleep(interval_s)
-        await act()
-
-
 def mark(paths: Iterable[Path]) -> Marks:
     """What differs between one state of the files and another."""
     marks = []
@@ -109,9 +103,12 @@ async def watch(
 
     By looking, which works on every file system, through symlinks and renames.
     """
-    while True:
-        await asyncio.sleep(LOOK_EVERY_S)
+
+    async def look() -> None:
+        nonlocal seen
         now = mark(list_paths())
         if now != seen:
-            seen = now
             await on_change()
+            seen = now
+
+    await every(LOOK_EVERY_S, look)

@@ -143,7 +143,7 @@ async def _render(render: Render, query: Mapping[str, str]) -> Page:
     try:
         page = render(query)
         return page if isinstance(page, Page) else await page
-    except Exception:
+    except Exception:  # the root of a request
         log.exception("a page failed")
         return _text(500, "the page failed; the log has the cause")
 

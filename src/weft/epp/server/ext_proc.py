@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from google.protobuf.struct_pb2 import Struct, Value
 
+from weft.core.headers import DROPPED_REASON, SUBSET_HINT, SUBSET_NAMESPACE
 from weft.epp.request.values import Refused
-from weft.epp.server.headers import DROPPED_REASON, SUBSET_HINT, SUBSET_NAMESPACE
 from weft.pb.ext_proc_core_pb2 import HeaderMap, HeaderValue, HeaderValueOption, Metadata
 from weft.pb.ext_proc_pb2 import (
     BodyMutation,

@@ -1,15 +1,18 @@
 """What the metrics port shows of a picker: series, decisions, counts, health. Never a prompt."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from weft.epp.decision.explain import DecisionRing
+from weft.epp.decision.explain import DecisionRing, PastDecision, to_record
 from weft.epp.server.admin import Page, Render
 from weft.epp.server.server import PickerServer
 
 _MAX_ROWS: Final = 100
+# Of endpoints in the last decisions together, each some 50 bytes of an answer.
+_MAX_MENTIONS: Final = 200_000
 PUBLIC: Final = ("/healthz", "/livez", "/readyz")
 
 
@@ -21,17 +24,22 @@ def pages(
 ) -> Mapping[str, Render]:
     """The pages by path. `state_of` gives what there is besides open requests, so many rows of each kind."""
 
+    turn = asyncio.Lock()  # decisions among thousands of endpoints take memory too
+
     async def metrics(_query: Mapping[str, str]) -> Page:
         return Page(await metrics_text(), "text/plain; version=0.0.4; charset=utf-8")
 
-    def decisions(query: Mapping[str, str]) -> Page:
+    async def decisions(query: Mapping[str, str]) -> Page:
         request_id = query.get("request_id")
         if request_id is None:
-            return _json(ring.recent(_limit(query)))
-        record = ring.get(request_id)
-        if record is None:
+            newest = ring.newest(_limit(query))
+            async with turn:
+                return Page(await asyncio.to_thread(_encode_all, newest))
+        found = ring.find(request_id)
+        if found is None:
             return _json({"error": f"no decision of request {request_id} is kept"}, 404)
-        return _json(record)
+        async with turn:
+            return await asyncio.to_thread(lambda: _json(to_record(found)))
 
     def state(_query: Mapping[str, str]) -> Page:
         return _json({"open_requests": server.num_streams, **state_of(_MAX_ROWS)})
@@ -56,6 +64,18 @@ def pages(
 def _limit(query: Mapping[str, str]) -> int:
     text = query.get("limit", "")
     return min(int(text), _MAX_ROWS) if text.isascii() and text.isdigit() else _MAX_ROWS
+
+
+def _encode_all(decisions: Iterable[PastDecision]) -> bytes:
+    """The newest ones, so many that the answer is bounded; each by itself, as encoding lets no other thread run."""
+    encoded: list[bytes] = []
+    left = _MAX_MENTIONS
+    for one in decisions:
+        left -= one.num_mentions
+        if encoded and left < 0:
+            break
+        encoded.append(msgspec.json.encode(to_record(one)))
+    return b"[" + b",".join(encoded) + b"]\n"
 
 
 def _json(value: object, status: int = 200) -> Page:

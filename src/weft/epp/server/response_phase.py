@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from weft.core.headers import WENT_INTO_RESPONSE
 from weft.epp.decision.tickets import Decision, Ending, Ticket
 from weft.epp.request.parsers.parser import Dialect
 from weft.epp.request.readers import NoReader, Reader, open_reader
@@ -11,7 +12,6 @@ from weft.epp.request.rename import Rename
 from weft.epp.request.values import InferenceRequest, Usage
 from weft.epp.server import ext_proc
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
-from weft.epp.server.headers import WENT_INTO_RESPONSE
 
 
 class Listener(Protocol):

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, Protocol
 import grpc
 
 from weft.core.address import join_host_port
+from weft.core.tasks import every
 from weft.core.tracing import Tracer
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.parsers.table import ParserTable
@@ -153,7 +154,9 @@ class PickerServer:
         )
         for server in self._servers:
             await server.start()
-        self._watch = asyncio.create_task(self._follow_director(), name="weft-epp-health")
+        self._watch = asyncio.create_task(
+            every(_HEALTH_INTERVAL_S, self.health.refresh), name="weft-epp-health"
+        )
         return ports
 
     async def drain(self, timeout_s: float) -> None:
@@ -242,7 +245,7 @@ class PickerServer:
             # Nothing can be written any more: the gateway left, as it does when its client leaves.
             code = grpc.StatusCode.CANCELLED
             raise asyncio.CancelledError from error
-        except Exception:
+        except Exception:  # the root of a stream
             log.exception("a request failed inside the picker")
             if stream.exchange.is_answered:
                 code = grpc.StatusCode.INTERNAL
@@ -282,11 +285,6 @@ class PickerServer:
                 if exchange.is_done:
                     return last
                 await context.write(ext_proc.encode(last))
-
-    async def _follow_director(self) -> None:
-        while True:
-            await asyncio.sleep(_HEALTH_INTERVAL_S)
-            self.health.refresh()
 
 
 async def _abort(context: Context, code: grpc.StatusCode, message: str) -> NoReturn:

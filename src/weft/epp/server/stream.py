@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from weft.core.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
 from weft.core.log import REQUEST
 from weft.core.tracing import Tracer
 from weft.epp.decision.tickets import Decision, Ending
@@ -24,7 +25,6 @@ from weft.epp.request.values import Drop, InferenceRequest, Refused
 from weft.epp.server import ext_proc
 from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
-from weft.epp.server.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
 from weft.epp.server.limits import Held, PickerLimits
 from weft.epp.server.response_phase import Followed, Listener, ResponsePhase, has_reason_to_follow
 from weft.epp.server.spans import RequestSpan, note_decision

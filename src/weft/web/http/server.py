@@ -112,6 +112,7 @@ class HttpServer:
             connection.transport.abort()
         if self._connections.tasks:
             await asyncio.wait(self._connections.tasks, timeout=_CUT_GRACE_S)
+        await self._state.close()
 
     def _tick(self) -> None:
         """The date that every answer carries."""

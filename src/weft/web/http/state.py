@@ -49,6 +49,11 @@ class ServerState:
         self._served = served
         self.progress.finish()
 
+    async def close(self) -> None:
+        """End what was opened for requests, when all of them have ended."""
+        if self._served is not None:
+            await asyncio.to_thread(self._served.close)
+
     @property
     def served(self) -> Served:
         """What is served. Raises `Unavailable` before the start is over and when the end has begun."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from msgspec import UNSET, UnsetType
 
 from weft.core.errors import BadRequest
+from weft.core.headers import PREFILLER
 from weft.core.kv_transfer import Prefill
 from weft.core.tracing import TRACE_HEADERS
 from weft.core.types import LoRARequest, RequestOptions
@@ -17,7 +18,6 @@ from weft.web.http.endpoint import Answer, Call, Handler
 from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
-_PREFILLER_HEADER = "x-prefiller-host-port"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class ModelCall(Call):
         )
 
     def _prefiller(self) -> Prefill | None:
-        address = self.headers.get(_PREFILLER_HEADER)
+        address = self.headers.get(PREFILLER)
         if address is None or self.served.prefiller is None:
             return None
         return Prefill(address=address, authorization=self.headers.get("authorization"))

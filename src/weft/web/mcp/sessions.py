@@ -153,7 +153,7 @@ class Session:
         try:
             async with asyncio.timeout(self._limits.call_timeout_s):
                 return await self._connected.result().list_tools()
-        except Exception as error:
+        except Exception as error:  # the package's own, of any kind
             raise ToolServerError(
                 f"the tool server {self.label!r} does not list its tools: {reason(error)}"
             ) from error

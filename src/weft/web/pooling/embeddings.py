@@ -3,13 +3,12 @@
 from weft.core.errors import BadRequest
 from weft.core.types import PoolingParams
 from weft.schema.pooling import Embedding, EmbeddingAnswer, EmbeddingBody
-from weft.web.chat.prompt import with_salt
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
-from weft.web.pooling.inputs import Prompts, pooler_of, read_inputs
+from weft.web.pooling.inputs import pooler_of, read_inputs
 from weft.web.pooling.long_texts import embed_long, is_cutting
 from weft.web.pooling.numbers import number_format, raw_answer
-from weft.web.pooling.run import PoolingJob, run_jobs, usage_of
+from weft.web.pooling.run import jobs_of, run_jobs, usage_of
 
 
 async def create_embeddings(call: ModelCall) -> Answer:
@@ -30,7 +29,7 @@ async def create_embeddings(call: ModelCall) -> Answer:
     if is_cutting(pooler, params):
         outputs = await embed_long(call, body, prompts, params, pooler)
     else:
-        outputs = await run_jobs(call, body, _jobs(body, prompts, params))
+        outputs = await run_jobs(call, body, jobs_of(prompts, params, body.cache_salt))
     usage = usage_of(outputs)
     if form.is_raw:
         return raw_answer(head, form, outputs, usage)
@@ -45,10 +44,3 @@ async def create_embeddings(call: ModelCall) -> Answer:
         ],
         usage=usage,
     )
-
-
-def _jobs(body: EmbeddingBody, prompts: Prompts, params: PoolingParams) -> list[PoolingJob]:
-    return [
-        PoolingJob(with_salt(prompt, body.cache_salt), params, prompts.kwargs)
-        for prompt in prompts.prompts
-    ]

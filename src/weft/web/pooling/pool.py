@@ -10,12 +10,11 @@ from weft.schema.pooling import (
     PoolingAnswer,
     PoolingBody,
 )
-from weft.web.chat.prompt import with_salt
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
 from weft.web.pooling.inputs import pooler_of, read_inputs
 from weft.web.pooling.numbers import number_format, raw_answer, to_json
-from weft.web.pooling.run import PoolingJob, run_jobs, usage_of
+from weft.web.pooling.run import jobs_of, run_jobs, usage_of
 
 
 async def create_pooling(call: ModelCall) -> Answer:
@@ -36,10 +35,7 @@ async def create_pooling(call: ModelCall) -> Answer:
         use_activation=body.use_activation,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
-    jobs = [
-        PoolingJob(with_salt(p, body.cache_salt), params, prompts.kwargs) for p in prompts.prompts
-    ]
-    outputs = await run_jobs(call, body, jobs)
+    outputs = await run_jobs(call, body, jobs_of(prompts, params, body.cache_salt))
     usage = usage_of(outputs)
     if form.is_raw:
         return raw_answer(head, form, outputs, usage)
@@ -67,10 +63,7 @@ async def create_classification(call: ModelCall) -> Answer:
         use_activation=body.use_activation,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
-    jobs = [
-        PoolingJob(with_salt(p, body.cache_salt), params, prompts.kwargs) for p in prompts.prompts
-    ]
-    outputs = await run_jobs(call, body, jobs)
+    outputs = await run_jobs(call, body, jobs_of(prompts, params, body.cache_salt))
     return ClassifyAnswer(
         id=head.id,
         created=head.created,

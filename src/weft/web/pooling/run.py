@@ -10,7 +10,9 @@ from weft.core.errors import GenerationError
 from weft.core.tasks import gather_all
 from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType, RequestOptions
 from weft.schema.pooling import PoolingFields, PoolingUsage
+from weft.web.chat.prompt import with_salt
 from weft.web.inference.call import ModelCall
+from weft.web.pooling.inputs import Prompts
 
 # Of one HTTP request; enough to fill steps, and few enough to leave places for others.
 _MAX_OPEN = 128
@@ -23,6 +25,14 @@ class PoolingJob:
     prompt: PromptType
     params: PoolingParams
     kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def jobs_of(prompts: Prompts, params: PoolingParams, cache_salt: str | None) -> list[PoolingJob]:
+    """One for each prompt."""
+    return [
+        PoolingJob(with_salt(prompt, cache_salt), params, prompts.kwargs)
+        for prompt in prompts.prompts
+    ]
 
 
 async def run_jobs(

@@ -80,7 +80,7 @@ class Run:
             async with aclosing(ToolLoop(self._served, self.request, writer).events()) as events:
                 async for event in events:
                     yield event
-        except Exception as error:
+        except Exception as error:  # the root of a response, which has to have an end
             if not writer.has_started:
                 raise
             self.error = error

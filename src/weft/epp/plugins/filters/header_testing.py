@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
+from weft.core.headers import TESTED_ENDPOINTS
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import Surroundings, plugin_type
 from weft.epp.pool.endpoint import Endpoint, split_host_port
-
-HEADER = "test-epp-endpoint-selection"
 
 
 class HeaderTestingFilter:
@@ -19,7 +18,7 @@ class HeaderTestingFilter:
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those named as "IP" or "IP:port"."""
-        value = cycle.request.headers.get(HEADER, "")
+        value = cycle.request.headers.get(TESTED_ENDPOINTS, "")
         if not value:
             return candidates
         passing: dict[Endpoint, None] = {}

@@ -6,11 +6,10 @@ from typing import Annotated, Final
 import msgspec
 
 from weft.core.address import join_host_port
+from weft.core.headers import DATA_PARALLEL
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import Profile, Surroundings, plugin_type
-
-DATA_PARALLEL_HEADER = "x-data-parallel-host-port"
 
 
 class DataParallelParameters(Parameters, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ class DataParallelHandler:
         return Schedule(
             name,
             {name: picked},
-            {DATA_PARALLEL_HEADER: picked[0].host_port},
+            {DATA_PARALLEL: picked[0].host_port},
             destination=join_host_port(picked[0].host, self._port),
         )
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from weft.core.headers import ENCODERS, PREFILLER
 from weft.epp.config.parameters import Kind, Parameters, Part, Reference
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import (
@@ -17,8 +18,6 @@ from weft.epp.plugins.handlers.deciders import PREFIX_DECIDER
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Refused
 
-PREFILL_HEADER = "x-prefiller-host-port"
-ENCODE_HEADER = "x-encoder-hosts-ports"
 STAGES = ("decode", "encode", "prefill")
 
 
@@ -184,8 +183,8 @@ def _header(stage: str, picked: Sequence[Endpoint], *, is_grpc: bool) -> dict[st
     """The decoder speaks to the others as the client speaks to it."""
     addresses = [endpoint.address(is_grpc=is_grpc) for endpoint in picked]
     if stage == "prefill":
-        return {PREFILL_HEADER: addresses[0]}
-    return {ENCODE_HEADER: ",".join(addresses)}
+        return {PREFILLER: addresses[0]}
+    return {ENCODERS: ",".join(addresses)}
 
 
 ROWS: Final = (

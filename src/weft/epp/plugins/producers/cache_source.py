@@ -6,12 +6,11 @@ from typing import Annotated, Final
 
 import msgspec
 
+from weft.core.headers import CACHE_SOURCE
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin_type, prefix_reference
 from weft.epp.plugins.producers.approximate_prefix import PREFILL_PROFILE
-
-SOURCE_HEADER = "x-kv-cache-source-host-port"
 
 
 class SourceParameters(Parameters, frozen=True, kw_only=True):
@@ -51,7 +50,7 @@ class SourceProducer:
             match.num_tokens(each, cycle.num_prompt_tokens) for each in (source, computes)
         ]
         if num_tokens[0] - num_tokens[1] >= self._least:
-            cycle.request_headers[SOURCE_HEADER] = source.address(is_grpc=cycle.request.is_grpc)
+            cycle.request_headers[CACHE_SOURCE] = source.address(is_grpc=cycle.request.is_grpc)
 
 
 ROWS: Final = (

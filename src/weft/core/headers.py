@@ -1,4 +1,4 @@
-"""The names of headers and metadata keys: what steers the picker, what it sets, what it takes away."""
+"""Names of the headers between gateway, picker and servers, and which of them no client may send through."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,6 +8,13 @@ DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 REQUEST_ID: Final = "x-request-id"
 DECISION: Final = "x-weft-decision"
 WENT_INTO_RESPONSE: Final = "x-went-into-resp-headers"
+# Where a server is to send to, or take from, for a request: the picker says it.
+PREFILLER: Final = "x-prefiller-host-port"
+ENCODERS: Final = "x-encoder-hosts-ports"
+DATA_PARALLEL: Final = "x-data-parallel-host-port"
+CACHE_SOURCE: Final = "x-kv-cache-source-host-port"
+# With a filter for it, a client's choice of endpoints.
+TESTED_ENDPOINTS: Final = "test-epp-endpoint-selection"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 SUBSET_HINT: Final = "x-gateway-destination-endpoint-subset"
 
@@ -19,10 +26,10 @@ _CONTROL_PREFIXES: Final = (
     "x-prefiller-",
     "x-encoder-",
     "x-slo-",
-    "x-data-parallel-host-port",
-    "x-kv-cache-source-host-port",
+    DATA_PARALLEL,
+    CACHE_SOURCE,
 )
-_CONTROL_NAMES: Final = frozenset({"epp-profile", "test-epp-endpoint-selection"})
+_CONTROL_NAMES: Final = frozenset({"epp-profile", TESTED_ENDPOINTS})
 
 
 def is_control(name: str) -> bool:
