@@ -109,7 +109,7 @@ class NormalizedLms:
         self._weights = [0.0] * num_features
 
     def expected(self, features: Sequence[float]) -> float:
-        return max(0.0, sum(map(mul, self._weights, _amounts(features))))
+        return max(0.0, float(sum(map(mul, self._weights, _amounts(features)))))
 
     def learn(self, features: Sequence[float], seconds: float) -> None:
         amounts = _amounts(features)
@@ -185,8 +185,12 @@ def compare_configurations(rate: float, seconds: float, seeds: Sequence[int]) ->
     for name, config in CONFIGURATIONS.items():
         requests = [each for seed in seeds for each in run(config, rate, seconds, seed)]
         kinds = " | ".join(f"{share_met(requests, [kind]):.1%}" for kind in KINDS[:2])
-        others = [each for each in requests if not each.kind.ttft_ms and each.ended]
-        mean_s = sum(each.ended - each.arrived for each in others) / len(others)
+        others = [
+            each.ended - each.arrived
+            for each in requests
+            if not each.kind.ttft_ms and each.ended is not None
+        ]
+        mean_s = sum(others) / len(others)
         print(f"| {name} | {share_met(requests):.1%} | {kinds} | {mean_s:.1f} |", flush=True)
 
 

@@ -9,6 +9,7 @@ import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -79,7 +80,8 @@ class Request:
 
 def make_requests(rate: float, seconds: float, seed: int) -> list[Request]:
     """Requests as they come, at random times."""
-    chance, requests, now = random.Random(seed), [], 0.0
+    chance, now = random.Random(seed), 0.0
+    requests: list[Request] = []
     while (now := now + chance.expovariate(rate)) < seconds:
         kind = chance.choices(KINDS, [each.share for each in KINDS])[0]
         requests.append(
@@ -169,7 +171,7 @@ class Simulation:
     def run(self, requests: Sequence[Request]) -> None:
         """Until all are answered."""
         for request in requests:
-            self._at(request.arrived, lambda request=request: self._arrive(request))
+            self._at(request.arrived, partial(self._arrive, request))
         self._at(0.0, lambda: self._poll(requests))
         while self._events:
             self.now, _, event = heapq.heappop(self._events)

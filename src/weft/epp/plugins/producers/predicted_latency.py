@@ -287,7 +287,7 @@ class PredictedLatency:
         return (
             1.0,
             _log(uncached / 100),
-            _log(self._inflight.num_tokens(endpoint) / 100),
+            _log((uncached + self._inflight.num_tokens(endpoint)) / 100),
             _log(endpoint.expected_waiting),
             _log(self._num_requests(endpoint)),
             _log(10 * endpoint.load.kv_usage),
