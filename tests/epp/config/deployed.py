@@ -428,13 +428,6 @@ ALSO_STARTING = {
         *_LOADS, ("file-discovery", {"path": "/etc/endpoints.yaml"}),
         dataLayer={"discovery": {"pluginRef": "file-discovery"}},
     ),
-    "older keys of predicted latency": config(
-        ("predicted-latency-producer", {
-            "samplingMean": 500, "maxDecodeTokenSamplesForPrediction": 10, "contextTTL": 300000000000,
-            "sloBufferFactor": 0.9, "endpointRoleLabel": "llm-d.ai/role", "predictInProduce": False}),
-        ("latency-scorer", {"ttftWeight": 0.7, "tpotWeight": 0.3, "headroomSelectionStrategy": "most"}),
-        *_LOADS,
-    ),
     "agent-identity": config(("agent-identity", {"additionalSessionHeaders": ["X-My-Session"]}), *_LOADS),
     "request-attribute-reporter": config(
         *_LOADS,
@@ -480,15 +473,6 @@ ALSO_REFUSED = {
         config(_DETECTED, ("max-saturation-detector", {
             "detectors": ["concurrency-detector"], "stages": {"concurrency-detector": ["encode"]}})),
         "encode",
-    ),
-    "useEncoderCacheFeatures": (
-        config(("predicted-latency-producer", {"useEncoderCacheFeatures": True})),
-        "useEncoderCacheFeatures is refused: the models know nothing of encoders' caches",
-    ),
-    "contextTTL": (config(("predicted-latency-producer", {"contextTTL": 0})), "contextTTL must be more than 0"),
-    "a predictor of another kind": (
-        config("queue-scorer", ("latency-scorer", {"latencyPredictionInfoProducerName": "queue-scorer"})),
-        "latencyPredictionInfoProducerName: 'queue-scorer' is a queue-scorer, which is no data producer",
     ),
     "k8s-notification-source": (
         config("k8s-notification-source"), "'k8s-notification-source' is refused: objects of Kubernetes",

@@ -3,9 +3,14 @@
 import math
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
+from tests.epp.config.deployed import Plugin, config
 from tests.epp.pools import Bench, bench, cycle, pool_of, request, sample, with_loads
+from weft.core.errors import ConfigError
+from weft.epp.build import load_config
+from weft.epp.config.options import PickerOptions
 from weft.epp.decision.cycle import Cycle, Forecast, LatencyForecasts
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.plugins.admitters import LatencySloAdmitter, LatencySloParameters
@@ -111,8 +116,6 @@ def test_headroom_is_explained():
 
 
 def _plain(record: object) -> dict[str, object]:
-    import msgspec
-
     plain: dict[str, object] = msgspec.to_builtins(record)
     return plain
 
@@ -341,3 +344,67 @@ def test_the_admitter_knows_nothing_and_refuses_nothing():
         admitter.admit(asked)
     asked.forecasts[PRODUCER] = LatencyForecasts(Objectives(), asked.forecasts[PRODUCER].of)
     admitter.admit(asked)
+
+
+def warned(*plugins: Plugin) -> tuple[str, ...]:
+    return load_config(PickerOptions(config_text=config(*plugins))).warnings
+
+
+def test_keys_of_older_files_are_taken_and_reported():
+    """Single tokens are not sampled here; the other keys count."""
+    parameters = {
+        "samplingMean": 500, "maxDecodeTokenSamplesForPrediction": 10, "contextTTL": 300000000000,
+        "sloBufferFactor": 0.9, "endpointRoleLabel": "llm-d.ai/role", "predictInProduce": False,
+    }  # fmt: skip
+    scoring = {"ttftWeight": 0.7, "tpotWeight": 0.3, "headroomSelectionStrategy": "most"}
+    found = warned((PRODUCER, parameters), ("latency-scorer", scoring))
+    assert [each.partition(": ")[0].rpartition(".")[2] for each in found] == [
+        "samplingMean", "maxDecodeTokenSamplesForPrediction",
+    ]  # fmt: skip
+
+
+def test_keys_of_the_other_source_are_reported():
+    """A throughput says nothing where latencies are predicted, nor a predictor where they are not."""
+    name = "prefix-cache-affinity-filter"
+    (found,) = warned((name, {"ttftSource": "latencyPredictor", "peakPrefillThroughput": 9}))
+    assert "peakPrefillThroughput: has no effect: ttftSource is latencyPredictor" in found
+    (found,) = warned((name, {"latencyPredictionInfoProducerName": "mine"}))
+    assert "latencyPredictionInfoProducerName: has no effect" in found
+
+
+@pytest.mark.parametrize(
+    ("plugin", "words"),
+    [
+        ((PRODUCER, {"useEncoderCacheFeatures": True}), "useEncoderCacheFeatures is refused: the models"),
+        ((PRODUCER, {"contextTTL": 0}), "contextTTL must be more than 0"),
+        ((PRODUCER, {"contextTTL": "soon"}), "must be a duration"),
+        ((PRODUCER, {"sloBufferFactor": 0}), "sloBufferFactor"),
+        ((PRODUCER, {"predictionServerURL": "http://localhost:8001"}), "predictionServerURL"),
+        (("latency-scorer", {"headroomSelectionStrategy": "all"}), "headroomSelectionStrategy"),
+        (("latency-scorer", {"latencyPredictionInfoProducerName": "queue-scorer"}), "is no data producer"),
+        (("slo-headroom-tier-filter", {"epsilonExploreNeg": 2}), "epsilonExploreNeg"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_by_name(plugin: Plugin, words: str):
+    """Before anything starts."""
+    with pytest.raises(ConfigError, match=words):
+        warned("queue-scorer", plugin)
+
+
+def test_affinity_gives_way_to_the_predicted_latency():
+    """Who has the prefix keeps the request, unless it would wait longer there than is allowed."""
+    made = bench(
+        "plugins:\n- {type: predicted-latency-producer, parameters: {streamingMode: true}}\n"
+        "- {type: prefix-cache-affinity-filter, parameters: {ttftSource: latencyPredictor,"
+        " maxTTFTPenaltyMs: 200}}\n- {type: latency-scorer}\n",
+        pool_of(2),
+    )
+    prompts = {host: range(at, at + 640) for at, host in ((1000, "10.0.0.1"), (5000, "10.0.0.2"))}
+    for host, prompt in [*prompts.items()] * ENOUGH:
+        answer(made, made.pick(request(*prompt, is_streaming=True), (host,)))
+    headers = {"x-llm-d-slo-ttft-ms": "300"}
+    chosen = [
+        made.pick(request(*prompt, is_streaming=True, headers=headers)).endpoints[0]
+        for prompt in prompts.values()
+    ]
+    assert chosen == ["10.0.0.1:8000", "10.0.0.1:8000"]

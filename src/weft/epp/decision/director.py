@@ -385,7 +385,7 @@ class Director:
         if not self._tickets.close(ticket):
             return False
         self._give_back(ticket)
-        self._tell_times(ticket, ending)
+        self._report_times(ticket, ending)
         for plugin in self._parts.followers:
             if isinstance(plugin, FollowsUsage):
                 plugin.used(ticket.id, ticket.usage)
@@ -397,7 +397,7 @@ class Director:
             self._telemetry.ended(ticket, ending, self._clock())
         return True
 
-    def _tell_times(self, ticket: Ticket, ending: Ending) -> None:
+    def _report_times(self, ticket: Ticket, ending: Ending) -> None:
         """Of responses that were answered in full, and followed: no other end says how long that takes."""
         is_whole = ending is Ending.NATURAL and ticket.status == 200 and ticket.is_followed
         if not self._timed or not is_whole or ticket.first_token_at is None:

@@ -83,7 +83,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptForecasts:
+class _RetainedForecasts:
     """Four numbers an endpoint, NaN for none: a thousand decisions about hundreds of endpoints are many."""
 
     objectives: Objectives
@@ -107,7 +107,7 @@ class _Entry:
     priority: int
     runs: Sequence[ProfileRun]
     prefixes: Mapping[str, PrefixMatch]
-    latency: Mapping[str, _KeptForecasts]
+    latency: Mapping[str, _RetainedForecasts]
     num_prompt_tokens: int
     request_headers: Mapping[str, str]
     outcome: Schedule | Refused
@@ -151,7 +151,7 @@ class DecisionRing:
             priority=cycle.priority,
             runs=cycle.runs,
             prefixes=cycle.prefixes,
-            latency={name: _kept(known) for name, known in cycle.forecasts.items()},
+            latency={name: _retained(known) for name, known in cycle.forecasts.items()},
             num_prompt_tokens=cycle.num_prompt_tokens,
             request_headers=cycle.request_headers,
             outcome=outcome,
@@ -193,34 +193,34 @@ def _to_record(entry: _Entry) -> DecisionRecord:
         num_prompt_tokens=entry.num_prompt_tokens,
         cached_tokens=_cached(entry),
         objectives_ms=_objectives(entry),
-        latency={name: _latency(kept) for name, kept in entry.latency.items()},
+        latency={name: _latency(retained) for name, retained in entry.latency.items()},
         unreachable=_named(entry.unreachable),
     )
 
 
-def _kept(known: LatencyForecasts) -> _KeptForecasts:
+def _retained(known: LatencyForecasts) -> _RetainedForecasts:
     numbers = array("d")
     for each in known.of.values():
         for seconds in (each.ttft_s, each.tpot_s, each.ttft_headroom_s, each.tpot_headroom_s):
             numbers.append(math.nan if seconds is None else seconds * 1000)
-    return _KeptForecasts(known.objectives, tuple(known.of), numbers)
+    return _RetainedForecasts(known.objectives, tuple(known.of), numbers)
 
 
 def _objectives(entry: _Entry) -> dict[str, float]:
-    for kept in entry.latency.values():  # all of one request
-        wanted = (("ttft", kept.objectives.ttft_s), ("tpot", kept.objectives.tpot_s))
+    for retained in entry.latency.values():  # all of one request
+        wanted = (("ttft", retained.objectives.ttft_s), ("tpot", retained.objectives.tpot_s))
         return {name: round(each * 1000, 3) for name, each in wanted if each is not None}
     return {}
 
 
-def _latency(kept: _KeptForecasts) -> dict[str, LatencyRecord]:
-    numbers = [None if math.isnan(each) else round(each, 3) for each in kept.numbers_ms]
+def _latency(retained: _RetainedForecasts) -> dict[str, LatencyRecord]:
+    numbers = [None if math.isnan(each) else round(each, 3) for each in retained.numbers_ms]
     return {
         endpoint.host_port: LatencyRecord(
             ttft_ms=numbers[i] or 0.0, tpot_ms=numbers[i + 1],
             ttft_headroom_ms=numbers[i + 2], tpot_headroom_ms=numbers[i + 3],
         )
-        for i, endpoint in zip(range(0, len(numbers), 4), kept.endpoints, strict=True)
+        for i, endpoint in zip(range(0, len(numbers), 4), retained.endpoints, strict=True)
     }  # fmt: skip
 
 

@@ -327,12 +327,12 @@ class PredictedLatency:
             if is_last:
                 predictor.forget_role(role)
         # What is under way there ends unheard: a late response must not bring the endpoint back.
-        gone = [
+        leaving = [
             ticket_id
             for ticket_id, opened in self._open.items()
             if endpoint in (opened.target, opened.prefill)
         ]
-        for ticket_id in gone:
+        for ticket_id in leaving:
             self.ended(ticket_id)
         self._limits.forget(endpoint)
         self._seen = {}

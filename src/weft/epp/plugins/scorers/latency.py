@@ -26,8 +26,8 @@ _STEPS: Final = 100  # of the score; none that is compared has less than one of 
 class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
     """How much each latency counts, which headroom is best, and what counts while nothing can be predicted."""
 
-    ttft_weight: _Weight = msgspec.field(default=0.8, name="ttftWeight")
-    tpot_weight: _Weight = msgspec.field(default=0.2, name="tpotWeight")
+    ttft_weight: _Weight = 0.8
+    tpot_weight: _Weight = 0.2
     headroom_selection_strategy: Literal["least", "most"] = "least"
     composite_kv_weight: _Weight = msgspec.field(default=1.0, name="compositeKVWeight")
     composite_queue_weight: _Weight = 1.0
@@ -57,7 +57,7 @@ class LatencyScorer:
 
     def __init__(self, parameters: LatencyScorerParameters, _: Surroundings) -> None:
         self._parameters = parameters
-        self._by_headroom = parameters.headroom_selection_strategy == "most"
+        self._prefers_most = parameters.headroom_selection_strategy == "most"
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """0 for those that are not compared; by load and prefix while there is no forecast at all."""
@@ -67,7 +67,7 @@ class LatencyScorer:
             return self._by_load(cycle, candidates)
         scores = [0.0] * len(candidates)
         compared, is_met = _best_of(rooms)
-        self._compare(compared, scores, prefers_most=is_met and self._by_headroom)
+        self._compare(compared, scores, prefers_most=is_met and self._prefers_most)
         return scores
 
     def _compare(self, rooms: Sequence[_Room], scores: list[float], *, prefers_most: bool) -> None:
