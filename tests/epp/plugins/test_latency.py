@@ -1,13 +1,14 @@
 """Predicted latency in the director: what is learnt, what is predicted, and who is chosen for it."""
 
+import json
 import math
 from collections.abc import Iterable
 
 import msgspec
 import pytest
 
-from tests.epp.config.deployed import Plugin, config
-from tests.epp.pools import Bench, bench, cycle, pool_of, request, sample, with_loads
+from tests.epp.config.deployed import Plugin, config, in_stages
+from tests.epp.pools import Bench, bench, cycle, make_pool, pool_of, request, sample, with_loads
 from weft.core.errors import ConfigError
 from weft.epp.build import load_config
 from weft.epp.config.options import PickerOptions
@@ -16,7 +17,7 @@ from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.plugins.admitters import LatencySloAdmitter, LatencySloParameters
 from weft.epp.plugins.filters.slo_headroom_tier import HeadroomTierFilter, HeadroomTierParameters
 from weft.epp.plugins.scorers.latency import LatencyScorer, LatencyScorerParameters
-from weft.epp.pool.endpoint import Endpoint, Load
+from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load
 from weft.epp.pool.objects import Objects
 from weft.epp.request.objectives import Objectives, read_objectives
 from weft.epp.request.values import Drop, Refused, Usage
@@ -391,15 +392,42 @@ def test_what_makes_no_sense_is_refused_by_name(plugin: Plugin, words: str):
         warned("queue-scorer", plugin)
 
 
-def test_affinity_gives_way_to_the_predicted_latency():
+def test_the_first_token_is_learnt_of_who_computes_the_prompt():
+    """Where prefill runs apart; the time per token is that of who decodes, and has no meaning for the other."""
+    role = "llm-d.ai/role"
+    whole = config(
+        (PRODUCER, {"streamingMode": True, "endpointRoleLabel": role}),
+        *in_stages("latency-scorer"),
+        profiles={"prefill": "prefill-filter latency-scorer", "decode": "decode-filter"},
+    )
+    parts = json.loads(whole)
+    made = bench(
+        "".join(f"{key}: {json.dumps(parts[key])}\n" for key in ("plugins", "schedulingProfiles")),
+        make_pool(
+            EndpointSpec(name="p", address="10.0.0.1", port=8000, labels={role: "prefill"}),
+            EndpointSpec(name="d", address="10.0.0.2", port=8000, labels={role: "decode"}),
+        ),
+        num_recorded_decisions=1,
+    )
+    for _ in range(ENOUGH):
+        answer(made, ask(made))
+    producer = made.assembly.plugins[PRODUCER]
+    prefill, decode = made.pool
+    assert [producer.ttft.num_samples(each) for each in (prefill, decode)] == [ENOUGH, 0]
+    assert [producer.tpot.num_samples(each) for each in (prefill, decode)] == [0, ENOUGH]
+    assert forecasts(made, "r")["10.0.0.1"]["tpot_ms"] is None
+
+
+@pytest.mark.parametrize(("allowed_ms", "second"), [(200, "10.0.0.1"), (2000, "10.0.0.2")])
+def test_affinity_gives_way_to_the_predicted_latency(allowed_ms: int, second: str):
     """Who has the prefix keeps the request, unless it would wait longer there than is allowed."""
     made = bench(
         "plugins:\n- {type: predicted-latency-producer, parameters: {streamingMode: true}}\n"
         "- {type: prefix-cache-affinity-filter, parameters: {ttftSource: latencyPredictor,"
-        " maxTTFTPenaltyMs: 200}}\n- {type: latency-scorer}\n",
+        f" maxTTFTPenaltyMs: {allowed_ms}}}}}\n- {{type: latency-scorer}}\n",
         pool_of(2),
     )
-    prompts = {host: range(at, at + 640) for at, host in ((1000, "10.0.0.1"), (5000, "10.0.0.2"))}
+    prompts = {"10.0.0.1": range(1000, 1640), "10.0.0.2": range(5000, 5640)}
     for host, prompt in [*prompts.items()] * ENOUGH:
         answer(made, made.pick(request(*prompt, is_streaming=True), (host,)))
     headers = {"x-llm-d-slo-ttft-ms": "300"}
@@ -407,4 +435,4 @@ def test_affinity_gives_way_to_the_predicted_latency():
         made.pick(request(*prompt, is_streaming=True, headers=headers)).endpoints[0]
         for prompt in prompts.values()
     ]
-    assert chosen == ["10.0.0.1:8000", "10.0.0.1:8000"]
+    assert chosen == ["10.0.0.1:8000", f"{second}:8000"]

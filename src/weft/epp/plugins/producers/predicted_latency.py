@@ -86,7 +86,8 @@ class _Open:
     features: Sequence[float]  # of the prefill
     decode_features: Sequence[float]
     objectives: Objectives
-    forecast: Forecast | None
+    predicted_ttft_s: float | None
+    predicted_tpot_s: float | None
     labels: tuple[str, ...]
 
 
@@ -118,13 +119,13 @@ class _Account:
 
     def came(self, opened: _Open, first_s: float, next_s: float | None) -> None:
         """What a response took, beside what was predicted and what was wanted."""
-        labels, forecast, wanted = opened.labels, opened.forecast, opened.objectives
-        if forecast is not None:
-            self._series.predicted_ttft.labels(*labels).observe(forecast.ttft_s)
-            self._last(labels, "predicted_ttft", forecast.ttft_s)
-            if forecast.tpot_s is not None:
-                self._series.predicted_tpot.labels(*labels).observe(forecast.tpot_s)
-                self._last(labels, "predicted_tpot", forecast.tpot_s)
+        labels, wanted = opened.labels, opened.objectives
+        if (ttft_s := opened.predicted_ttft_s) is not None:
+            self._series.predicted_ttft.labels(*labels).observe(ttft_s)
+            self._last(labels, "predicted_ttft", ttft_s)
+        if (tpot_s := opened.predicted_tpot_s) is not None:
+            self._series.predicted_tpot.labels(*labels).observe(tpot_s)
+            self._last(labels, "predicted_tpot", tpot_s)
         for name, seconds, limit_s in (
             ("ttft", first_s, wanted.ttft_s),
             ("tpot", next_s, wanted.tpot_s),
@@ -192,10 +193,13 @@ class PredictedLatency:
         is_seen = target in self._seen and prefill in self._seen
         if known is None or self._seen_by != cycle.ticket_id or not is_seen:
             return
+        first, then = known.of.get(prefill), known.of.get(target)
         self._open[cycle.ticket_id] = _Open(
             placed=cycle.now, target=target, prefill=prefill,
             features=self._seen[prefill][0], decode_features=self._seen[target][1],
-            objectives=known.objectives, forecast=known.of.get(target),
+            objectives=known.objectives,
+            predicted_ttft_s=None if first is None else first.ttft_s,
+            predicted_tpot_s=None if then is None else then.tpot_s,
             labels=self._account.labels(cycle),
         )  # fmt: skip
         self._limits.add(target, cycle.ticket_id, known.objectives.tpot_s)
