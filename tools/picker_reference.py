@@ -27,6 +27,8 @@ def picker_metrics() -> str:
     num_common_and_streams = len(metrics.declared)
     metrics.make_index_series()
     num_with_index = len(metrics.declared)
+    metrics.make_latency_series()
+    num_with_latency = len(metrics.declared)
     FlowSeries(metrics, "")
     around = Surroundings("", Pool(), metrics, 0.0, {"": None})
     ProgramAware(ProgramParameters(), around)
@@ -55,9 +57,13 @@ def picker_metrics() -> str:
         "",
         *_metric_rows(declared[num_common_and_streams:num_with_index]),
         "",
+        "With `predicted-latency-producer`:",
+        "",
+        *_metric_rows(declared[num_with_index:num_with_latency]),
+        "",
         "With the gate `flowControl`, `program-aware-fairness` and `max-saturation-detector`:",
         "",
-        *_metric_rows(declared[num_with_index:]),
+        *_metric_rows(declared[num_with_latency:]),
     ]
     return "\n".join(lines) + "\n"
 

@@ -6,7 +6,8 @@ Each has the name that it has there, and the plugins, keys and profiles that it 
 import json
 from typing import Any
 
-Plugin = str | tuple[str, dict[str, Any]]
+# A type, with its parameters, with its name.
+Plugin = str | tuple[str, dict[str, Any]] | tuple[str, dict[str, Any], str]
 
 _LOADS: tuple[Plugin, ...] = ("queue-scorer", "kv-cache-utilization-scorer")
 _METRICS: tuple[Plugin, ...] = ("metrics-data-source", "core-metrics-extractor")
@@ -38,7 +39,9 @@ def config(
 ) -> str:
     """A file. A profile is a line of plugins, each with its weight behind a colon."""
     listed = [
-        {"type": each} if isinstance(each, str) else {"type": each[0], "parameters": each[1]}
+        {"type": each}
+        if isinstance(each, str)
+        else dict(zip(("type", "parameters", "name"), each, strict=False))
         for each in plugins
     ]
     placed = [
@@ -105,6 +108,17 @@ _SIMULATED_STAGES = {
     "encode": "encode-filter max-score-picker",
     "decode": "decode-filter prefix-cache-scorer:2 max-score-picker",
 }
+
+
+def _predicted(name: str, threshold: float) -> Plugin:
+    """An affinity filter that goes by predictions."""
+    parameters = {
+        "affinityThreshold": threshold,
+        "ttftSource": "latencyPredictor",
+        "maxTTFTPenaltyMs": 5000,
+    }
+    return ("prefix-cache-affinity-filter", parameters, f"{name}-affinity-filter")
+
 
 _GATE = ["flowControl"]
 _DETECTED: Plugin = ("concurrency-detector", {"maxConcurrency": 132})
@@ -342,16 +356,18 @@ STARTING = {
         flowControl={"saturationDetector": {"pluginRef": "utilization-detector"}},
         profiles={"default": "random-picker"},
     ),
-}  # fmt: skip
-
-REFUSED = {
-    "guides/predicted-latency": (
-        config("predicted-latency-producer", "latency-scorer"),
-        "'predicted-latency-producer' is refused: latency prediction",
+    "guides/predicted-latency": config(
+        ("approx-prefix-cache-producer", {"maxPrefixTokensToMatch": 262144}), "predicted-latency-producer",
+        _predicted("loose", 0.8), "latency-scorer", "weighted-random-picker",
+        profiles={"default": "loose-affinity-filter latency-scorer weighted-random-picker"},
     ),
-    "guides/predicted-latency-slo": (
-        config("slo-headroom-tier-filter", "latency-slo-admitter"),
-        "'slo-headroom-tier-filter' is refused: latency prediction",
+    "guides/predicted-latency-slo": config(
+        ("approx-prefix-cache-producer", {"maxPrefixTokensToMatch": 262144}),
+        ("predicted-latency-producer", {"streamingMode": True}), _predicted("strict", 0.99),
+        _predicted("loose", 0.8), "latency-scorer", "weighted-random-picker", "slo-headroom-tier-filter",
+        "latency-slo-admitter",
+        profiles={"default": "strict-affinity-filter slo-headroom-tier-filter loose-affinity-filter "
+                             "latency-scorer weighted-random-picker"},
     ),
 }  # fmt: skip
 
@@ -457,9 +473,6 @@ ALSO_REFUSED = {
         config(_DETECTED, ("max-saturation-detector", {
             "detectors": ["concurrency-detector"], "stages": {"concurrency-detector": ["encode"]}})),
         "encode",
-    ),
-    "ttftSource": (
-        config(("prefix-cache-affinity-filter", {"ttftSource": "latencyPredictor"})), "ttftSource",
     ),
     "k8s-notification-source": (
         config("k8s-notification-source"), "'k8s-notification-source' is refused: objects of Kubernetes",

@@ -100,7 +100,10 @@ REFUSALS = [
     ("plugins: [{type: load-aware-scorer, parameters: {threshold: '9'}}]",
      "plugins[0].parameters.threshold: expected `int`, got `str`"),
     ("plugins: [{type: queue-scorer}, {type: queue-scorer}]", "plugins[1].name: 'queue-scorer'"),
-    ("plugins: [{type: latency-scorer}]", "plugins[0].type: 'latency-scorer' is refused: latency"),
+    (
+        "plugins: [{type: k8s-notification-source}]",
+        "plugins[0].type: 'k8s-notification-source' is refused: objects",
+    ),
     ("plugins: [{type: utilization-filter}]", "plugins[0].type: 'utilization-filter' is experim"),
     ("plugins: [{type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: x}}]",
      "plugins[0].parameters.prefixMatchInfoProducerName: no plugin is named 'x'"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.objectives import Objectives
 from weft.epp.request.values import InferenceRequest
 
 
@@ -19,6 +20,33 @@ class PrefixMatch:
     def num_tokens(self, endpoint: Endpoint, num_prompt_tokens: int) -> int:
         """Cached tokens of the prompt; the last block may be a partial one."""
         return min(self.held.get(endpoint, 0) * self.block_size, num_prompt_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What one endpoint would need for a request, and what that leaves of the objectives. Seconds.
+
+    The headroom for tokens is also that of the requests under way there, of which the strictest counts.
+    """
+
+    ttft_s: float
+    tpot_s: float | None  # None: not predicted
+    ttft_headroom_s: float | None  # None: no objective
+    tpot_headroom_s: float | None
+    num_requests: int  # sent there by this picker, and under way
+
+    @property
+    def meets(self) -> bool:
+        """Whether no objective would be missed."""
+        return (self.ttft_headroom_s or 0.0) >= 0.0 and (self.tpot_headroom_s or 0.0) >= 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyForecasts:
+    """A request's objectives, and its forecasts; endpoints of which nothing is known have none."""
+
+    objectives: Objectives
+    of: Mapping[Endpoint, Forecast]
 
 
 @dataclass(slots=True)
@@ -56,6 +84,7 @@ class Cycle:
     held_media: dict[str, Mapping[Endpoint, float]] = field(
         default_factory=dict
     )  # shares, by producer
+    forecasts: dict[str, LatencyForecasts] = field(default_factory=dict)  # by producer name
     session_ids: dict[str, str] = field(default_factory=dict)  # by producer name
     runs: list[ProfileRun] = field(default_factory=list)
     unreachable: Sequence[Endpoint] = ()  # left out before any profile: they refuse connections

@@ -13,6 +13,7 @@ from weft.epp.decision.plugin import (
     Admitter,
     Detector,
     FollowsResponse,
+    FollowsTimes,
     FollowsUsage,
     Handler,
     Identity,
@@ -24,7 +25,7 @@ from weft.epp.decision.plugin import (
 )
 from weft.epp.decision.saturation import PoolRoom
 from weft.epp.decision.telemetry import RequestMetrics
-from weft.epp.decision.tickets import Decision, Ending, OpenTickets, Ticket
+from weft.epp.decision.tickets import Decision, Ending, OpenTickets, ResponseTimes, Ticket
 from weft.epp.flow.control import FlowControl
 from weft.epp.flow.item import Item, Lease, own_ttl_s
 from weft.epp.flow.policies import FlowParts
@@ -107,6 +108,7 @@ class Director:
         self._follows = settings.tracks_responses or bool(
             parts.followers or parts.reporters or self._evictor
         )
+        self._timed = [each for each in parts.followers if isinstance(each, FollowsTimes)]
         self._telemetry = RequestMetrics(parts.metrics, follows=self._follows)
         parts.metrics.before_text(self._update_gauges)
         self._num_picks = 0
@@ -179,6 +181,7 @@ class Director:
         if ticket.first_token_at is not None or ticket.is_over:
             return
         ticket.first_token_at = ticket.last_piece_at = self._clock()
+        ticket.num_pieces = 1
         self._give_back(ticket)
         if ticket.is_streaming:
             for plugin in self._parts.followers:
@@ -189,6 +192,7 @@ class Director:
         """Another piece of the answer came."""
         if ticket.is_streaming and ticket.last_piece_at is not None:
             now = self._clock()
+            ticket.num_pieces += 1
             self._telemetry.next_piece(ticket, now - ticket.last_piece_at)
             ticket.last_piece_at = now
 
@@ -381,6 +385,7 @@ class Director:
         if not self._tickets.close(ticket):
             return False
         self._give_back(ticket)
+        self._report_times(ticket, ending)
         for plugin in self._parts.followers:
             if isinstance(plugin, FollowsUsage):
                 plugin.used(ticket.id, ticket.usage)
@@ -391,6 +396,20 @@ class Director:
         if ticket.is_followed:
             self._telemetry.ended(ticket, ending, self._clock())
         return True
+
+    def _report_times(self, ticket: Ticket, ending: Ending) -> None:
+        """Of responses that were answered in full, and followed: no other end says how long that takes."""
+        is_whole = ending is Ending.NATURAL and ticket.status == 200 and ticket.is_followed
+        if not self._timed or not is_whole or ticket.first_token_at is None:
+            return
+        times = ResponseTimes(
+            ticket_id=ticket.id, arrived=ticket.started, first_token_at=ticket.first_token_at,
+            ended=self._clock(),
+            num_tokens=ticket.usage.num_completion_tokens or ticket.num_pieces,
+            is_streaming=ticket.is_streaming,
+        )  # fmt: skip
+        for plugin in self._timed:
+            plugin.timed(times)
 
 
 def _header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:

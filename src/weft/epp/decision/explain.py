@@ -1,6 +1,8 @@
 """Every decision can be looked up: who stood for election, who fell where, who got which score."""
 
+import math
 import time
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from weft.epp.decision.cycle import Cycle, PrefixMatch, ProfileRun, Schedule
+from weft.epp.decision.cycle import Cycle, LatencyForecasts, PrefixMatch, ProfileRun, Schedule
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.objectives import Objectives
 from weft.epp.request.values import Refused
 
 
@@ -48,6 +51,15 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     runner_up: str | None
 
 
+class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What one endpoint would have needed, and what that left of the objectives; below 0 is a miss."""
+
+    ttft_ms: float
+    tpot_ms: float | None
+    ttft_headroom_ms: float | None
+    tpot_headroom_ms: float | None
+
+
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One decision, ready for JSON. Never holds any of the prompt."""
 
@@ -66,7 +78,18 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     set_headers: dict[str, str]
     num_prompt_tokens: int
     cached_tokens: dict[str, dict[str, int]]  # by prefix producer, then by endpoint
+    objectives_ms: dict[str, float] = {}  # ttft and tpot, if the request has them
+    latency: dict[str, dict[str, LatencyRecord]] = {}  # by producer, then by endpoint
     unreachable: list[str] = []  # endpoints that refuse connections, and so were no candidates
+
+
+@dataclass(frozen=True, slots=True)
+class _RetainedForecasts:
+    """Four numbers an endpoint, NaN for none: a thousand decisions about hundreds of endpoints are many."""
+
+    objectives: Objectives
+    endpoints: tuple[Endpoint, ...]
+    numbers_ms: "array[float]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +108,7 @@ class PastDecision:
     priority: int
     runs: Sequence[ProfileRun]
     prefixes: Mapping[str, PrefixMatch]
+    latency: Mapping[str, _RetainedForecasts]
     num_prompt_tokens: int
     request_headers: Mapping[str, str]
     outcome: Schedule | Refused
@@ -136,6 +160,7 @@ class DecisionRing:
             priority=cycle.priority,
             runs=cycle.runs,
             prefixes=cycle.prefixes,
+            latency={name: _retained(known) for name, known in cycle.forecasts.items()},
             num_prompt_tokens=cycle.num_prompt_tokens,
             request_headers=cycle.request_headers,
             outcome=outcome,
@@ -180,8 +205,36 @@ def to_record(entry: PastDecision) -> DecisionRecord:
         set_headers={**schedule.set_headers, **entry.request_headers} if schedule else {},
         num_prompt_tokens=entry.num_prompt_tokens,
         cached_tokens=_cached(entry),
+        objectives_ms=_objectives(entry),
+        latency={name: _latency(retained) for name, retained in entry.latency.items()},
         unreachable=_named(entry.unreachable),
     )
+
+
+def _retained(known: LatencyForecasts) -> _RetainedForecasts:
+    numbers = array("d")
+    for each in known.of.values():
+        for seconds in (each.ttft_s, each.tpot_s, each.ttft_headroom_s, each.tpot_headroom_s):
+            numbers.append(math.nan if seconds is None else seconds * 1000)
+    return _RetainedForecasts(known.objectives, tuple(known.of), numbers)
+
+
+def _objectives(entry: PastDecision) -> dict[str, float]:
+    for retained in entry.latency.values():  # all of one request
+        wanted = (("ttft", retained.objectives.ttft_s), ("tpot", retained.objectives.tpot_s))
+        return {name: round(each * 1000, 3) for name, each in wanted if each is not None}
+    return {}
+
+
+def _latency(retained: _RetainedForecasts) -> dict[str, LatencyRecord]:
+    numbers = [None if math.isnan(each) else round(each, 3) for each in retained.numbers_ms]
+    return {
+        endpoint.host_port: LatencyRecord(
+            ttft_ms=numbers[i] or 0.0, tpot_ms=numbers[i + 1],
+            ttft_headroom_ms=numbers[i + 2], tpot_headroom_ms=numbers[i + 3],
+        )
+        for i, endpoint in zip(range(0, len(numbers), 4), retained.endpoints, strict=True)
+    }  # fmt: skip
 
 
 def _cached(entry: PastDecision) -> dict[str, dict[str, int]]:

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from weft.epp.config.parameters import Kind, NoParameters, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, ProfileRun, Schedule
+from weft.epp.decision.tickets import ResponseTimes
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.poller import EXTRACTOR_TYPE, SOURCE_TYPE
@@ -17,6 +18,7 @@ from weft.epp.request.values import Usage
 TOKENS: Final = "token-producer"
 APPROXIMATE: Final = "approx-prefix-cache-producer"
 INFLIGHT: Final = "inflight-load-producer"
+LATENCY: Final = "predicted-latency-producer"
 MEDIA_CACHE: Final = "mm-embeddings-cache-producer"
 GLOBAL_STRICT: Final = "global-strict-fairness-policy"
 FCFS: Final = "fcfs-ordering-policy"
@@ -35,6 +37,11 @@ def prefix_reference(name: str) -> Reference:
 def inflight_reference(name: str, key: str = "inFlightLoadProducerName") -> Reference:
     """A producer of in-flight load."""
     return Reference(key, name, Kind.PRODUCER, INFLIGHT)
+
+
+def latency_reference(name: str) -> Reference:
+    """A producer of latency forecasts."""
+    return Reference("latencyPredictionInfoProducerName", name, Kind.PRODUCER, LATENCY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +221,15 @@ class FollowsUsage(Protocol):
 
     def used(self, ticket_id: int, usage: Usage) -> None:
         """What the response reported, before its end."""
+        ...
+
+
+@runtime_checkable
+class FollowsTimes(Protocol):
+    """Implemented by plugins that learn how long whole responses took; they follow responses too."""
+
+    def timed(self, times: ResponseTimes) -> None:
+        """A response came to its natural end; before it is over."""
         ...
 
 

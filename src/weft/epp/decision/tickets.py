@@ -19,6 +19,30 @@ class Ending(StrEnum):
     EVICTED = "evicted"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseTimes:
+    """When a response came, by the picker's clock, and in how many tokens."""
+
+    ticket_id: int
+    arrived: float  # the request
+    first_token_at: float
+    ended: float
+    num_tokens: int  # as reported, or else the pieces that came, as the reference counts them
+    is_streaming: bool
+
+    @property
+    def ttft_s(self) -> float:
+        """To the first token, since the request came."""
+        return self.first_token_at - self.arrived
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Per token after the first; None if there were none."""
+        if self.num_tokens < 2:
+            return None
+        return (self.ended - self.first_token_at) / (self.num_tokens - 1)
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """One request that was sent on."""
@@ -31,6 +55,7 @@ class Ticket:
     is_followed: bool
     num_prompt_tokens: int = 0  # as far as the picker knows
     num_body_bytes: int = 0  # of the response
+    num_pieces: int = 0  # of it that came
     status: int = 200
     first_token_at: float | None = None
     last_piece_at: float | None = None

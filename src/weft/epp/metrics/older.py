@@ -35,6 +35,16 @@ OLDER_NAMES: Final[Mapping[str, Older]] = {
     "request_ntpot_seconds": Older(_OBJECTIVE + "normalized_time_per_output_token_seconds"),
     "request_ttft_seconds": Older(_OBJECTIVE + "request_ttft_seconds"),
     "request_streaming_tpot_seconds": Older(_OBJECTIVE + "request_tpot_seconds"),
+    "request_predicted_ttft_seconds": Older(_OBJECTIVE + "request_predicted_ttft_seconds"),
+    "request_predicted_tpot_seconds": Older(_OBJECTIVE + "request_predicted_tpot_seconds"),
+    "request_ttft_prediction_duration_seconds": Older(
+        _OBJECTIVE + "request_ttft_prediction_duration_seconds"
+    ),
+    "request_tpot_prediction_duration_seconds": Older(
+        _OBJECTIVE + "request_tpot_prediction_duration_seconds"
+    ),
+    "request_slo_violation": Older(_OBJECTIVE + "request_slo_violation"),
+    "inference_request_metric": Older(_OBJECTIVE + "inference_request_metric"),
     "request_running": Older(_OBJECTIVE + "running_requests"),
     "average_kv_cache_utilization": Older(_POOL + "average_kv_cache_utilization"),
     "average_queue_size": Older(_POOL + "average_queue_size"),

@@ -28,6 +28,10 @@ _STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 30
 _NTPOT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _TPOT_SECONDS = (0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3,
                  0.4, 0.5, 0.6, 0.8, 1, 2)  # fmt: skip
+_PREDICTED_TPOT_SECONDS = (*_TPOT_SECONDS[:-1], 1.5, 2, 3, 4.5, 6, 12, 18, 24, 30, 36, 48, 60, 90, 120,
+                           180, 270, 360)  # fmt: skip
+_PREDICTION_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1,
+                       2, 5)  # fmt: skip
 _ITL_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
 _REQUEST_BYTES = tuple(64 * 2**power for power in range(25))
 _SMALL = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -89,6 +93,7 @@ class PickerMetrics:
         self.model_names = NameCap()
         self.fairness_ids = NameCap()
         self._index: IndexSeries | None = None
+        self._latency: LatencySeries | None = None
         self._gauges: dict[str, Gauge] = {}
         self._refreshers: list[Callable[[], None]] = []
         self._make_request_series()
@@ -157,6 +162,12 @@ class PickerMetrics:
         if self._index is None:
             self._index = IndexSeries(self)
         return self._index
+
+    def make_latency_series(self) -> "LatencySeries":
+        """Series of predicted latencies; only if something predicts."""
+        if self._latency is None:
+            self._latency = LatencySeries(self)
+        return self._latency
 
     def _make_request_series(self) -> None:
         labels = REQUEST_LABELS
@@ -329,4 +340,46 @@ class IndexSeries:
         )
         self.forwarded = metrics.counter(
             dedup + "forwarded", "Removals of blocks that the endpoint then holds nowhere."
+        )
+
+
+class LatencySeries:
+    """Series of predicted latencies; of several producers each has its name in the labels."""
+
+    def __init__(self, metrics: PickerMetrics) -> None:
+        labels = ("plugin_name", "plugin_type", "model_name", "target_model_name")
+        self.predicted_ttft = metrics.histogram(
+            "request_predicted_ttft_seconds",
+            "Time to the first token, as predicted for the endpoint that was chosen; without "
+            "streamingMode, time to the end.",
+            labels,
+            _SECONDS,
+        )
+        self.predicted_tpot = metrics.histogram(
+            "request_predicted_tpot_seconds",
+            "Time per token after the first, as predicted likewise.",
+            labels,
+            _PREDICTED_TPOT_SECONDS,
+        )
+        self.ttft_prediction = metrics.histogram(
+            "request_ttft_prediction_duration_seconds",
+            "Time to predict the former for all candidates.",
+            labels,
+            _PREDICTION_SECONDS,
+        )
+        self.tpot_prediction = metrics.histogram(
+            "request_tpot_prediction_duration_seconds",
+            "Time to predict the latter for all candidates.",
+            labels,
+            _PREDICTION_SECONDS,
+        )
+        self.violations = metrics.counter(
+            "request_slo_violation",
+            "Responses that missed an objective of theirs: ttft or tpot.",
+            (*labels, "type"),
+        )
+        self.last = metrics.gauge(
+            "inference_request_metric",
+            "The last value of each of these, in seconds; 1 and 0 for violations.",
+            (*labels, "type"),
         )

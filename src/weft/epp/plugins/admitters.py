@@ -1,16 +1,18 @@
 """Admitters: whether a request is taken at all, once its data is known."""
 
 import random
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import LATENCY, Surroundings, latency_reference, plugin_type
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Drop, Refused
 
+_COLD_KV_USAGE: Final = 0.02  # as in the reference
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -57,7 +59,45 @@ class ProbabilisticAdmitter:
         )
 
 
+class LatencySloParameters(Parameters, frozen=True, kw_only=True):
+    """Whose forecasts count."""
+
+    latency_prediction_info_producer_name: str = LATENCY
+
+    def references(self) -> Iterable[Reference]:
+        """Forecasts."""
+        return (latency_reference(self.latency_prediction_info_producer_name),)
+
+
+class LatencySloAdmitter:
+    """Sheds requests of negative priority whose objectives would be missed wherever they went."""
+
+    def __init__(self, parameters: LatencySloParameters, _: Surroundings) -> None:
+        self._producer = parameters.latency_prediction_info_producer_name
+
+    def admit(self, cycle: Cycle) -> None:
+        """Raises `Refused`. Who is idle, or hardly filled, may do better than forecasts say."""
+        known = cycle.forecasts.get(self._producer)
+        if cycle.priority >= 0 or known is None or not known.objectives:
+            return
+        forecasts = [known.of.get(each) for each in cycle.candidates]
+        if not any(forecasts) or any(each is not None and each.meets for each in forecasts):
+            return
+        if any(map(_may_do_better, cycle.candidates)):
+            return
+        raise Refused(
+            429,
+            f"no endpoint would meet the objectives, and priority {cycle.priority} is sheddable",
+            Drop.SATURATED,
+        )
+
+
+def _may_do_better(endpoint: Endpoint) -> bool:
+    return not endpoint.expected_running or endpoint.load.kv_usage < _COLD_KV_USAGE
+
+
 ROWS: Final = (
+    plugin_type("latency-slo-admitter", Kind.ADMITTER, LatencySloAdmitter, LatencySloParameters),
     plugin_type(
         "probabilistic-admitter", Kind.ADMITTER, ProbabilisticAdmitter, ProbabilisticParameters
     ),

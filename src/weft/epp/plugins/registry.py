@@ -27,14 +27,8 @@ PLUGIN_TYPES: Final[Mapping[str, PluginType]] = MappingProxyType(
     {name: row for row in ROWS for name in (row.type_name, *row.aliases)}
 )
 
-_LATENCY = "latency prediction and SLO routing are not offered yet"
-
 REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "predicted-latency-producer": _LATENCY,
-        "latency-scorer": _LATENCY,
-        "latency-slo-admitter": _LATENCY,
-        "slo-headroom-tier-filter": _LATENCY,
         "k8s-notification-source": "objects of Kubernetes are followed with --pool-name, by no plugin",
         "destination-endpoint-served-verifier": "it is for conformance tests of gateways only",
         "disaggregatedset-rollout-screener": "rollouts of DisaggregatedSets are not followed yet",

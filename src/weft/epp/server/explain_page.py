@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from weft.epp.decision.explain import DecisionRecord, ProfileRecord
 
 
@@ -12,8 +14,19 @@ def summary(record: DecisionRecord) -> Mapping[str, Any]:
         "picked": record.endpoints,
         "cached_tokens": record.cached_tokens,
         "prompt_tokens": record.num_prompt_tokens,
+        **_latency(record),
         "profiles": {profile.name: _profile(profile) for profile in record.profiles},
     }
+
+
+def _latency(record: DecisionRecord) -> Mapping[str, Any]:
+    """The objectives and what the picked endpoint leaves of them, where latency is predicted."""
+    picked = record.endpoints[:1]
+    known = {
+        producer: {name: msgspec.to_builtins(of[name]) for name in picked if name in of}
+        for producer, of in record.latency.items()
+    }
+    return {"objectives_ms": record.objectives_ms, "latency": known} if known else {}
 
 
 def _profile(profile: ProfileRecord) -> Mapping[str, Any]:
@@ -47,10 +60,31 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
     for producer, tokens in record["cached_tokens"].items():
         held = ", ".join(f"{name} {count}" for name, count in tokens.items()) or "nobody"
         yield f"  cached   {held} of {record['num_prompt_tokens']} tokens ({producer})"
+    yield from _latency_lines(record)
     for name, value in record["set_headers"].items():
         yield f"  header   {name}: {value}"
     for profile in record["profiles"]:
         yield from _profile_lines(profile)
+
+
+def _latency_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    wanted = record["objectives_ms"]
+    if wanted:
+        yield "  wanted   " + ", ".join(f"{name} {value:g} ms" for name, value in wanted.items())
+    for producer, of in record["latency"].items():
+        yield f"  latency  as {producer} predicts it{'' if of else ': too little is known yet'}"
+        for name, known in of.items():
+            parts = [_with_headroom("ttft", known), _with_headroom("tpot", known)]
+            yield f"    {name}  {', '.join(filter(None, parts))}"
+
+
+def _with_headroom(name: str, known: Mapping[str, Any]) -> str:
+    milliseconds, headroom = known[f"{name}_ms"], known[f"{name}_headroom_ms"]
+    if milliseconds is None:
+        return ""
+    return f"{name} {milliseconds:.1f} ms" + (
+        "" if headroom is None else f" (headroom {headroom:+.1f} ms)"
+    )
 
 
 def _profile_lines(profile: Mapping[str, Any]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """`prefix-cache-affinity-filter`: stay where the prefix is, unless waiting there costs more."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -11,8 +11,10 @@ from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import (
     APPROXIMATE,
     INFLIGHT,
+    LATENCY,
     Surroundings,
     inflight_reference,
+    latency_reference,
     plugin_type,
     prefix_reference,
 )
@@ -29,15 +31,31 @@ class PrefixAffinityParameters(Parameters, frozen=True, kw_only=True):
     affinity_threshold: _Share = 0.80
     exploration_probability: _Share = 0.0
     max_ttft_penalty_ms: _AtLeast0 = msgspec.field(default=18000.0, name="maxTTFTPenaltyMs")
-    ttft_source: Literal["prefillThroughput"] = "prefillThroughput"  # the other needs a predictor
+    ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
     peak_prefill_throughput: Annotated[float, msgspec.Meta(gt=0)] = 15928.0  # tokens/s
     prefix_match_info_producer_name: str = APPROXIMATE
     in_flight_load_producer_name: str = INFLIGHT
+    latency_prediction_info_producer_name: str = LATENCY
 
     def references(self) -> Iterable[Reference]:
-        """Prefixes, and what is under way."""
+        """Prefixes, and what is under way or what comes of it."""
         yield prefix_reference(self.prefix_match_info_producer_name)
-        yield inflight_reference(self.in_flight_load_producer_name)
+        if self.ttft_source == "latencyPredictor":
+            yield latency_reference(self.latency_prediction_info_producer_name)
+        else:
+            yield inflight_reference(self.in_flight_load_producer_name)
+
+    def without_effect(self) -> Iterable[tuple[str, str]]:
+        """Keys of the other source."""
+        is_predicted = self.ttft_source == "latencyPredictor"
+        others = (
+            ("peak_prefill_throughput", "in_flight_load_producer_name")
+            if is_predicted
+            else ("latency_prediction_info_producer_name",)
+        )
+        for field in msgspec.structs.fields(self):
+            if field.name in others and getattr(self, field.name) != field.default:
+                yield field.encode_name, f"ttftSource is {self.ttft_source}"
 
 
 class PrefixAffinityFilter:
@@ -45,7 +63,9 @@ class PrefixAffinityFilter:
 
     def __init__(self, parameters: PrefixAffinityParameters, surroundings: Surroundings) -> None:
         self._parameters = parameters
-        self._inflight: InflightLoad = surroundings.plugin(parameters.in_flight_load_producer_name)
+        self._inflight: InflightLoad | None = None
+        if parameters.ttft_source == "prefillThroughput":
+            self._inflight = surroundings.plugin(parameters.in_flight_load_producer_name)
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """The sticky ones; all if there are none, when exploring, or when they are too busy."""
@@ -59,18 +79,28 @@ class PrefixAffinityFilter:
             return candidates
         if random.random() < parameters.exploration_probability:
             return candidates
-        return candidates if self._costs_too_much(sticky, candidates) else sticky
+        return candidates if self._costs_too_much(cycle, sticky, candidates) else sticky
 
-    def _costs_too_much(self, sticky: Sequence[Endpoint], candidates: Sequence[Endpoint]) -> bool:
-        allowed_ms = self._parameters.max_ttft_penalty_ms
-        if not allowed_ms:
+    def _costs_too_much(
+        self, cycle: Cycle, sticky: Sequence[Endpoint], candidates: Sequence[Endpoint]
+    ) -> bool:
+        allowed_s = self._parameters.max_ttft_penalty_ms / 1000
+        if not allowed_s:
             return False
         passing = set(sticky)
-        others = [each for each in candidates if each not in passing]
-        return min(map(self._ttft_ms, sticky)) - min(map(self._ttft_ms, others)) > allowed_ms
+        ttft_s = self._ttft_s(cycle, candidates)
+        here = [ttft_s[each] for each in sticky if each in ttft_s]
+        there = [ttft_s[each] for each in candidates if each in ttft_s and each not in passing]
+        # As in the reference: what cannot be compared holds nobody.
+        return not here or not there or min(here) - min(there) > allowed_s
 
-    def _ttft_ms(self, endpoint: Endpoint) -> float:
-        return 1000 * self._inflight.num_tokens(endpoint) / self._parameters.peak_prefill_throughput
+    def _ttft_s(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Mapping[Endpoint, float]:
+        """Of those of which it is known."""
+        if self._inflight is not None:
+            throughput = self._parameters.peak_prefill_throughput
+            return {each: self._inflight.num_tokens(each) / throughput for each in candidates}
+        known = cycle.forecasts.get(self._parameters.latency_prediction_info_producer_name)
+        return {} if known is None else {each: found.ttft_s for each, found in known.of.items()}
 
 
 ROWS: Final = (

@@ -6,8 +6,7 @@ from typing import Final
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.plugin import FCFS, Surroundings, plugin_type
 from weft.epp.flow.item import Item
-
-_TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+from weft.epp.request.objectives import TTFT_HEADERS
 
 
 class FirstCome:
@@ -37,7 +36,7 @@ class SloDeadline:
         pass
 
     def order(self, item: Item, _: float) -> float:
-        text = next(filter(None, map(item.headers.get, _TTFT_HEADERS)), "")
+        text = next(filter(None, map(item.headers.get, TTFT_HEADERS)), "")
         try:
             due = item.arrived + float(text) / 1000
         except ValueError:

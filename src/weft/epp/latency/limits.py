@@ -1,0 +1,37 @@
+"""`StrictestLimits`: the strictest objective per token of the requests under way at each endpoint."""
+
+from collections.abc import Hashable
+
+
+class StrictestLimits:
+    """One number per request under way that has an objective, and the least of each endpoint."""
+
+    def __init__(self) -> None:
+        self._of: dict[Hashable, dict[int, float]] = {}  # by endpoint, then by ticket
+        self._least: dict[Hashable, float] = {}
+
+    def add(self, endpoint: Hashable, ticket_id: int, limit_s: float | None) -> None:
+        """A request was sent there."""
+        if limit_s is None:
+            return
+        self._of.setdefault(endpoint, {})[ticket_id] = limit_s
+        self._least[endpoint] = min(limit_s, self._least.get(endpoint, limit_s))
+
+    def remove(self, endpoint: Hashable, ticket_id: int) -> None:
+        """It is over."""
+        limits = self._of.get(endpoint)
+        if limits is None or (limit_s := limits.pop(ticket_id, None)) is None:
+            return
+        if not limits:
+            self.forget(endpoint)
+        elif limit_s <= self._least[endpoint]:
+            self._least[endpoint] = min(limits.values())
+
+    def strictest(self, endpoint: Hashable) -> float | None:
+        """Seconds per token; None if nobody has an objective there."""
+        return self._least.get(endpoint)
+
+    def forget(self, endpoint: Hashable) -> None:
+        """It left."""
+        self._of.pop(endpoint, None)
+        self._least.pop(endpoint, None)

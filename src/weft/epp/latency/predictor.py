@@ -1,0 +1,93 @@
+"""`Predictor`: one latency of every endpoint, each learnt from its own responses, and from all while those are few."""
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+from weft.epp.latency.regression import LeastSquares
+
+# Nine of ten responses are to be faster than predicted: an objective that is met on average is missed by half.
+QUANTILE: Final = 0.9
+# Fewer of its own responses than these say less than those of its fellows.
+MIN_SAMPLES: Final = 12
+# A clock that was set, or a response that hung: nothing to learn from.
+MAX_SECONDS: Final = 3600.0
+_MIN_SECONDS: Final = 1e-6
+# How far one response moves the margin: much at first, a twentieth later.
+_MARGIN_STEP: Final = 0.05
+_MAX_LOG_MARGIN: Final = math.log(8.0)
+_LOG_RANGE: Final = (math.log(_MIN_SECONDS), math.log(MAX_SECONDS))
+
+
+class LatencyModel:
+    """One latency of one endpoint: its logarithm by least squares, and a margin that covers nine of ten.
+
+    The logarithm because what counts is by which factor a prediction is wrong, and no time is below zero
+    (docs/decisions/0035 has the numbers).
+    """
+
+    def __init__(self, num_features: int) -> None:
+        self._line = LeastSquares(num_features)
+        self._log_margin = 0.0
+        self.num_samples = 0
+
+    def expected(self, features: Sequence[float]) -> float:
+        """Seconds on average."""
+        least, most = _LOG_RANGE
+        return math.exp(min(max(self._line.predict(features), least), most))
+
+    def predict(self, features: Sequence[float]) -> float:
+        """Seconds that nine of ten stay below."""
+        return self.expected(features) * math.exp(self._log_margin)
+
+    def learn(self, features: Sequence[float], seconds: float) -> None:
+        """Take in what a response took."""
+        self.num_samples += 1
+        if self.num_samples > 1:  # the first was a guess at nothing
+            step = max(_MARGIN_STEP, 1 / self.num_samples)
+            is_over = seconds > self.predict(features)
+            moved = self._log_margin + step * (QUANTILE - (not is_over))
+            self._log_margin = min(max(moved, -_MAX_LOG_MARGIN), _MAX_LOG_MARGIN)
+        self._line.learn(features, math.log(seconds))
+
+
+class Predictor:
+    """A model for each endpoint, and one for all of a role, for those of which too little is known."""
+
+    def __init__(self, num_features: int) -> None:
+        self._num_features = num_features
+        self._own: dict[Hashable, LatencyModel] = {}
+        self._of_role: dict[str, LatencyModel] = {}
+
+    def predict(self, endpoint: Hashable, role: str, features: Sequence[float]) -> float | None:
+        """Seconds; None while nobody of its role has shown enough."""
+        for model in (self._own.get(endpoint), self._of_role.get(role)):
+            if model is not None and model.num_samples >= MIN_SAMPLES:
+                return model.predict(features)
+        return None
+
+    def learn(
+        self, endpoint: Hashable, role: str, features: Sequence[float], seconds: float
+    ) -> None:
+        """Take in what a response of the endpoint took; what is no time at all is passed over."""
+        if not _MIN_SECONDS <= seconds <= MAX_SECONDS:  # false for NaN
+            return
+        if endpoint not in self._own:
+            self._own[endpoint] = LatencyModel(self._num_features)
+        if role not in self._of_role:
+            self._of_role[role] = LatencyModel(self._num_features)
+        self._own[endpoint].learn(features, seconds)
+        self._of_role[role].learn(features, seconds)
+
+    def num_samples(self, endpoint: Hashable) -> int:
+        """How many of its responses were learnt from."""
+        model = self._own.get(endpoint)
+        return 0 if model is None else model.num_samples
+
+    def forget(self, endpoint: Hashable) -> None:
+        """It left."""
+        self._own.pop(endpoint, None)
+
+    def forget_role(self, role: str) -> None:
+        """The last endpoint of it left."""
+        self._of_role.pop(role, None)

@@ -1,0 +1,54 @@
+"""`slo-headroom-tier-filter`: those that meet the request's objectives, and seldom those that do not."""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle
+from weft.epp.decision.plugin import LATENCY, Surroundings, latency_reference, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+
+class HeadroomTierParameters(Parameters, frozen=True, kw_only=True):
+    """How often the others are tried, so that one that has recovered is found."""
+
+    epsilon_explore_neg: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    latency_prediction_info_producer_name: str = LATENCY
+
+    def references(self) -> Iterable[Reference]:
+        """Forecasts."""
+        return (latency_reference(self.latency_prediction_info_producer_name),)
+
+
+class HeadroomTierFilter:
+    """Keeps one of two tiers; all, while nothing is known."""
+
+    def __init__(self, parameters: HeadroomTierParameters, _: Surroundings) -> None:
+        self._parameters = parameters
+
+    def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """Those that miss nothing, or with a small chance the rest. No forecast counts as missing."""
+        known = cycle.forecasts.get(self._parameters.latency_prediction_info_producer_name)
+        if known is None or not any(each in known.of for each in candidates):
+            return candidates
+        meeting = [
+            each
+            for each in candidates
+            if (forecast := known.of.get(each)) is not None and forecast.meets
+        ]
+        if not meeting or len(meeting) == len(candidates):
+            return candidates
+        if random.random() >= self._parameters.epsilon_explore_neg:
+            return meeting
+        chosen = set(meeting)
+        return [each for each in candidates if each not in chosen]
+
+
+ROWS: Final = (
+    plugin_type(
+        "slo-headroom-tier-filter", Kind.FILTER, HeadroomTierFilter, HeadroomTierParameters
+    ),
+)

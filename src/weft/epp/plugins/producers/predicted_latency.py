@@ -1,0 +1,350 @@
+"""`predicted-latency-producer`: how long each endpoint would need for a request, learnt from earlier responses."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.quantity import parse_duration_s
+from weft.epp.decision.cycle import Cycle, Forecast, LatencyForecasts, Schedule
+from weft.epp.decision.plugin import (
+    APPROXIMATE,
+    INFLIGHT,
+    LATENCY,
+    TOKENS,
+    Surroundings,
+    inflight_reference,
+    plugin_type,
+    prefix_reference,
+)
+from weft.epp.decision.tickets import ResponseTimes
+from weft.epp.latency.limits import StrictestLimits
+from weft.epp.latency.predictor import Predictor
+from weft.epp.metrics.series import MAX_REQUEST_SERIES, OTHER, PickerMetrics
+from weft.epp.plugins.producers.inflight_load import InflightLoad
+from weft.epp.pool.endpoint import Endpoint
+from weft.epp.request.objectives import Objectives, read_objectives
+
+_PREFILL: Final = "prefill"  # the profile, and the role, that the reference knows by this name
+_MAX_AMOUNT: Final = 1e9
+
+
+class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
+    """What is predicted, and from whose numbers. Nothing here names a server: the models are in the picker."""
+
+    streaming_mode: bool = False  # first tokens and those after them; without it whole responses
+    slo_buffer_factor: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    context_ttl: str | int = msgspec.field(default="5m", name="contextTTL")  # a number: nanoseconds
+    predict_in_produce: bool = True  # False: only learn
+    endpoint_role_label: str = ""
+    prefix_match_info_producer_name: str = APPROXIMATE
+    in_flight_load_producer_name: str = INFLIGHT
+    use_encoder_cache_features: bool = False
+    sampling_mean: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_decode_token_samples_for_prediction: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.context_ttl_s <= 0:
+            raise ValueError(f"contextTTL must be more than 0, got {self.context_ttl!r}")
+        if self.use_encoder_cache_features:
+            raise ValueError(
+                "useEncoderCacheFeatures is refused: the models know nothing of encoders' caches"
+            )
+
+    @property
+    def context_ttl_s(self) -> float:
+        """How long a request is followed that is not heard of."""
+        ttl = self.context_ttl
+        return ttl * 1e-9 if isinstance(ttl, int) else parse_duration_s(ttl)
+
+    def references(self) -> Iterable[Reference]:
+        """Prompts, what of them is cached, and what is under way."""
+        yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
+        yield prefix_reference(self.prefix_match_info_producer_name)
+        yield inflight_reference(self.in_flight_load_producer_name)
+
+    def without_effect(self) -> Iterable[tuple[str, str]]:
+        """Keys of older files."""
+        sampled = "a response's mean time per token is learnt, no single tokens"
+        if self.sampling_mean is not None:
+            yield "samplingMean", sampled
+        if self.max_decode_token_samples_for_prediction is not None:
+            yield "maxDecodeTokenSamplesForPrediction", sampled
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that was sent on: what was known when it was, which is what its times are learnt with."""
+
+    placed: float
+    target: Endpoint
+    prefill: Endpoint  # the target, where prefill does not run apart
+    features: Sequence[float]  # of the prefill
+    decode_features: Sequence[float]
+    objectives: Objectives
+    predicted_ttft_s: float | None
+    predicted_tpot_s: float | None
+    labels: tuple[str, ...]
+
+
+class _Account:
+    """What a producer says in series."""
+
+    def __init__(self, metrics: PickerMetrics, name: str) -> None:
+        self._names = metrics.model_names
+        self._series = metrics.make_latency_series()
+        self._plugin = (name, LATENCY)
+        self._known: set[tuple[str, ...]] = set()
+
+    def labels(self, cycle: Cycle) -> tuple[str, ...]:
+        """Of the series of a request; bounded, as a thousand names by a thousand would be a million."""
+        labels = (*self._plugin, self._names(cycle.request.model), self._names(cycle.model))
+        if labels not in self._known:
+            if len(self._known) >= MAX_REQUEST_SERIES:
+                return (*self._plugin, OTHER, OTHER)
+            self._known.add(labels)
+        return labels
+
+    def predicted(self, cycle: Cycle, first_s: float, next_s: float) -> None:
+        """How long it took to predict."""
+        labels = self.labels(cycle)
+        self._series.ttft_prediction.labels(*labels).observe(first_s)
+        self._series.tpot_prediction.labels(*labels).observe(next_s)
+        self._last(labels, "ttft_prediction_duration", first_s)
+        self._last(labels, "tpot_prediction_duration", next_s)
+
+    def came(self, opened: _Open, first_s: float, next_s: float | None) -> None:
+        """What a response took, beside what was predicted and what was wanted."""
+        labels, wanted = opened.labels, opened.objectives
+        if (ttft_s := opened.predicted_ttft_s) is not None:
+            self._series.predicted_ttft.labels(*labels).observe(ttft_s)
+            self._last(labels, "predicted_ttft", ttft_s)
+        if (tpot_s := opened.predicted_tpot_s) is not None:
+            self._series.predicted_tpot.labels(*labels).observe(tpot_s)
+            self._last(labels, "predicted_tpot", tpot_s)
+        for name, seconds, limit_s in (
+            ("ttft", first_s, wanted.ttft_s),
+            ("tpot", next_s, wanted.tpot_s),
+        ):
+            if seconds is None:
+                continue
+            self._last(labels, name, seconds)
+            if limit_s is not None:
+                is_missed = seconds > limit_s
+                self._series.violations.labels(*labels, name).inc(is_missed)
+                self._last(labels, f"{name}_slo_violation", float(is_missed))
+
+    def _last(self, labels: tuple[str, ...], name: str, value: float) -> None:
+        self._series.last.labels(*labels, name).set(value)
+
+
+class PredictedLatency:
+    """Predicts at each decision, and learns at each first token and end."""
+
+    def __init__(self, parameters: PredictedLatencyParameters, around: Surroundings) -> None:
+        self._parameters = parameters
+        self._name = around.name
+        self._clock = around.clock
+        self._pool = around.pool
+        self._inflight: InflightLoad = around.plugin(parameters.in_flight_load_producer_name)
+        self._ttl_s = parameters.context_ttl_s
+        self.ttft = Predictor(num_features=6)
+        self.tpot = Predictor(num_features=4)
+        self._limits = StrictestLimits()
+        self._open: dict[int, _Open] = {}  # by ticket, oldest first
+        # What the decision that is being made goes by. None of it waits, so there is one at a time.
+        self._seen_by = 0
+        self._seen: Mapping[Endpoint, tuple[Sequence[float], Sequence[float]]] = {}
+        self._account = _Account(around.metrics, around.name)
+        around.pool.on_left(self._forget)
+
+    def produce(self, cycle: Cycle) -> None:
+        """Forecasts for every candidate of which enough is known; raises `Refused` for unreadable objectives."""
+        self._drop_old()
+        objectives = read_objectives(cycle.request.headers)
+        # Now, for learning too: once it is picked, the request counts as under way itself.
+        self._seen_by = cycle.ticket_id
+        self._seen = {
+            each: (self._features(cycle, each), self._decode_features(each))
+            for each in cycle.candidates
+        }
+        found: dict[Endpoint, Forecast] = {}
+        if self._parameters.predict_in_produce:
+            started = perf_counter()
+            first = self._predict_first()
+            between = perf_counter()
+            then = self._predict_next() if self._parameters.streaming_mode else {}
+            self._account.predicted(cycle, between - started, perf_counter() - between)
+            for endpoint, first_s in first.items():
+                next_s = then.get(endpoint)
+                found[endpoint] = self._forecast(cycle, endpoint, objectives, first_s, next_s)
+        cycle.forecasts[self._name] = LatencyForecasts(objectives, found)
+
+    def picked(self, cycle: Cycle, schedule: Schedule) -> None:
+        """Remember what is known now: it is what will have led to the times that are seen."""
+        known = cycle.forecasts.get(self._name)
+        target = schedule.target
+        apart = schedule.picks.get(_PREFILL)
+        prefill = apart[0] if apart else target
+        is_seen = target in self._seen and prefill in self._seen
+        if known is None or self._seen_by != cycle.ticket_id or not is_seen:
+            return
+        first, then = known.of.get(prefill), known.of.get(target)
+        self._open[cycle.ticket_id] = _Open(
+            placed=cycle.now, target=target, prefill=prefill,
+            features=self._seen[prefill][0], decode_features=self._seen[target][1],
+            objectives=known.objectives,
+            predicted_ttft_s=None if first is None else first.ttft_s,
+            predicted_tpot_s=None if then is None else then.tpot_s,
+            labels=self._account.labels(cycle),
+        )  # fmt: skip
+        self._limits.add(target, cycle.ticket_id, known.objectives.tpot_s)
+
+    def first_token(self, ticket_id: int) -> None:
+        """The time to the first token is known, whatever becomes of the rest."""
+        opened = self._open.get(ticket_id)
+        if opened is not None and self._parameters.streaming_mode:
+            seconds = self._clock() - opened.placed
+            self._learn(self.ttft, opened.prefill, opened.features, seconds)
+
+    def timed(self, times: ResponseTimes) -> None:
+        """The response is whole: learn, and say what was predicted and what was missed."""
+        opened = self._open.get(times.ticket_id)
+        if opened is None:
+            return
+        if self._parameters.streaming_mode and times.is_streaming:
+            first_s, next_s = times.ttft_s, times.tpot_s
+        elif self._parameters.streaming_mode:
+            return  # its first token came with its last
+        else:
+            first_s, next_s = times.ended - times.arrived, None
+            seconds = times.ended - opened.placed
+            self._learn(self.ttft, opened.prefill, opened.features, seconds)
+        if next_s is not None:
+            self._learn(self.tpot, opened.target, opened.decode_features, next_s)
+        self._account.came(opened, first_s, next_s)
+
+    def ended(self, ticket_id: int) -> None:
+        """The request is over."""
+        opened = self._open.pop(ticket_id, None)
+        if opened is not None:
+            self._limits.remove(opened.target, ticket_id)
+
+    def __len__(self) -> int:
+        """Requests that are followed."""
+        return len(self._open)
+
+    def _learn(
+        self, predictor: Predictor, endpoint: Endpoint, features: Sequence[float], seconds: float
+    ) -> None:
+        predictor.learn(endpoint, self._role(endpoint), features, seconds)
+
+    def _predict_first(self) -> dict[Endpoint, float]:
+        found = {}
+        for each, (features, _) in self._seen.items():
+            seconds = self.ttft.predict(each, self._role(each), features)
+            if seconds is not None:
+                found[each] = seconds
+        return found
+
+    def _predict_next(self) -> dict[Endpoint, float]:
+        found = {}
+        for each, (_, features) in self._seen.items():
+            role = self._role(each)
+            # Who only computes prompts generates nothing.
+            seconds = None if role == _PREFILL else self.tpot.predict(each, role, features)
+            if seconds is not None:
+                found[each] = seconds
+        return found
+
+    def _forecast(
+        self,
+        cycle: Cycle,
+        endpoint: Endpoint,
+        objectives: Objectives,
+        first_s: float,
+        next_s: float | None,
+    ) -> Forecast:
+        buffer = self._parameters.slo_buffer_factor
+        first_headroom_s = next_headroom_s = None
+        if objectives.ttft_s is not None:
+            waited_s = cycle.now - cycle.arrived
+            first_headroom_s = objectives.ttft_s * buffer - waited_s - first_s
+        limits = (objectives.tpot_s, self._limits.strictest(endpoint))
+        limit_s = min((limit for limit in limits if limit is not None), default=None)
+        if next_s is not None and limit_s is not None:
+            next_headroom_s = limit_s * buffer - next_s
+        return Forecast(
+            ttft_s=first_s, tpot_s=next_s, ttft_headroom_s=first_headroom_s,
+            tpot_headroom_s=next_headroom_s, num_requests=self._inflight.num_requests(endpoint),
+        )  # fmt: skip
+
+    def _features(self, cycle: Cycle, endpoint: Endpoint) -> Sequence[float]:
+        """What the time to the first token goes by: the prompt, and what stands before it."""
+        uncached = cycle.num_uncached_tokens(
+            endpoint, self._parameters.prefix_match_info_producer_name
+        )
+        return (
+            1.0,
+            _log(uncached / 100),
+            _log((uncached + self._inflight.num_tokens(endpoint)) / 100),
+            _log(endpoint.expected_waiting),
+            _log(self._num_requests(endpoint)),
+            _log(10 * endpoint.load.kv_usage),
+        )
+
+    def _decode_features(self, endpoint: Endpoint) -> Sequence[float]:
+        """What the time per token goes by: who is computed beside it, and how much there is to read."""
+        return (
+            1.0,
+            _log(self._num_requests(endpoint)),
+            _log(self._inflight.num_tokens(endpoint) / 100),
+            _log(10 * endpoint.load.kv_usage),
+        )
+
+    def _num_requests(self, endpoint: Endpoint) -> int:
+        """Under way there: as this picker counts them, or more, where there are other pickers."""
+        reported = endpoint.load.num_running + endpoint.expected_waiting
+        return max(reported, self._inflight.num_requests(endpoint))
+
+    def _role(self, endpoint: Endpoint) -> str:
+        return endpoint.labels.get(self._parameters.endpoint_role_label, "")
+
+    def _drop_old(self) -> None:
+        """Requests of which nothing was heard for too long: their times would say nothing."""
+        oldest = self._clock() - self._ttl_s
+        while self._open:
+            ticket_id, opened = next(iter(self._open.items()))
+            if opened.placed >= oldest:
+                return
+            self.ended(ticket_id)
+
+    def _forget(self, endpoint: Endpoint) -> None:
+        role = self._role(endpoint)
+        is_last = all(self._role(each) != role for each in self._pool)
+        for predictor in (self.ttft, self.tpot):
+            predictor.forget(endpoint)
+            if is_last:
+                predictor.forget_role(role)
+        # What is under way there ends unheard: a late response must not bring the endpoint back.
+        leaving = [
+            ticket_id
+            for ticket_id, opened in self._open.items()
+            if endpoint in (opened.target, opened.prefill)
+        ]
+        for ticket_id in leaving:
+            self.ended(ticket_id)
+        self._limits.forget(endpoint)
+        self._seen = {}
+
+
+def _log(amount: float) -> float:
+    """Of one more, so that nothing is 0. What a server reports may be anything; a model takes what is finite."""
+    return math.log1p(min(amount, _MAX_AMOUNT)) if amount > 0.0 else 0.0  # false for NaN
+
+
+ROWS: Final = (plugin_type(LATENCY, Kind.PRODUCER, PredictedLatency, PredictedLatencyParameters),)

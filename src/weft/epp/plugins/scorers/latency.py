@@ -1,0 +1,161 @@
+"""`latency-scorer`: where objectives are met, and by how much, as the forecasts say."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.decision.cycle import Cycle, LatencyForecasts
+from weft.epp.decision.plugin import (
+    APPROXIMATE,
+    LATENCY,
+    Surroundings,
+    latency_reference,
+    plugin_type,
+    prefix_reference,
+)
+from weft.epp.pool.endpoint import Endpoint
+
+_Weight = Annotated[float, msgspec.Meta(ge=0)]
+_NO_RANGE_S: Final = 1e-12
+_STEPS: Final = 100  # of the score; none that is compared has less than one of them
+
+
+class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
+    """How much each latency counts, which headroom is best, and what counts while nothing can be predicted."""
+
+    ttft_weight: _Weight = 0.8
+    tpot_weight: _Weight = 0.2
+    headroom_selection_strategy: Literal["least", "most"] = "least"
+    composite_kv_weight: _Weight = msgspec.field(default=1.0, name="compositeKVWeight")
+    composite_queue_weight: _Weight = 1.0
+    composite_prefix_weight: _Weight = 1.0
+    latency_prediction_info_producer_name: str = LATENCY
+    prefix_match_info_producer_name: str = APPROXIMATE
+
+    def references(self) -> Iterable[Reference]:
+        """Forecasts, and prefixes for want of them."""
+        yield latency_reference(self.latency_prediction_info_producer_name)
+        yield prefix_reference(self.prefix_match_info_producer_name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """One candidate as it is compared: headroom in seconds, below 0 where an objective would be missed."""
+
+    index: int
+    ttft_s: float
+    tpot_s: float
+    meets: bool
+    is_idle: bool
+
+
+class LatencyScorer:
+    """Endpoints that meet the objectives, or else those that miss them least."""
+
+    def __init__(self, parameters: LatencyScorerParameters, _: Surroundings) -> None:
+        self._parameters = parameters
+        self._prefers_most = parameters.headroom_selection_strategy == "most"
+
+    def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        """0 for those that are not compared; by load and prefix while there is no forecast at all."""
+        known = cycle.forecasts.get(self._parameters.latency_prediction_info_producer_name)
+        rooms = [] if known is None else _rooms(known, candidates)
+        if not rooms:
+            return self._by_load(cycle, candidates)
+        scores = [0.0] * len(candidates)
+        compared, is_met = _best_of(rooms)
+        self._compare(compared, scores, prefers_most=is_met and self._prefers_most)
+        return scores
+
+    def _compare(self, rooms: Sequence[_Room], scores: list[float], *, prefers_most: bool) -> None:
+        weight = self._ttft_share(rooms)
+        shares = zip(
+            _in_range([abs(room.ttft_s) for room in rooms]),
+            _in_range([abs(room.tpot_s) for room in rooms]),
+            strict=True,
+        )
+        for room, (ttft, tpot) in zip(rooms, shares, strict=True):
+            share = weight * ttft + (1.0 - weight) * tpot
+            share = share if prefers_most else 1.0 - share
+            scores[room.index] = min(1.0, (int(share * _STEPS + 1e-9) + 1) / _STEPS)
+
+    def _ttft_share(self, rooms: Sequence[_Room]) -> float:
+        """A latency in which all are equal does not count."""
+        parameters = self._parameters
+        is_ttft_one = _has_no_range([room.ttft_s for room in rooms])
+        is_tpot_one = _has_no_range([room.tpot_s for room in rooms])
+        if is_ttft_one != is_tpot_one:
+            return 0.0 if is_ttft_one else 1.0
+        total = parameters.ttft_weight + parameters.tpot_weight
+        return parameters.ttft_weight / total if total else 1.0
+
+    def _by_load(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
+        parameters = self._parameters
+        weights = (
+            parameters.composite_kv_weight,
+            parameters.composite_queue_weight,
+            parameters.composite_prefix_weight,
+        )
+        total = sum(weights)
+        kv, queue, prefix = (each / total for each in weights) if total else (1.0, 0.0, 0.0)
+        longest = max(endpoint.expected_waiting for endpoint in candidates)
+        match = cycle.prefixes.get(parameters.prefix_match_info_producer_name)
+        scores = []
+        for endpoint in candidates:
+            free = 1.0 - endpoint.load.kv_usage
+            short = 1.0 - endpoint.expected_waiting / longest if longest else 1.0
+            held = (
+                match.held.get(endpoint, 0) / match.num_blocks
+                if match and match.num_blocks
+                else 0.0
+            )
+            scores.append(kv * free + queue * short + prefix * held)
+        return scores
+
+
+def _rooms(known: LatencyForecasts, candidates: Sequence[Endpoint]) -> list[_Room]:
+    """Those with a forecast. Without any objective the least time is the best."""
+    wants_any = bool(known.objectives)
+    rooms = []
+    for i, endpoint in enumerate(candidates):
+        forecast = known.of.get(endpoint)
+        if forecast is None:
+            continue
+        if wants_any:
+            ttft_s, tpot_s = forecast.ttft_headroom_s or 0.0, forecast.tpot_headroom_s or 0.0
+        else:
+            ttft_s, tpot_s = -forecast.ttft_s, -(forecast.tpot_s or 0.0)
+        rooms.append(_Room(i, ttft_s, tpot_s, forecast.meets, is_idle=not forecast.num_requests))
+    return rooms
+
+
+def _best_of(rooms: Sequence[_Room]) -> tuple[Sequence[_Room], bool]:
+    """Those to compare, and whether they have room: who meets all, is idle, or misses what matters least."""
+    met = [room for room in rooms if room.meets]
+    has_room = [room for room in met if room.ttft_s >= 0.0 and room.tpot_s >= 0.0]
+    if has_room:
+        return has_room, True
+    left = met or rooms
+    groups = (
+        [room for room in left if room.is_idle],
+        [room for room in left if room.ttft_s >= 0.0],
+        [room for room in left if room.tpot_s >= 0.0],
+    )
+    return next(filter(None, groups), left), False
+
+
+def _has_no_range(values: Sequence[float]) -> bool:
+    return max(values) - min(values) <= _NO_RANGE_S
+
+
+def _in_range(values: Sequence[float]) -> list[float]:
+    least, most = min(values), max(values)
+    if most - least <= _NO_RANGE_S:
+        return [0.5] * len(values)
+    return [(value - least) / (most - least) for value in values]
+
+
+ROWS: Final = (plugin_type("latency-scorer", Kind.SCORER, LatencyScorer, LatencyScorerParameters),)

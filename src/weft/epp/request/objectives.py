@@ -1,0 +1,45 @@
+"""`Objectives`: how fast a request says that its response must be."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from weft.epp.request.values import Refused
+
+# The current name of each, then the older one.
+TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """Seconds to the first token, and per token after it; None where there is no objective."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.ttft_s is not None or self.tpot_s is not None
+
+
+def read_objectives(headers: Mapping[str, str]) -> Objectives:
+    """What the headers say; raises `Refused`."""
+    return Objectives(_seconds(headers, TTFT_HEADERS), _seconds(headers, TPOT_HEADERS))
+
+
+def _seconds(headers: Mapping[str, str], names: tuple[str, str]) -> float | None:
+    for name in names:
+        text = headers.get(name)
+        if not text:
+            continue
+        try:
+            milliseconds = float(text)
+        except ValueError:
+            milliseconds = math.nan
+        if not 0 <= milliseconds < math.inf:
+            raise Refused(
+                400, f"{name}: must be milliseconds, 0 for no objective, got {text[:40]!r}"
+            )
+        return milliseconds / 1000 or None
+    return None
