@@ -12,7 +12,7 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, WEFT, clean_environment, weft
-from tests.e2e.envoys import free_port
+from tests.ports import free_port
 from weft.cli.up.up import Worker
 from weft.core.errors import ConfigError
 

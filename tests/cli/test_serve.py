@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, streaming, weft
+from tests.ports import free_port
 from weft.cli.limits import check_port
 from weft.core.errors import ConfigError
 
@@ -166,10 +167,13 @@ def test_a_port_in_use_is_refused_before_the_model_is_read():
 
 def test_a_port_whose_last_connections_linger_is_free():
     """A server that is restarted gets its port back at once."""
-    with socket.create_server(("127.0.0.1", 0)) as old:
-        port = old.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)), old.accept()[0] as accepted:
-            accepted.close()  # the side that closes first is the one that lingers
+    port = free_port()
+    with (
+        socket.create_server(("127.0.0.1", port)) as old,
+        socket.create_connection(("127.0.0.1", port)),
+        old.accept()[0] as accepted,
+    ):
+        accepted.close()  # the side that closes first is the one that lingers
     check_port("127.0.0.1", port)
 
 

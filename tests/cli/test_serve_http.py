@@ -13,8 +13,8 @@ import pytest
 
 from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, weft
-from tests.faults.test_start_up import free_address
 from tests.faults.watching import is_listening, until
+from tests.ports import free_port
 from tests.rpc.test_auth import make_pair
 
 SLOW_TO_LOAD = "embedded:random?layers=24&hidden=1024&vocab=32000&max_len=1024"
@@ -63,8 +63,8 @@ def test_either_server_can_be_left_out():
 
 def test_http_answers_long_before_the_model_is_ready():
     """Alive, not ready, and how far it is; everything else is told when to come back."""
-    address = free_address()
-    url, port = f"http://{address}", address.rpartition(":")[2]
+    port = str(free_port())
+    url = f"http://127.0.0.1:{port}"
     started = time.monotonic()
     with subprocess.Popen(
         [*WEFT, "serve", SLOW_TO_LOAD, "--num-gpu-blocks-override", "64", "--port", port, "--no-grpc"],

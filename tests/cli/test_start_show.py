@@ -14,9 +14,9 @@ import pytest
 
 from tests.cli.terminal import Terminal
 from tests.cli.test_serve_http import get
-from tests.faults.test_start_up import free_address
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.hub_server import serving_hub
+from tests.ports import free_port
 
 ENTRY = (sys.executable, "-m", "weft.cli.entry")
 LARGE = {
@@ -79,7 +79,7 @@ def start(model: str, address: str, **environment: str) -> bytes:
 def test_bytes_move_on_the_terminal_and_in_startupz(tmp_path: Path):
     """Of a checkpoint of 800 MB: how many are loaded, at what pace, and how long it will still take."""
     path = write_checkpoint(tmp_path / "large", LARGE, tensors_of(LARGE, np.float32))
-    address = free_address()
+    address = f"127.0.0.1:{free_port()}"
     with probed(address) as probes:
         shown = start(str(path), address)
     amounts = re.findall(rb"loading the weights, ([\d.]+) MiB of (\d+) MiB, (\d+) %", shown)
@@ -98,7 +98,7 @@ def test_a_download_shows_its_bytes_too(tmp_path: Path):
     """Of a model of the Hub, before its weights are loaded; the Hub's client draws no bars beside it."""
     small = {**LARGE, "num_hidden_layers": 1}
     model = write_checkpoint(tmp_path / "model", small, tensors_of(small, np.float32))
-    address = free_address()
+    address = f"127.0.0.1:{free_port()}"
     with serving_hub("someone/new", model, piece_s=0.02) as hub, probed(address) as probes:
         shown = start("someone/new", address, HF_HOME=str(tmp_path / "home"), **hub)
     amounts = re.findall(rb"reading the model's files, ([\d.]+) MiB of [\d.]+ MiB, \d+ %", shown)

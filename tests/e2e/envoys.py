@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -12,17 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.busy import PATIENCE_S
+from tests.ports import free_port
 from weft.cli.up.binary import find_envoy
 from weft.cli.up.envoy import EnvoyPlan, envoy_config
 
 START_TIMEOUT_S = PATIENCE_S
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Running:

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import yaml
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, Server, running
+from tests.ports import free_port
 from weft.core.metric_series import PREFIX, SERIES
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -81,12 +81,6 @@ def test_the_dashboard_asks_for_series_that_exist():
     there = {series.name + suffix for series in SERIES for suffix in suffixes}
     assert asked
     assert asked <= there
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def configuration(target: str) -> str:
