@@ -72,13 +72,26 @@ class Running:
         return answer
 
 
+def _make_patient(config: dict[str, Any]) -> None:
+    """Health checks wait for their answer as long as tests do."""
+    for cluster in config["static_resources"]["clusters"]:
+        for check in cluster.get("health_checks", ()):
+            check["timeout"] = f"{PATIENCE_S}s"
+
+
 @asynccontextmanager
-async def envoy(plan: EnvoyPlan) -> AsyncIterator[Running]:
-    """An Envoy of this plan on a port of its own."""
+async def envoy(plan: EnvoyPlan, *, is_patient: bool = True) -> AsyncIterator[Running]:
+    """An Envoy of this plan on a port of its own.
+
+    A patient one passes by none that only answers late: what a test runs may have to wait for a processor.
+    """
     port, admin = free_port(), free_port()
     plan = replace(plan, listen=("127.0.0.1", port), admin=("127.0.0.1", admin))
+    config = envoy_config(plan)
+    if is_patient:
+        _make_patient(config)
     with tempfile.TemporaryDirectory() as scratch:
-        running = Running(envoy_config(plan), port, admin, Path(scratch))
+        running = Running(config, port, admin, Path(scratch))
         try:
             await running.wait_ready()
             yield running
