@@ -143,8 +143,8 @@ async def test_every_panel_has_data_while_the_server_works(prometheus_binary: st
         address = http_address(server)
         port = free_port()
         async with (
-            httpx2.AsyncClient(base_url=address) as weft,
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+            httpx2.AsyncClient(base_url=address, timeout=PATIENCE_S) as weft,
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http,
             asyncio.TaskGroup() as group,
         ):
             callers = [group.create_task(ask_for_ever(weft, number)) for number in range(4)]

@@ -172,7 +172,7 @@ async def test_a_key_comes_in_either_header():
         with pytest.raises(anthropic.AuthenticationError) as caught:
             await client.messages.create(**request)
         assert await client.with_options(api_key="secret").messages.create(**request)
-        async with httpx2.AsyncClient(base_url=client.base_url) as other:
+        async with httpx2.AsyncClient(base_url=client.base_url, timeout=PATIENCE_S) as other:
             made = await other.post("/v1/messages", json=request, headers={"x-api-key": "secret"})
     assert made.status_code == 200
     assert caught.value.body["error"]["type"] == "authentication_error"
