@@ -360,7 +360,7 @@ async def test_a_client_that_never_stops_sending_is_hung_up_on():
 
 async def test_a_slow_body_is_not_waited_for():
     """Row 13: a byte now and then is no progress."""
-    async with serving(body_grace_s=0.3) as site:
+    async with serving(body_grace_s=1.0) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(
             b"POST /test/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
