@@ -15,10 +15,10 @@ import grpc
 import httpx2
 import pytest
 
-from tests.busy import PATIENCE_S
+from tests.busy import PATIENCE_S, until
 from tests.cli.running import SMALL, running
 from tests.cli.test_epp_up import up
-from tests.doubles.otlp_receiver import Receiver, receiving
+from tests.doubles.otlp_receiver import Received, Receiver, receiving
 from tests.epp.server.messages import Stream, request_body, request_headers
 from tests.web.serving import ECHO, GIB, RANDOM
 from weft.compute.backends import load_model
@@ -175,14 +175,18 @@ async def test_the_engines_span_has_vllms_attributes(site: Worker):
     assert span.ended_ns - span.started_ns == pytest.approx(times["e2e"] * 1e9, abs=1000)
 
 
+def decodes(site: Worker) -> list[Received]:
+    return [span for span in site.collector.of(TRACE_ID) if span.name == "decode"]
+
+
 async def test_each_of_several_answers_has_its_parts(site: Worker):
     """n answers are n sequences: each queues, and is computed."""
     body = BODY | {"n": 3}
     await site.http.post("/v1/completions", json=body, headers={"traceparent": TRACEPARENT})
 
     found = await site.collector.named(*ENGINE, trace_id=TRACE_ID)
-    parts = [span for span in site.collector.of(TRACE_ID) if span.name == "decode"]
-    assert sorted(span.attributes["gen_ai.choice.index"] for span in parts) == [0, 1, 2]
+    await until(lambda: len(decodes(site)) >= 3)
+    assert sorted(span.attributes["gen_ai.choice.index"] for span in decodes(site)) == [0, 1, 2]
     assert found["llm_request"].attributes["gen_ai.usage.completion_tokens"] == 12
     assert found["llm_request"].attributes["gen_ai.usage.num_sequences"] == 3
 
