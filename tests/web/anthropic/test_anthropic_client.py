@@ -286,7 +286,7 @@ async def test_a_stream_that_fails_ends_in_an_error_event():
 
 async def test_a_client_that_leaves_ends_its_request():
     """The engine does no more for a stream that nobody reads."""
-    async with client_of(ECHO + "?itl_ms=5", template=SCRIPT) as (client, served):
+    async with client_of(ECHO + "?itl_ms=50", template=SCRIPT) as (client, served):
         stream = await client.messages.create(
             model=served.client.model_config.served_model_name,
             messages=[{"role": "user", "content": "x" * 500}],
