@@ -16,9 +16,11 @@ def free_port() -> int:
     """A port of loopback that nobody listens on, and that stays free until the test takes it.
 
     One that the system has chosen may be given to the next who asks, before a program has come so far
-    as to listen. This one is outside the range that the system chooses from, and no other test gets it.
+    as to listen. This one is outside the range that the system chooses from, if there is anything
+    outside, and no other test gets it.
     """
-    beyond = int(_OF_SYSTEM.read_text().split()[0]) if _OF_SYSTEM.exists() else 32_768
+    first_of_system = int(_OF_SYSTEM.read_text().split()[0]) if _OF_SYSTEM.exists() else 32_768
+    beyond = first_of_system if first_of_system > _FIRST + _TRIES else 2**16
     for _ in range(_TRIES):
         port = _draw.randrange(_FIRST, beyond)
         with suppress(OSError), socket.socket() as probe:

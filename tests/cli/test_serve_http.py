@@ -70,9 +70,8 @@ def test_http_answers_long_before_the_model_is_ready():
         seen = seen_during_start()
         if not seen.out:  # else it was ready before it was asked all
             break
-    assert is_within(
-        seen.process_s, 5
-    )  # a second where nothing else runs; `benchmarks` are for that
+    # A second where nothing else runs; `benchmarks` are for that.
+    assert is_within(seen.process_s, 5)
     assert (seen.ready, seen.models[0]) == (503, 503)
     assert json.loads(seen.models[1])["error"]["code"] == "service_unavailable"
     assert seen.progress["phase"] != "ready"
