@@ -3,21 +3,18 @@
 import json
 import os
 import resource
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psutil
 import pytest
 
-from tests.busy import PATIENCE_S
 from weft.core.errors import Unavailable
 from weft.core.types import StructuredOutputsParams
 from weft.core.worker import Worker
 from weft.engine.constraints.check import GrammarChecker
 from weft.model.embedded.byte_tokenizer import tokenizer_files
-from weft.text.chat import ChatTemplate, RenderLimits
+from weft.text.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -71,29 +68,3 @@ def test_chat_goes_on_when_there_are_descriptors_again():
         with descriptors_left(1), pytest.raises(Unavailable, match="Too many open files"):
             template.render(HELLO)
         assert template.render(HELLO) == "hello"
-
-
-LOOPS = "{% for i in range(99) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"
-MUCH = "{% if messages[0].content == 'much' %}" + LOOPS + "{% endif %}done"
-
-
-def test_a_process_that_waits_for_the_processor_is_not_out_of_time():
-    """The limit is on what it computes: on a busy machine nobody is refused for the work of others."""
-    limits = RenderLimits(time_limit_s=1.0)
-    others = set(psutil.Process().children())
-    with ThreadPoolExecutor(1) as pool, ChatTemplate(MUCH, {}, limits=limits) as template:
-        template.render(HELLO)
-        (process,) = set(psutil.Process().children()) - others
-        before_s = computed_s(process)
-        rendering = pool.submit(template.render, [{"role": "user", "content": "much"}])
-        while computed_s(process) == before_s and not rendering.done():
-            time.sleep(0.001)
-        process.suspend()
-        time.sleep(1.5 * limits.time_limit_s)
-        process.resume()
-        assert rendering.result(PATIENCE_S) == "done"
-
-
-def computed_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system

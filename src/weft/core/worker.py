@@ -18,8 +18,6 @@ from typing import Any, TextIO
 from weft.core.errors import Unavailable
 
 Answerer = Callable[[str], dict[str, str]]
-# Times as long as it may compute: a process may wait, for the processor or for memory.
-_WAITS = 10
 
 
 class Worker:
@@ -70,13 +68,10 @@ def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
     """Answer until standard input closes, which it also does when the parent dies.
 
     The setup names `max_memory_bytes` and `time_limit_s`. An answer that takes too long ends the
-    process, whatever it is doing, and one that takes too much memory fails or does. Long is what it
-    computes: that others want the processor is no fault of a request. Only for many times as long does
-    it wait.
+    process, whatever it is doing, and one that takes too much memory fails or does.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be draining
-    for number in (signal.SIGALRM, signal.SIGPROF):
-        signal.signal(number, signal.SIG_DFL)  # the default is to die: also in the midst of C
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default is to die: also in the midst of C
     setup = json.loads(sys.stdin.readline())
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = setup["max_memory_bytes"]
@@ -84,17 +79,11 @@ def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     answer = prepare(setup)
     for line in sys.stdin:
-        _limit(setup["time_limit_s"])
+        signal.setitimer(signal.ITIMER_REAL, setup["time_limit_s"])
         reply = answer(line)
-        _limit(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
-
-
-def _limit(seconds: float) -> None:
-    """From now on, of this process's own time; 0: no longer."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, _WAITS * seconds)
 
 
 def _stop(process: subprocess.Popen[bytes], channel: TextIO) -> None:
