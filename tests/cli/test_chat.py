@@ -4,13 +4,15 @@ import json
 import signal
 import stat
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import Server, running, weft
 from tests.cli.terminal import Terminal
 from tests.model.checkpoints import write_checkpoint
@@ -47,8 +49,18 @@ def chat(server: Server, *argv: str, **environment: str) -> closing[Terminal]:
     return closing(Terminal("chat", "--address", server.address, *argv, **environment))
 
 
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what the server tells in its metrics."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def num_running(server: Server) -> int:
-    with urllib.request.urlopen(f"{server.http.removesuffix('/v1')}/metrics") as answer:
+    with urllib.request.urlopen(
+        f"{server.http.removesuffix('/v1')}/metrics", timeout=PATIENCE_S
+    ) as answer:
         lines = answer.read().decode().splitlines()
     return int(sum(float(line.split()[-1]) for line in lines if "requests_running{" in line))
 
@@ -63,11 +75,10 @@ def test_ctrl_c_ends_an_answer_but_not_the_conversation(state: dict[str, str]):
         terminal.read_until(PASTES)
         terminal.type(b"abcdefghijklmnopqrstuvwxyz" * 20 + b"\r")
         terminal.read_until(b"user\r\nabc")
-        assert num_running(server) == 1
+        until(lambda: num_running(server) == 1)
         terminal.type(CTRL_C)
         terminal.read_until(b"[stopped]")
-        while num_running(server):
-            pass
+        until(lambda: num_running(server) == 0)
         terminal.read_until(PASTES)
         terminal.type(b"/clear\r")
         terminal.read_until(PASTES)

@@ -68,7 +68,7 @@ def epp(*argv: str) -> Iterator[Epp]:
         [*WEFT, "epp", *ports, *argv],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
     )  # fmt: skip
-    watchdog = threading.Timer(30, process.kill)
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
     watchdog.start()
     try:
         assert process.stdout is not None
@@ -78,6 +78,7 @@ def epp(*argv: str) -> Iterator[Epp]:
             if line.startswith("  metrics"):
                 break
         assert lines, "the picker did not start"
+        watchdog.cancel()
         yield Epp(process, lines)
     finally:
         watchdog.cancel()

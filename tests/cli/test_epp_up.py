@@ -13,7 +13,7 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, WEFT, clean_environment, weft
-from tests.e2e.envoys import free_port
+from tests.ports import free_port
 from weft.cli.up.up import Worker
 from weft.core.errors import ConfigError
 
@@ -27,6 +27,10 @@ class Up:
         self.address = f"127.0.0.1:{port}"
         self.children = psutil.Process(process.pid).children(recursive=True)
 
+    def client(self) -> httpx2.Client:
+        """Of its HTTP API."""
+        return httpx2.Client(base_url=f"http://{self.address}", timeout=PATIENCE_S)
+
 
 @contextmanager
 def up(*argv: str, model: str | None = SMALL) -> Iterator[Up]:
@@ -37,7 +41,7 @@ def up(*argv: str, model: str | None = SMALL) -> Iterator[Up]:
         [*WEFT, "up", *([model] if model else []), *ports, *argv],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
     )  # fmt: skip
-    watchdog = threading.Timer(90, process.kill)
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
     watchdog.start()
     family: list[psutil.Process] = []
     try:
@@ -69,9 +73,10 @@ def test_one_command_starts_all_and_one_signal_ends_it():
             assert words in text
         answer = weft("complete", "hello", "--address", stack.address, "--max-tokens", "3")
         assert answer.returncode == 0, answer.stderr
-        model = httpx2.get(f"http://{stack.address}/v1/models").json()["data"][0]["id"]
-        body = {"model": model, "prompt": "hello", "max_tokens": 3, "ignore_eos": True}
-        answer = httpx2.post(f"http://{stack.address}/v1/completions", json=body).json()
+        with stack.client() as client:
+            model = client.get("/v1/models").json()["data"][0]["id"]
+            body = {"model": model, "prompt": "hello", "max_tokens": 3, "ignore_eos": True}
+            answer = client.post("/v1/completions", json=body).json()
         assert answer["usage"]["completion_tokens"] == 3
         assert f"HTTP     http://{stack.address} (/v1)" in text
         stack.process.send_signal(signal.SIGINT)
@@ -83,15 +88,14 @@ def test_one_command_starts_all_and_one_signal_ends_it():
 @pytest.mark.slow
 def test_strange_names_get_nothing():
     """A web page may have its own name looked up as this machine's; Envoy refuses it, and has no admin port."""
-    with up("--workers=1", "--allowed-hosts=llm.example") as stack:
-        models = f"http://{stack.address}/v1/models"
-        foreign = httpx2.get(models, headers={"host": "evil.example:8080"})
+    with up("--workers=1", "--allowed-hosts=llm.example") as stack, stack.client() as client:
+        foreign = client.get("/v1/models", headers={"host": "evil.example:8080"})
         error = foreign.json()["error"]
         assert (foreign.status_code, error["type"]) == (403, "permission_error")
         assert "--allowed-hosts" in error["message"]
         assert foreign.headers["content-type"] == "application/json"
         for host in ("llm.example", "localhost:8080"):
-            assert httpx2.get(models, headers={"host": host}).status_code == 200
+            assert client.get("/v1/models", headers={"host": host}).status_code == 200
         envoy = next(child for child in stack.children if "envoy" in child.cmdline()[0])
         ports = {at.laddr.port for at in envoy.net_connections("tcp") if at.status == "LISTEN"}
         assert ports == {int(stack.address.rpartition(":")[2])}
@@ -101,10 +105,10 @@ def test_strange_names_get_nothing():
 def test_long_prompts_are_computed_by_workers_of_their_own():
     """The picker names one, and the worker that answers has it compute the prompt."""
     with up("--prefill=1", "--decode=1", "--worker-args=--enable-prompt-tokens-details") as stack:
-        url = f"http://{stack.address}/v1/completions"
         body = {"model": SMALL, "prompt": [*range(5, 105)] * 4, "max_tokens": 3, "temperature": 0}
         short = {**body, "prompt": [*range(105, 155)]}
-        answers = [httpx2.post(url, json=each).json() for each in (body, short)]
+        with stack.client() as client:
+            answers = [client.post("/v1/completions", json=each).json() for each in (body, short)]
     cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in answers]
     assert cached == [384, 0]
 
@@ -148,11 +152,9 @@ def line_with(stack: Up, words: str) -> str:
 @pytest.mark.slow
 def test_without_the_picker_requests_go_on_until_it_is_back():
     """Failing open is the default: it is started again, where Envoy looks for it."""
-    with up("--explain-header") as stack, httpx2.Client() as client:
-        url = f"http://{stack.address}/v1/chat/completions"
-        body = CHAT | {
-            "model": client.get(f"http://{stack.address}/v1/models").json()["data"][0]["id"]
-        }
+    with up("--explain-header") as stack, stack.client() as client:
+        url = "/v1/chat/completions"
+        body = CHAT | {"model": client.get("/v1/models").json()["data"][0]["id"]}
         for _ in range(2):
             before = psutil.Process(stack.process.pid).children(recursive=True)
             next(child for child in before if "epp" in child.cmdline()).kill()
@@ -181,7 +183,7 @@ def test_a_picker_that_may_not_be_missing_is_the_end():
 @pytest.mark.slow
 def test_a_model_need_not_be_named():
     """There is but one; and a wrong body is told in the form that clients read."""
-    with up("--workers=1") as stack, httpx2.Client(base_url=f"http://{stack.address}") as client:
+    with up("--workers=1") as stack, stack.client() as client:
         assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
         assert client.post("/v1/messages", json=CHAT).status_code == 200
         answer = client.post("/v1/chat/completions", json=[1])
@@ -195,7 +197,8 @@ def test_a_model_need_not_be_named():
 def test_workers_may_speak_grpc_alone():
     """HTTP is then refused by Envoy itself, with the reason."""
     with up("--workers=1", "--worker-args=--no-http") as stack:
-        answer = httpx2.get(f"http://{stack.address}/v1/models")
+        with stack.client() as client:
+            answer = client.get("/v1/models")
         assert (answer.status_code, "gRPC only" in answer.text) == (501, True)
         assert "HTTP" not in "".join(stack.lines)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.busy import until
+from tests.busy import PATIENCE_S, until
 from tests.cli.running import WEFT, clean_environment, weft
 from tests.cli.terminal import Terminal
 
@@ -63,7 +63,7 @@ def test_a_conversation_ends_with_its_server(tmp_path: Path):
         terminal.read_until(b"\x1b[?2004h")
         terminal.type(CTRL_D)
         assert terminal.wait() == 0
-    assert not any(process.is_running() for process in family)
+    assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []
 
 
 @pytest.mark.slow

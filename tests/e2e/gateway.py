@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.busy import PATIENCE_S
+from tests.ports import free_port
 
 SMG = Path(sys.executable).with_name("smg")
 START_TIMEOUT_S = PATIENCE_S
@@ -52,7 +52,7 @@ class Gateway:
 @contextmanager
 def gateway(*workers: str) -> Iterator[Gateway]:
     """`smg` with the servers at these addresses, with its default policy: it follows KV events."""
-    port, metrics_port = _free_ports(2)
+    port, metrics_port = free_port(), free_port()
     argv = [
         str(SMG), "launch", "--host", "127.0.0.1", "--port", str(port),
         "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port),
@@ -86,13 +86,3 @@ def _wait_ready(
         time.sleep(0.05)
     log.seek(0)
     raise AssertionError(f"smg did not become ready:\n{log.read()[-4000:]}")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; all are held until all are known, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()

@@ -1,7 +1,7 @@
 """A picker with a fake director, fake workers of both kinds, and a real Envoy before them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,10 +89,3 @@ async def scene(plan: EnvoyPlan | None = None, **decision: Any) -> AsyncIterator
         yield Scene(
             director, server, http, engines, client, VllmEngineStub(channel), channel, running
         )
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Return when it holds."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for is in another process
-            await asyncio.sleep(0.01)

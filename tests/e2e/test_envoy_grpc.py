@@ -5,8 +5,8 @@ import asyncio
 import grpc
 import pytest
 
-from tests.busy import PATIENCE_S
-from tests.e2e.scenes import scene, until
+from tests.busy import PATIENCE_S, until
+from tests.e2e.scenes import scene
 from weft.cli.up.envoy import EnvoyPlan
 from weft.core.prompts import pack_tokens
 from weft.epp.decision.tickets import Ending
@@ -67,6 +67,7 @@ async def test_large_prompts_arrive_whole(is_packed: bool):
         assert here.grpc[1].requests == [request]
         prompt = here.director.requests[0].prompts[0]
         assert pack(prompt) == pack_tokens((1000,) * 150_000)
+        await until(lambda: here.director.usages)
         assert here.director.usages[0].num_completion_tokens == 5
 
 
@@ -78,7 +79,7 @@ async def test_no_answer_is_lost_when_workers_are_quick():
 
         async def one() -> float:
             async with gate:
-                return (await here.stub.Embed(request, timeout=10)).embedding[0]
+                return (await here.stub.Embed(request, timeout=PATIENCE_S)).embedding[0]
 
         assert set(await asyncio.gather(*(one() for _ in range(300)))) == {here.grpc[1].port}
 
@@ -189,7 +190,7 @@ async def test_a_cancelled_call_is_reported_and_ends_in_the_worker():
 async def test_a_deadline_that_passes_while_the_picker_thinks():
     """The call ends in time, and the picker forgets it."""
     async with scene() as here:
-        here.director.delay_s = 30
+        here.director.delay_s = PATIENCE_S
         stub = VllmEngineStub(here.channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Embed(EmbedRequest(tokenized=TokenizedInput(input_ids=[1])), timeout=0.5)

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from tests.busy import PATIENCE_S
+from tests.busy import PATIENCE_S, until
 from tests.cli.running import SMALL, WEFT, clean_environment, running
 from tests.e2e.envoys import Running, envoy
-from tests.e2e.scenes import CHAT, split, until
+from tests.e2e.scenes import CHAT, split
 from tests.e2e.workers import HttpWorker, Seen, http_worker
 from weft.cli.up.envoy import EnvoyPlan
 from weft.cli.up.up import PICKER_CONFIG, Worker
@@ -140,7 +140,7 @@ def sample(**fields: object) -> GenerateRequest:
 
 async def decision(picker: EppProcess, request_id: str) -> dict:
     """What the picker tells of a request."""
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
         url = f"{picker.metrics}/debug/decisions?request_id={request_id}"
         return (await client.get(url)).json()
 
@@ -231,7 +231,10 @@ async def test_a_frozen_picker_is_passed_by_and_comes_back():
                 http_workers=[split(address) for address in addresses],
                 health_interval_s=QUICK,
             )
-            async with envoy(plan) as gateway, httpx2.AsyncClient(timeout=PATIENCE_S) as client:
+            async with (
+                envoy(plan, is_patient=False) as gateway,
+                httpx2.AsyncClient(timeout=PATIENCE_S) as client,
+            ):
                 url = f"http://127.0.0.1:{gateway.port}/v1/chat/completions"
                 assert (await client.post(url, content=CHAT)).status_code == 200
                 psutil.Process(picker.process.pid).suspend()
@@ -470,7 +473,7 @@ async def test_load_is_read_from_a_workers_metrics_page_too(both: list[Worker]):
     endpoints = [f"--endpoint={each.http}" for each in both]
     async with (
         epp("--refresh-metrics-interval=100ms", *endpoints) as picker,
-        httpx2.AsyncClient() as client,
+        httpx2.AsyncClient(timeout=PATIENCE_S) as client,
     ):
 
         async def page() -> str:
@@ -485,7 +488,7 @@ async def test_load_is_read_from_a_workers_metrics_page_too(both: list[Worker]):
 
 async def test_what_a_worker_tells_is_understood(both: list[Worker]):
     """The sizes of its cache, from which the picker's own index takes its bounds."""
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
         text = (await client.get(f"http://{both[0].http}/metrics")).text
     load = LoadReader(ENGINES["vllm"]).read(text)
     assert load is not None

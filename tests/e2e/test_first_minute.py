@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import clean_environment
-from tests.faults.test_start_up import free_address
+from tests.ports import free_port
 from tests.tools.test_set_up import as_wheel, core
 from tools.set_up import ROOT, wheel_name
 
@@ -100,7 +100,7 @@ def clone(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ports() -> tuple[str, str]:
-    return free_address().rpartition(":")[2], free_address().rpartition(":")[2]
+    return str(free_port()), str(free_port())
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import yaml
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, Server, running
+from tests.ports import free_port
 from weft.core.metric_series import PREFIX, SERIES
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -93,12 +93,6 @@ def test_the_dashboard_asks_for_series_that_exist():
     assert asked <= there
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def configuration(target: str) -> str:
     """Ours, pointed at a server of the test and in more of a hurry."""
     settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text(encoding="utf-8"))
@@ -159,8 +153,8 @@ async def test_every_panel_has_data_while_the_server_works(prometheus_binary: st
         address = http_address(server)
         port = free_port()
         async with (
-            httpx2.AsyncClient(base_url=address) as weft,
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+            httpx2.AsyncClient(base_url=address, timeout=PATIENCE_S) as weft,
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http,
             asyncio.TaskGroup() as group,
         ):
             callers = [group.create_task(ask_for_ever(weft, number)) for number in range(4)]

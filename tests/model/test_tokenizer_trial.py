@@ -132,6 +132,6 @@ def test_a_checkpoint_is_opened_without_its_hostile_tokenizer(tmp_path):
 
 def test_the_model_of_the_package_is_not_tried_out():
     """Its files are as trusted as the code; a start is not made to wait for a process."""
-    before = psutil.Process().children()
+    before = set(psutil.Process().children())
     open_model("embedded:tiny")
-    assert psutil.Process().children() == before
+    assert set(psutil.Process().children()) <= before  # one of an earlier test may end meanwhile

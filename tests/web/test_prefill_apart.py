@@ -36,8 +36,8 @@ async def both():
         serving(kv_transfer_config=config("kv_consumer")) as consumer,
         http_serving(producer) as first,
         http_serving(consumer) as second,
-        httpx2.AsyncClient(base_url=first) as prefill,
-        httpx2.AsyncClient(base_url=second) as decode,
+        httpx2.AsyncClient(base_url=first, timeout=PATIENCE_S) as prefill,
+        httpx2.AsyncClient(base_url=second, timeout=PATIENCE_S) as decode,
     ):
         yield prefill, decode
 
@@ -109,7 +109,7 @@ async def routed():
         prefiller = Prefiller(consumer.client.vllm_config.kv_transfer_config, 16)
         async with (
             http_serving(replace(consumer, prefiller=prefiller)) as second,
-            httpx2.AsyncClient(base_url=second) as decode,
+            httpx2.AsyncClient(base_url=second, timeout=PATIENCE_S) as decode,
         ):
             yield first.removeprefix("http://"), decode
 

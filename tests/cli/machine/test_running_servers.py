@@ -5,12 +5,14 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, streaming, weft
 from tests.cli.terminal import Terminal
+from tests.faults.watching import until
 from weft.cli.machine.processes import command_of
 from weft.cli.machine.serve_line import model_in
 
@@ -26,12 +28,26 @@ def test_one_sample_for_scripts(server: Server):
     argv = ("complete", "hello", "--temperature", "0")
     assert weft(*argv, "--address", server.address).returncode == 0
     argv = ("--once", "--interval", "50ms", "--url", server.http)
-    (sample,) = json.loads(weft("top", "--json", *argv).stdout)
+    until(lambda: idle_in(sampled(*argv)), PATIENCE_S)  # the last step may be told late
+    sample = sampled(*argv)
     assert (sample["model"], sample["engine"]) == (SMALL, "0")
     assert (sample["running"], sample["waiting"], sample["kv_usage"]) == (0, 0, 0)
     assert (sample["block_size"], sample["num_blocks"]) == (16, 40)
     assert sample["steps"] > 100
     assert (sample["steps_per_s"], sample["generated_per_s"]) == (0, 0)
+
+
+def sampled(*argv: str) -> dict[str, Any]:
+    """What `weft top` finds."""
+    (sample,) = json.loads(weft("top", "--json", *argv).stdout)
+    return sample
+
+
+def idle_in(sample: dict[str, Any]) -> bool:
+    """Whether nothing runs, and nothing was done in its interval."""
+    return not any(
+        sample[name] for name in ("running", "waiting", "steps_per_s", "generated_per_s")
+    )
 
 
 def test_rates_are_those_of_the_interval(server: Server):

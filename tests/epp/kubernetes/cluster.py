@@ -13,7 +13,7 @@ from weft.epp.kubernetes.discovery import KubernetesDiscovery, Wanted
 from weft.epp.kubernetes.reflector import Pace
 from weft.epp.pool.pool import Pool
 
-HURRY = Pace(first_pause_s=0.02, max_pause_s=0.2, steady_s=0.1, list_s=5.0, watch_s=20, idle_s=30)
+HURRY = Pace(first_pause_s=0.02, max_pause_s=0.2, steady_s=0.1, list_s=30.0, watch_s=20, idle_s=30)
 NAMED = Wanted(pool_name="llm", namespace="ns")
 LABELS = {"app": "vllm"}
 

@@ -12,8 +12,8 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.contract.engines import local
 from tests.doubles.fake_engine import FakeEngine
-from tests.e2e.envoys import free_port
 from tests.epp.pools import HEAD, request, until
+from tests.ports import free_port
 from tests.rpc.calls import TOKENIZER_FILES
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError

@@ -172,7 +172,7 @@ async def test_a_key_comes_in_either_header():
         with pytest.raises(anthropic.AuthenticationError) as caught:
             await client.messages.create(**request)
         assert await client.with_options(api_key="secret").messages.create(**request)
-        async with httpx2.AsyncClient(base_url=client.base_url) as other:
+        async with httpx2.AsyncClient(base_url=client.base_url, timeout=PATIENCE_S) as other:
             made = await other.post("/v1/messages", json=request, headers={"x-api-key": "secret"})
     assert made.status_code == 200
     assert caught.value.body["error"]["type"] == "authentication_error"
@@ -286,7 +286,7 @@ async def test_a_stream_that_fails_ends_in_an_error_event():
 
 async def test_a_client_that_leaves_ends_its_request():
     """The engine does no more for a stream that nobody reads."""
-    async with client_of(ECHO + "?itl_ms=5", template=SCRIPT) as (client, served):
+    async with client_of(ECHO + "?itl_ms=50", template=SCRIPT) as (client, served):
         stream = await client.messages.create(
             model=served.client.model_config.served_model_name,
             messages=[{"role": "user", "content": "x" * 500}],

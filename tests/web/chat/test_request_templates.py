@@ -1,13 +1,13 @@
 """Templates that come with requests: rendered where the server trusts them, within limits of their own."""
 
 import asyncio
-import threading
-import time
+from contextlib import closing
 
 import httpx2
+import psutil
 import pytest
 
-from tests.busy import PATIENCE_S
+from tests.busy import PATIENCE_S, until
 from tests.web.serving import ECHO, RANDOM, http_serving, serving
 from weft.core.errors import BadRequest
 from weft.text.chat import MAX_TEMPLATE_CHARS, ChatTemplate, RenderLimits, RequestTemplates
@@ -31,7 +31,7 @@ async def test_a_request_brings_its_template(path, body):
     async with (
         serving(RANDOM, options=TRUSTING, template=MINE) as served,
         http_serving(served) as url,
-        httpx2.AsyncClient(base_url=url) as client,
+        httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client,
     ):
         answers = [
             (await client.post(path, json=body | {"chat_template": "x" * length})).json()
@@ -52,7 +52,7 @@ async def test_without_the_flag_a_template_is_refused_by_name(path, body):
     async with (
         serving(ECHO) as served,
         http_serving(served) as url,
-        httpx2.AsyncClient(base_url=url) as client,
+        httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client,
     ):
         answer = await client.post(path, json=body | {"chat_template": "x"})
     assert answer.status_code == 400
@@ -65,7 +65,7 @@ async def test_a_model_without_template_takes_one():
     async with (
         serving(RANDOM, runner="pooling", options=TRUSTING) as served,
         http_serving(served) as url,
-        httpx2.AsyncClient(base_url=url) as client,
+        httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client,
     ):
         asked = {"messages": SAID, "chat_template": "{{ messages[0].content }}"}
         assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
@@ -107,21 +107,24 @@ def test_what_a_template_does_wrong_is_its_callers_error(templates, source, mess
     assert templates.open(MINE).render(SAID) == "own: hello <s>"
 
 
-async def test_one_that_hangs_holds_up_its_like_alone(templates):
+async def test_one_that_hangs_holds_up_its_like_alone():
     """The model's own template is rendered meanwhile, by a process of its own."""
-    with ChatTemplate(MINE, {"bos_token": "<s>"}) as own:
+    patient = RenderLimits(time_limit_s=PATIENCE_S)
+    with (
+        ChatTemplate(MINE, {"bos_token": "<s>"}) as own,
+        closing(RequestTemplates({}, limits=patient)) as templates,
+    ):
         own.render(SAID)
-        has_begun = threading.Event()
+        others = set(psutil.Process().children())
 
         def hang():
-            template = templates.open(ENDLESS)
-            has_begun.set()
             with pytest.raises(BadRequest):
-                template.render(SAID)
-            return time.monotonic()
+                templates.open(ENDLESS).render(SAID)
 
         hanging = asyncio.create_task(asyncio.to_thread(hang))
-        await asyncio.to_thread(has_begun.wait, PATIENCE_S)
+        await until(lambda: set(psutil.Process().children()) != others)
         assert await asyncio.to_thread(own.render, SAID) == "own: hello <s>"
-        rendered_at = time.monotonic()
-        assert await hanging > rendered_at
+        assert not hanging.done()
+        (process,) = set(psutil.Process().children()) - others
+        process.kill()
+        await hanging

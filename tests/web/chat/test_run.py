@@ -200,7 +200,7 @@ async def test_a_template_without_developers_reads_them_as_system():
 
 async def test_leaving_early_aborts_the_request():
     """Closing the events ends the engine's work on them."""
-    async with serving() as served:
+    async with serving(ECHO + "?itl_ms=50") as served:
         asked = turn(params={"max_tokens": 900, "ignore_eos": True})
         async with aclosing(run_turn(served, asked)) as events:
             await anext(events)

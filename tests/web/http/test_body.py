@@ -14,7 +14,6 @@ from tests.web.http.serving import serving, until_closed
 from weft.core.errors import BadRequest
 from weft.core.json_pieces import SLICE_BYTES
 from weft.web.http.body import FREE_BYTES, MAX_PARTS, MAX_VALUES, BodyScan, decode_body
-from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
 
 JSON = {"content-type": "application/json"}
@@ -236,7 +235,7 @@ async def chunks(number: int, size: int):
 async def test_a_body_over_the_limit_is_refused():
     """Row 5: by its length and by what has come; one byte less is read."""
     limit = 100_000
-    async with serving(max_body_bytes=limit) as site:
+    async with serving(max_body_bytes=limit, linger_s=PATIENCE_S) as site:
         url = "/test/chat/completions"
         fits = await site.http.post(url, content=b"{}".ljust(limit), headers=JSON)
         declared = await site.http.post(url, content=b"{}".ljust(limit + 1), headers=JSON)
@@ -292,7 +291,7 @@ async def until_read(site, url: str, body: bytes):
 
 async def test_a_body_over_the_limit_is_never_held():
     """Row 14: what will be refused is counted and dropped."""
-    async with serving(max_body_bytes=2**20) as site:
+    async with serving(max_body_bytes=2**20, linger_s=PATIENCE_S) as site:
         tracemalloc.start()
         answer = await site.http.post(
             "/test/chat/completions", content=chunks(3000, 10_000), headers=JSON
@@ -311,9 +310,9 @@ HUGE = (
 
 async def test_a_body_that_is_announced_too_large_is_refused_before_it_comes():
     """Nothing of it is waited for, and nothing more is asked for."""
-    async with serving() as site:
+    async with serving(linger_s=2 * PATIENCE_S) as site:
         head = HUGE % (b"/test/chat/completions", 10 * 2**30)
-        async with asyncio.timeout(HttpOptions().linger_s / 2):
+        async with asyncio.timeout(PATIENCE_S):
             answer = await site.exchange(head)
             polite = await site.exchange(head.replace(b"Host", b"Expect: 100-continue\r\nHost"))
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -326,7 +325,7 @@ async def test_a_body_that_is_announced_too_large_is_refused_before_it_comes():
 async def test_who_still_sends_sees_the_answer(path: str, status: int):
     """A connection that is reset takes the answer with it, before it is read."""
     size = 16 * 2**20  # more than the system buffers
-    async with serving(max_body_bytes=1000) as site:
+    async with serving(max_body_bytes=1000, linger_s=PATIENCE_S) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(HUGE % (path.encode(), size))
         for _ in range(16):
@@ -360,7 +359,7 @@ async def test_a_client_that_never_stops_sending_is_hung_up_on():
 
 async def test_a_slow_body_is_not_waited_for():
     """Row 13: a byte now and then is no progress."""
-    async with serving(body_grace_s=0.3) as site:
+    async with serving(body_grace_s=1.0) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(
             b"POST /test/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"

@@ -217,7 +217,7 @@ async def test_a_drain_lets_streams_finish_and_refuses_the_rest():
     """Readiness first; what is open is whole; what is new is told to come back elsewhere."""
     async with serving() as site:
         _, rest = await begun(site)
-        draining = asyncio.create_task(site.server.drain(10))
+        draining = asyncio.create_task(site.server.drain(PATIENCE_S))
         await asyncio.sleep(0)
         ready = await site.http.get("/readyz")
         live = await site.http.get("/livez")

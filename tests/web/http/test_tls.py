@@ -29,7 +29,7 @@ def hello(pair: Pair) -> bytes:
 async def test_a_handshake_that_nobody_ends_is_ended(pair: Pair, num_bytes: int | None):
     """It holds a descriptor; others are served meanwhile and afterwards."""
     files = {"ssl_certfile": pair.cert, "ssl_keyfile": pair.key}
-    async with serving(tls_handshake_timeout_s=1.0, **files) as site:
+    async with serving(tls_handshake_timeout_s=3.0, **files) as site:
         trust = ssl.create_default_context(cafile=pair.cert)
         streams = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(50)]
         for _, writer in streams:

@@ -3,6 +3,7 @@
 import httpx2
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.web.serving import RANDOM, SCRIPT, http_serving, serving
 from weft.core.beam_search import BeamSearchParams, search_beams
 from weft.core.types import RequestOptions, SamplingParams
@@ -16,7 +17,10 @@ COMPLETIONS_PATH, CHAT_PATH = "/v1/completions", "/v1/chat/completions"
 
 async def post(served, path, **body):
     """The answer's status and JSON."""
-    async with http_serving(served) as url, httpx2.AsyncClient(base_url=url) as client:
+    async with (
+        http_serving(served) as url,
+        httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client,
+    ):
         answer = await client.post(path, json=body)
     return answer.status_code, answer.json()
 

@@ -130,7 +130,7 @@ async def test_errors_are_the_clients_own():
 
 async def test_a_client_that_leaves_ends_its_request():
     """The engine does no more for a stream that nobody reads."""
-    async with client_of(ECHO + "?itl_ms=5") as (client, served):
+    async with client_of(ECHO + "?itl_ms=50") as (client, served):
         stream = await client.chat.completions.create(
             model=served.client.model_config.served_model_name,
             messages=HELLO,

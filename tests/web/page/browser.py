@@ -3,7 +3,6 @@
 import base64
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ import httpx2
 import pytest
 
 from tests.busy import PATIENCE_S
+from tests.ports import free_port
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CHROMEDRIVER = shutil.which("chromedriver")
@@ -111,9 +111,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 def browsing() -> Iterator[Browser]:
     """A window of a browser with a profile of its own, which has seen nothing yet."""
     assert CHROMEDRIVER is not None
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         driver = subprocess.Popen(
             [CHROMEDRIVER, f"--port={port}", "--log-level=SEVERE"],

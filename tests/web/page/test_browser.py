@@ -160,7 +160,7 @@ def test_an_answer_is_stopped():
         assert browser.text(".answer")
         aborted = 'vllm:request_success_total{engine="0",finished_reason="abort"'
         browser.until("!document.querySelector('#send').hidden")
-        metrics = httpx2.get(f"{echo.http}/metrics").text
+        metrics = httpx2.get(f"{echo.http}/metrics", timeout=PATIENCE_S).text
         line = next(line for line in metrics.splitlines() if line.startswith(aborted))
         assert float(line.rpartition(" ")[2]) == 1
 

@@ -5,6 +5,7 @@ import re
 import httpx2
 import pytest
 
+from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, running
 from tests.web.http.serving import serving
 from weft.web.page.files import DOCS, PAGES, POLICY, STATIC
@@ -130,10 +131,13 @@ def test_without_scripts_the_page_says_what_is_missing():
 @pytest.mark.parametrize(("flags", "status"), [((), 200), (("--no-ui",), 404)])
 def test_a_flag_turns_the_page_off(flags: tuple[str, ...], status: int):
     """Then its paths are like any that lead nowhere, and the ready block is silent about it; /docs stays."""
-    with running(SMALL, "--no-grpc", *flags) as server:
+    with (
+        running(SMALL, "--no-grpc", *flags) as server,
+        httpx2.Client(base_url=server.http, timeout=PATIENCE_S) as client,
+    ):
         for path in ("/docs", *needed("docs.html")):
-            assert httpx2.get(f"{server.http}{path}").status_code == 200
-        answers = [httpx2.get(f"{server.http}{path}") for path in ("/", "/page/app.js")]
-        assert httpx2.get(f"{server.http}/version").status_code == 200
+            assert client.get(path).status_code == 200
+        answers = [client.get(path) for path in ("/", "/page/app.js")]
+        assert client.get("/version").status_code == 200
     assert [answer.status_code for answer in answers] == [status, status]
     assert ("for a browser" in server.banner) == (status == 200)

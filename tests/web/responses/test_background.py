@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import openai
 import pytest
@@ -17,7 +18,7 @@ from tests.web.responses.serving_responses import (
     comparable,
     event_of,
 )
-from tests.web.serving import ECHO, serving
+from tests.web.serving import ECHO, http_serving, serving
 from weft.core.errors import BadRequest, EngineDead, Overloaded
 from weft.web.http.endpoint import Events
 from weft.web.responses.store import ResponseLimits
@@ -32,17 +33,26 @@ async def until(is_so) -> None:
 
 async def test_a_background_response_goes_through_its_states():
     """Queued at once, in progress while it is made, completed; no client waits for it."""
-    async with client_of(SLOW) as (client, _):
+    engine = FakeEngine()
+    engine.hold()
+    async with (
+        serving(ECHO) as served,
+        http_serving(replace(served, client=engine)) as address,
+        openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
+    ):
         made = await client.responses.create(
-            model=SLOW, input=LONG, background=True, max_output_tokens=30
+            model="fake-model", input="hello", background=True, max_output_tokens=30
         )
         seen = [made.status]
 
-        async def is_over():
+        async def is_at(status):
             seen.append((await client.responses.retrieve(made.id)).status)
-            return seen[-1] == "incomplete"
+            return seen[-1] == status
 
-        await until(is_over)
+        await engine.allow(1)
+        await until(partial(is_at, "in_progress"))
+        await engine.run_freely()
+        await until(partial(is_at, "incomplete"))
         final = await client.responses.retrieve(made.id)
         again = await client.responses.cancel(made.id)
     assert list(dict.fromkeys(seen)) == ["queued", "in_progress", "incomplete"]
@@ -198,7 +208,7 @@ async def test_the_end_of_the_server_ends_the_background():
         await anext(answer.source)
         is_idle = await handlers.state.wait_idle(0.05)
         handlers.state.cut_all(RuntimeError("the end"))
-        assert await handlers.state.wait_idle(5)
+        assert await handlers.state.wait_idle(PATIENCE_S)
         events = [event async for event in answer.source]
     assert not is_idle
     assert b'"status":"cancelled"' in events[-1]

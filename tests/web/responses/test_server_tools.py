@@ -431,7 +431,7 @@ def unused_port():
 
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
+        yield bound.getsockname()[1]  # nobody else gets it, and nobody listens
 
 
 async def test_sessions_are_bounded_and_given_back(tools):
