@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from time import monotonic
 
 from weft import __version__
 from weft.core.errors import ConfigError
@@ -145,26 +146,39 @@ def load_config(options: PickerOptions) -> ResolvedConfig:
 async def open_picker(options: PickerOptions) -> Picker:
     """Start a picker; raises `ConfigError` before anything runs if it cannot be right."""
     config = load_config(options)
-    if config.discovery is not None and options.endpoint_selector is not None:
-        raise ConfigError("--endpoint-selector and dataLayer.discovery exclude each other")
-    specs = [parse_endpoint(text) for text in options.endpoints]
-    if len({spec.name for spec in specs}) != len(specs):
-        raise ConfigError("endpoints: two endpoints have the same name")
+    specs = _named_endpoints(config, options)
     for warning in config.warnings:
         _log.warning("%s", warning)
-    pool, metrics = Pool(), PickerMetrics()
-    metrics.info.labels("", __version__).set(1)
-    assembly = Assembly(config, pool, metrics, options.max_load_age_s)
-    picker = Picker(Director(assembly.parts(), _settings(options)), assembly)
-    for plugin in assembly.plugins.values():
-        if isinstance(plugin, Closer):
-            picker.on_close(plugin.aclose)
+    picker = make_picker(config, options)
     try:
         await _start(picker, options, specs)
     except BaseException:
         await picker.close()
         raise
     return picker
+
+
+def make_picker(
+    config: ResolvedConfig, options: PickerOptions, clock: Callable[[], float] = monotonic
+) -> Picker:
+    """A picker at rest: it decides, by `clock`, but has no endpoints and asks nobody for their load."""
+    pool, metrics = Pool(), PickerMetrics()
+    metrics.info.labels("", __version__).set(1)
+    assembly = Assembly(config, pool, metrics, options.max_load_age_s, clock)
+    picker = Picker(Director(assembly.parts(), _settings(options), clock), assembly)
+    for plugin in assembly.plugins.values():
+        if isinstance(plugin, Closer):
+            picker.on_close(plugin.aclose)
+    return picker
+
+
+def _named_endpoints(config: ResolvedConfig, options: PickerOptions) -> list[EndpointSpec]:
+    if config.discovery is not None and options.endpoint_selector is not None:
+        raise ConfigError("--endpoint-selector and dataLayer.discovery exclude each other")
+    specs = [parse_endpoint(text) for text in options.endpoints]
+    if len({spec.name for spec in specs}) != len(specs):
+        raise ConfigError("endpoints: two endpoints have the same name")
+    return specs
 
 
 async def _start(picker: Picker, options: PickerOptions, specs: Sequence[EndpointSpec]) -> None:
