@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _RATE_POLICIES = (
 )
 _WORKERS = (2, 8, 32, 128)
 _WORKER_POLICIES = ("default", "prefix + in flight", "round robin")
-_PICKERS = (1, 2, 4, 8, 16)
+_PICKERS = (1, 4, 16)
 _PICKER_POLICIES = ("default", "precise", "prefix + in flight")
 _CPU_POLICIES = ("default", "precise", "prefix + in flight")
 _CPU_ENDPOINTS = (2, 10, 32, 100, 316, 1000)
@@ -120,7 +120,11 @@ def scenarios(runner: Runner) -> None:
     policies = [
         name for name in POLICIES if name != "in flight only"
     ]  # of prefixes it knows nothing
-    cases = [Case(scenario=name, policy=policy) for name in names for policy in policies]
+    cases = [
+        Case(scenario=name, policy=policy, num_workers=4, warm_up_s=8.0, measured_s=12.0)
+        for name in names
+        for policy in policies
+    ]
     found = iter(runner.figures(cases))
     parts = []
     for name in names:
@@ -133,7 +137,7 @@ def engines(runner: Runner) -> None:
     """The engines on CPUs, whose figures are this repository's own."""
     policies = ("default", "precise", "prefix + in flight", "least loaded", "round robin")
     cases = [
-        Case(service=service, policy=policy, rate=rate, measured_s=30.0, target_s=1.0)
+        Case(service=service, policy=policy, rate=rate, measured_s=15.0, target_s=1.0)
         for service, rate in (("weft-cpu", 3.0), ("vllm-cpu", 3.0))
         for policy in policies
     ]
@@ -164,7 +168,7 @@ def workers(runner: Runner) -> None:
     """Chat on more and more workers with as much to do each."""
     grid = _grid(
         runner, _WORKER_POLICIES, _WORKERS,
-        lambda p, v: Case(policy=p, num_workers=int(v), rate=10.0, warm_up_s=8.0, measured_s=8.0),
+        lambda p, v: Case(policy=p, num_workers=int(v), rate=10.0, warm_up_s=4.0, measured_s=4.0),
     )  # fmt: skip
     across = Axis(label="workers", is_log=True)
     hits = _series(grid, _WORKERS, lambda each: each.hit_rate)
@@ -179,19 +183,19 @@ def workers(runner: Runner) -> None:
 
 def pickers(runner: Runner) -> None:
     """Chat through more and more pickers: all with all of the workers, or each with its own."""
+    case = Case(num_workers=16, rate=12.0, warm_up_s=6.0, measured_s=6.0)
     grid = _grid(
-        runner, _PICKER_POLICIES, _PICKERS,
-        lambda p, v: Case(policy=p, num_workers=16, num_pickers=int(v)),
-    )  # fmt: skip
+        runner, _PICKER_POLICIES, _PICKERS, lambda p, v: replace(case, policy=p, num_pickers=int(v))
+    )
     apart = _grid(
         runner, ("default",), _PICKERS,
-        lambda p, v: Case(policy=p, num_workers=16, num_pickers=int(v), is_sharded=True),
+        lambda p, v: replace(case, policy=p, num_pickers=int(v), is_sharded=True),
     )  # fmt: skip
     grid["default, sharded"] = apart["default"]
     across = Axis(label="pickers", is_log=True)
     first_token = _series(grid, _PICKERS, lambda each: each.first_token_p99_s)
     _plot(
-        "pickers", "Chat, 16 workers, 256 requests a second", across, _TO_FIRST_TOKEN, first_token
+        "pickers", "Chat, 16 workers, 192 requests a second", across, _TO_FIRST_TOKEN, first_token
     )
     rows = [
         (policy, count, *row(each))
