@@ -56,7 +56,7 @@ def test_figures_do_not_depend_on_how_a_process_hashes():
     """Another process, another order of sets: the same table."""
     command = [
         sys.executable, "-m", "benchmarks.scale", "run", "--workers", "4", "--rate", "8",
-        "--measured-s", "10", "--pickers", "2", "--scenario", "failures", "--policy", *POLICIES,
+        "--warm-up-s", "2", "--measured-s", "6", "--pickers", "2", "--scenario", "failures", "--policy", *POLICIES,
     ]  # fmt: skip
     tables = [
         subprocess.run(
@@ -259,7 +259,7 @@ def test_the_page_has_a_place_for_every_part(part: str):
 @pytest.mark.slow
 def test_policies_differ_as_their_descriptions_say():
     """What the page concludes, on another seed than its own."""
-    case = Case(num_workers=8, rate=12.0, seed=7)
+    case = Case(num_workers=4, warm_up_s=8.0, measured_s=12.0, seed=7)
     found = {name: figures_of(replace(case, policy=name)) for name in POLICIES}
     plain = max(found["round robin"].hit_rate, found["random"].hit_rate)
     assert found["default"].hit_rate > plain
@@ -273,7 +273,7 @@ def test_policies_differ_as_their_descriptions_say():
 @pytest.mark.slow
 def test_pickers_that_share_nothing_lose_little():
     """Eight of them know only what workers tell, and what they sent themselves."""
-    case = Case(num_workers=8, rate=8.0, seed=7, policy="precise")
+    case = Case(num_workers=4, rate=8.0, measured_s=10.0, seed=7, policy="precise")
     one, eight = figures_of(case), figures_of(replace(case, num_pickers=8))
     assert eight.hit_rate > one.hit_rate - 0.1
     assert eight.num_failed == one.num_failed == 0
