@@ -41,7 +41,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="chat", about="sessions of 5 turns, 16 system prompts of 1,000 tokens"),
         Scenario(
             name="agents",
-            about="sessions of 12 turns, 64 system prompts of 4,000 tokens, a turn every second",
+            about="sessions of 12 turns, 64 system prompts of 4,000 tokens, a turn every two seconds",
             num_groups=64, num_system=4000, num_turns=12.0, num_asked=300, num_answered=80,
             gap_s=2.0,
         ),
