@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from time import monotonic
 
 from weft import __version__
 from weft.core.errors import ConfigError
@@ -151,6 +152,33 @@ def load_config(options: PickerOptions) -> ResolvedConfig:
 async def open_picker(options: PickerOptions) -> Picker:
     """Start a picker; raises `ConfigError` before anything runs if it cannot be right."""
     config = load_config(options)
+    specs = _named_endpoints(config, options)
+    for warning in config.warnings:
+        _log.warning("%s", warning)
+    picker = make_picker(config, options)
+    try:
+        await _start(picker, options, specs)
+    except BaseException:
+        await picker.close()
+        raise
+    return picker
+
+
+def make_picker(
+    config: ResolvedConfig, options: PickerOptions, clock: Callable[[], float] = monotonic
+) -> Picker:
+    """A picker at rest: it decides, by `clock`, but has no endpoints and asks nobody for their load."""
+    pool, metrics = Pool(), PickerMetrics()
+    metrics.info.labels("", __version__).set(1)
+    assembly = Assembly(config, pool, metrics, options.max_load_age_s, clock)
+    picker = Picker(Director(assembly.parts(), _settings(options), clock), assembly)
+    for plugin in assembly.plugins.values():
+        if isinstance(plugin, Closer):
+            picker.on_close(plugin.aclose)
+    return picker
+
+
+def _named_endpoints(config: ResolvedConfig, options: PickerOptions) -> list[EndpointSpec]:
     if config.discovery is not None and options.endpoint_selector is not None:
         raise ConfigError("--endpoint-selector and dataLayer.discovery exclude each other")
     if config.discovery is not None and options.ha_enable_leader_election:
@@ -161,21 +189,7 @@ async def open_picker(options: PickerOptions) -> Picker:
     specs = [parse_endpoint(text) for text in options.endpoints]
     if len({spec.name for spec in specs}) != len(specs):
         raise ConfigError("endpoints: two endpoints have the same name")
-    for warning in config.warnings:
-        _log.warning("%s", warning)
-    pool, metrics = Pool(), PickerMetrics()
-    metrics.info.labels("", __version__).set(1)
-    assembly = Assembly(config, pool, metrics, options.max_load_age_s)
-    picker = Picker(Director(assembly.parts(), _settings(options)), assembly)
-    for plugin in assembly.plugins.values():
-        if isinstance(plugin, Closer):
-            picker.on_close(plugin.aclose)
-    try:
-        await _start(picker, options, specs)
-    except BaseException:
-        await picker.close()
-        raise
-    return picker
+    return specs
 
 
 async def _start(picker: Picker, options: PickerOptions, specs: Sequence[EndpointSpec]) -> None:
