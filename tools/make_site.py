@@ -35,6 +35,7 @@ EXPLANATION = (
 PROJECT = ("CONTRIBUTING.md", "docs/extending.md", "docs/mutants.md", "CHANGELOG.md")
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(?:#[^)]*)?\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 # What a page loads by itself, by element: the attribute that says from where.
 _LOADED = {
     "script": "src",
@@ -99,6 +100,8 @@ def settings(root: Path) -> str:
     """The settings with the navigation: the only page of a heading stands in its place."""
     lines = []
     for heading, group in pages(root).items():
+        if not group:
+            continue
         entries = [
             f"{{ {json.dumps(title_of(root / page))} = {json.dumps(page)} }}" for page in group
         ]
@@ -175,7 +178,7 @@ def build(root: Path, place: Path) -> list[str]:
     command = [program, "build", "--strict", "--clean", "--config-file", config]
     result = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     if result.returncode:
-        return [result.stdout + result.stderr]
+        return [_COLOUR.sub("", result.stdout + result.stderr).partition("Traceback")[0].strip()]
     return list(faults(place / "site"))
 
 
