@@ -135,7 +135,7 @@ def test_what_is_installed_exists():
 @pytest.mark.slow
 @pytest.mark.parametrize("document", SERVING)
 def test_servers_start_as_documented_and_answer(document: str, tmp_path: Path):
-    """Each line on free ports, with a small model; then the requests that follow it."""
+    """Each line on free ports, with a small model and threads for three engines; then the requests below it."""
     lines = [command for where, command in RUN if where == document]
     starts = [line for line in lines if line.startswith("weft serve ")]
     requests = [line for line in lines if line.startswith("curl ")]
@@ -143,7 +143,7 @@ def test_servers_start_as_documented_and_answer(document: str, tmp_path: Path):
         for line in starts:
             changed = {**SERVED, "/tmp/traces": str(tmp_path), "http://localhost:8888/mcp": tools}
             argv = shlex.split(replaced(line, changed))[2:]
-            with running(*without_ports(argv)) as server:
+            with running(*without_ports(argv), "--num-threads", "3") as server:
                 for request in requests if line == starts[-1] else ():
                     assert run_curl(replaced(request, changed), server) == 200
 

@@ -143,20 +143,17 @@ def faults(site: Path) -> Iterator[str]:
         for url in page.loaded:
             if urlsplit(url).netloc:
                 yield f"{name}: loads {url} from elsewhere"
-        for url in {*page.links, *page.loaded}:
+        if name.name == "404.html":  # its links are from the root of a server
+            continue
+        for url in sorted({*page.links, *page.loaded}):
             parts = urlsplit(url)
-            if (
-                parts.scheme or parts.netloc or name.name == "404.html"
-            ):  # whose links are from the root
+            if parts.scheme or parts.netloc:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            place = unquote(parts.fragment)
             if not target.is_file():
                 yield f"{name}: {url} leads nowhere"
-            elif (
-                parts.fragment
-                and target in parsed
-                and unquote(parts.fragment) not in parsed[target].ids
-            ):
+            elif place and target in parsed and place not in parsed[target].ids:
                 yield f"{name}: {url} has no such place"
     for sheet in sorted(site.rglob("*.css")):
         for url in re.findall(r"url\(['\"]?(https?:)?//", sheet.read_text(encoding="utf-8")):
