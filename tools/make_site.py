@@ -143,21 +143,25 @@ def faults(site: Path) -> Iterator[str]:
         for url in page.loaded:
             if urlsplit(url).netloc:
                 yield f"{name}: loads {url} from elsewhere"
-        if name.name == "404.html":  # its links are from the root of a server
-            continue
-        for url in sorted({*page.links, *page.loaded}):
-            parts = urlsplit(url)
-            if parts.scheme or parts.netloc:
-                continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            place = unquote(parts.fragment)
-            if not target.is_file():
-                yield f"{name}: {url} leads nowhere"
-            elif place and target in parsed and place not in parsed[target].ids:
-                yield f"{name}: {url} has no such place"
+        if name.name != "404.html":  # its links are from the root of a server
+            yield from (f"{name}: {fault}" for fault in _broken(path, parsed))
     for sheet in sorted(site.rglob("*.css")):
-        for url in re.findall(r"url\(['\"]?(https?:)?//", sheet.read_text(encoding="utf-8")):
+        for url in re.findall(r"url\(['\"]?((?:https?:)?//[^)'\"]+)", sheet.read_text("utf-8")):
             yield f"{sheet.relative_to(site)}: loads {url} from elsewhere"
+
+
+def _broken(path: Path, parsed: dict[Path, _Page]) -> Iterator[str]:
+    """The addresses within the site that a page has, and that are not there."""
+    for url in sorted({*parsed[path].links, *parsed[path].loaded}):
+        parts = urlsplit(url)
+        if parts.scheme or parts.netloc:
+            continue
+        target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+        place = unquote(parts.fragment)
+        if not target.is_file():
+            yield f"{url} leads nowhere"
+        elif place and target in parsed and place not in parsed[target].ids:
+            yield f"{url} has no such place"
 
 
 def build(root: Path, place: Path) -> list[str]:
