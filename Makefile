@@ -13,7 +13,7 @@ ARGS ?=
 # One process per core for the tests; empty for one process (make test WORKERS=).
 WORKERS ?= -n auto --dist worksteal
 
-.PHONY: help setup wheel serve test test-slow test-clients test-vllm mutants sanitize check check-deploy fix bench bench-peers proto docs clean
+.PHONY: help setup wheel serve test test-slow test-clients test-vllm mutants sanitize check check-deploy fix bench bench-peers proto docs site clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-peers time whole engines beside vLLM and llama.cpp (downloads them; an hour)"
 	@echo "make proto      generate Python code from proto/"
 	@echo "make docs       generate docs/reference/"
+	@echo "make site       the documents as a site: build/site, to be opened as files or served by anything"
 	@echo "make setup      everything a contributor needs, in $(VENV)"
 	@echo "make wheel      compile once for many clones: dist/ holds what they take instead of compiling"
 	@echo "make clean      remove what was built, and $(VENV)"
@@ -40,6 +41,10 @@ $(VENV)/core.stamp: pyproject.toml $(NATIVE)
 
 $(VENV)/dev.stamp: $(VENV)/core.stamp
 	@$(SET_UP) dev
+	@touch $@
+
+$(VENV)/site.stamp: $(VENV)/dev.stamp
+	@$(SET_UP) site
 	@touch $@
 
 setup: $(VENV)/dev.stamp
@@ -54,7 +59,7 @@ serve: $(VENV)/core.stamp
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-test-slow: $(VENV)/dev.stamp
+test-slow: $(VENV)/site.stamp
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
 # Each client's package goes to build/clients, once; some hundred megabytes together.
@@ -107,6 +112,9 @@ proto: $(VENV)/dev.stamp
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m tools.make_reference
+
+site: docs $(VENV)/site.stamp
+	$(BIN)/python -m tools.make_site
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -389,7 +389,22 @@ _SCALARS = {
     for name, number in vars(FieldDescriptor).items()
     if name.startswith("TYPE_")
 }
+
+
+def index() -> str:
+    """The pages, by their titles."""
+    rows = [
+        (page, render().partition("\n# ")[2].partition("\n")[0])
+        for page, render in PAGES.items()
+        if page != INDEX
+    ]
+    lines = [NOTE, "", "# Reference", "", "Generated from the code by `make docs`.", ""]
+    return "\n".join([*lines, *(f"- [{title}]({page})" for page, title in rows)]) + "\n"
+
+
+INDEX = "README.md"
 PAGES: dict[str, Callable[[], str]] = {
+    INDEX: index,
     "command-line.md": command_line,
     "engine.md": engine,
     "errors.md": errors,

@@ -1,6 +1,6 @@
 """What `make` does before a first command, shown while it does it: environment, tools, compiler, packages.
 
-    PYTHONPATH=src python3 -m tools.set_up VENV core|dev|wheel
+    PYTHONPATH=src python3 -m tools.set_up VENV core|dev|site|wheel
 
 Needs nothing but Python and the sources. A wheel in dist/ that was made of the same C++ sources for this platform
 (`make wheel`) is taken instead of compiling.
@@ -231,6 +231,8 @@ def main(venv: Path, what: str) -> None:
                 (site / "weft-source.pth").write_text(f"{ROOT / 'src'}\n", encoding="utf-8")
         case "dev":
             run([Step("what tests and checks need", [*install, "--group", "dev"])], log)
+        case "site":
+            run([Step("what makes the site", [*install, "--group", "site"])], log)
         case "wheel":
             name = wheel_name()
             tag = f"wheel.build-tag={native_digest()}"

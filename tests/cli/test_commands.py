@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.cli.running import WEFT, clean_environment
-from weft.cli.commands import COMMANDS, Command, make_app
+from weft.cli.commands import COMMANDS, EXIT_STATUSES, GROUPS, Command, make_app
+from weft.cli.help import PAGES
 from weft.cli.main import run
 
 HEAVY = """
@@ -60,20 +62,88 @@ def test_help_is_quick_and_has_an_example(
 
 
 def test_help_is_printed_without_the_parser():
-    """The parser and all flags take several times as long to import as a page to print."""
+    """Of no command: the parser and all flags take several times as long to import as a page to print."""
     code = """
-import atexit, sys
+import contextlib, io, sys
 from weft.cli.entry import main
-sys.argv = ["weft", "serve", "--help"]
-slow = {"cyclopts", "rich", "msgspec", "weft.cli.options", "weft.cli.main"}
-atexit.register(lambda: print(sorted(slow & set(sys.modules)), file=sys.stderr))
-main()
+for words in sys.argv[1:]:
+    sys.argv = ["weft", *words.split(), "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main()
+    assert shown.getvalue().startswith(f"Usage: weft {words}".rstrip()), words
+slow = {"cyclopts", "rich", "msgspec", "weft.cli.commands", "weft.cli.options", "weft.cli.main"}
+print(sorted(slow & set(sys.modules)))
 """
+    every = ["", *GROUPS, *(command.words for command in COMMANDS)]
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, *every], capture_output=True, text=True, check=True
     )
-    assert result.stderr == "[]\n"
-    assert "--max-model-len" in result.stdout
+    assert (result.stdout, result.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("words", ["", *GROUPS])
+def test_help_of_a_group_has_examples_and_statuses(words: str):
+    """Those of the commands below it; above all, the statuses that every command shares."""
+    below = json.loads(PAGES.read_text(encoding="utf-8"))[words]["below"]
+    examples = {example for command in COMMANDS for example in command.examples}
+    assert below[0] == "Examples:"
+    assert examples.issuperset(below[1:-2])
+    assert below[1].startswith(f"weft {words}".rstrip())
+    assert below[-2].startswith("Exit status: 0 done")
+    assert words or all(text in below[-2] for text in EXIT_STATUSES.values())
+
+
+# What has nothing to say at its end that a script would read.
+WITHOUT_JSON = {
+    "serve": "runs until it is ended; --log-format json is for its log, weft ps --json says where it is",
+    "epp": "as serve; weft epp explain --json is for its decisions",
+    "up": "as serve",
+    "batch": "its output is a file of JSON lines",
+    "bench sweep serve": "its results are files of JSON in a directory",
+    "completion": "prints a script",
+}
+
+
+@by_words
+def test_a_result_can_be_had_as_json(command: Command):
+    """On standard output, or in a file where a table is shown meanwhile; or it is said here why not."""
+    panels = json.loads(PAGES.read_text(encoding="utf-8"))[command.words]["panels"]
+    labels = (label for panel in panels for label, _ in panel["rows"])
+    flags = {name for label in labels for name in label.replace(",", " ").split()}
+    has_json = bool(flags & {"--json", "--output-json", "--save-result"})
+    assert has_json is (command.words not in WITHOUT_JSON)
+
+
+@by_words
+def test_wrong_arguments_are_status_2(capsys, command: Command):
+    """Of every command, with one line that names what is wrong, and nothing for a pipe to take for a result."""
+    assert run([*command.words.split(), "--no-such-flag"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert "no-such-flag" in shown.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "chat Hello --address {}",
+        "complete Hello --address {}",
+        "bench serve --num-prompts 1 --base-url http://{}",
+        "top --once --json --url http://{}",
+        "epp explain some-request --host 127.0.0.1 --metrics-port {port}",
+    ],
+    ids=lambda line: line.partition(" --")[0],
+)
+def test_no_server_is_status_1(capsys, line: str):
+    """A script can tell it from a mistake of its own."""
+    with socket.socket() as taken:  # and never listening: whoever connects is refused
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert run(shlex.split(line.format(f"127.0.0.1:{port}", port=port))) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert str(port) in shown.err
 
 
 def test_help_into_a_closed_pipe_says_nothing():

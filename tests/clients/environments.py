@@ -26,6 +26,8 @@ class Environment:
     script: str
     packages: tuple[str, ...]
     has_weft: bool = False  # what Weft needs is installed too, and Weft found in this tree
+    is_node: bool = False
+    post_install: str = ""  # a script of the package, which npm does not run by itself
 
     @property
     def variables(self) -> dict[str, str]:
@@ -35,19 +37,20 @@ class Environment:
     @property
     def missing(self) -> str | None:
         """The program without which this cannot be made."""
-        needed = ("node", "npm") if self._is_node else ()
+        needed = ("node", "npm") if self.is_node else ()
         return next((name for name in needed if shutil.which(name) is None), None)
 
     def command(self) -> list[str]:
         """What runs the script. Node finds packages beside a script only: it gets a copy there."""
         script = Path(__file__).parent / self.script
-        if not self._is_node:
+        if not self.is_node:
             return [str(self.python), str(script)]
         return ["node", shutil.copy(script, ROOT / self.name)]
 
     @property
-    def _is_node(self) -> bool:
-        return self.script.endswith(".mjs")
+    def programs(self) -> Path:
+        """Where the packages' commands are."""
+        return ROOT / self.name / ("node_modules/.bin" if self.is_node else "bin")
 
     @property
     def python(self) -> Path:
@@ -61,7 +64,7 @@ class Environment:
             return
         print(f"setting up {self.name} (once)", file=sys.stderr)
         ROOT.mkdir(parents=True, exist_ok=True)
-        if self._is_node:
+        if self.is_node:
             self._install_node_packages()
         else:
             self._install()
@@ -89,6 +92,8 @@ class Environment:
         (place / "package.json").write_text(json.dumps({"private": True}))
         npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--save-exact"]
         subprocess.run([*npm, *self.packages], cwd=place, check=True)
+        if self.post_install:
+            subprocess.run(["node", self.post_install], cwd=place, check=True)
 
 
 ENVIRONMENTS = (
@@ -113,6 +118,7 @@ ENVIRONMENTS = (
             "@ai-sdk/openai-compatible@2.0.91",
             "zod@4.6.7",
         ),
+        is_node=True,
     ),
     Environment(
         "weft-vllm",
@@ -130,6 +136,19 @@ ENVIRONMENTS = (
     ),
 )
 
+# Programs that are run as they are, without a script of ours.
+AGENTS = (
+    Environment(
+        "claude-code",
+        "",
+        ("@anthropic-ai/claude-code@2.1.197",),
+        is_node=True,
+        post_install="node_modules/@anthropic-ai/claude-code/install.cjs",
+    ),
+    Environment("codex", "", ("@openai/codex@0.169.0",), is_node=True),
+    Environment("aider", "", ("aider-chat==0.86.2",)),
+)
+
 if __name__ == "__main__":
-    for environment in ENVIRONMENTS:
+    for environment in (*ENVIRONMENTS, *AGENTS):
         environment.make()

@@ -62,10 +62,14 @@ class Command:
         title = "Example: " if len(self.examples) == 1 else "Examples:"
         lines = [title + self.examples[0]] if len(self.examples) == 1 else [title, *self.examples]
         statuses = {0: "done", EXIT_USAGE: "wrong arguments", **self.exits}
-        shown = ", ".join(f"{status} {text}" for status, text in sorted(statuses.items()))
         return "\n\n".join(
-            [*([self.notes] if self.notes else []), "\n\n".join(lines), f"Exit status: {shown}."]
+            [*([self.notes] if self.notes else []), "\n\n".join(lines), _exit_status(statuses)]
         )
+
+
+def _exit_status(statuses: Mapping[int, str]) -> str:
+    shown = ", ".join(f"{status} {text}" for status, text in sorted(statuses.items()))
+    return f"Exit status: {shown}."
 
 
 _UNREACHED = {1: "no server there, or refused by it", EXIT_INTERRUPTED: "Ctrl-C"}
@@ -148,7 +152,7 @@ COMMANDS = (
             "weft bench serve --num-prompts 100 --request-rate 4 --goodput ttft:500 tpot:50 --html run.html",
             "weft bench serve --num-prompts 100 --save-result --result-filename run.json",
         ),
-        exits={1: "every request failed"},
+        exits={1: "no server there, or every request failed"},
     ),
     Command(
         words="bench throughput",
@@ -269,7 +273,7 @@ COMMANDS = (
         target="weft.cli.machine.commands:models_rm",
         help="Remove a model from the Hub's cache.",
         arguments="NAME",
-        examples=("weft models rm Qwen/Qwen3-0.6B --yes",),
+        examples=("weft models rm Qwen/Qwen3-0.6B --yes --json",),
         exits={0: "removed", 1: "not confirmed", 2: "no such model"},
     ),
     Command(
@@ -300,6 +304,22 @@ GROUPS = {
 }
 
 
+# Of all commands, those that a first reader of `weft --help` may want to see called.
+_FIRST = ("serve", "chat", "plan", "ps")
+
+
+def _epilogue_of_group(words: str, statuses: Mapping[int, str]) -> str:
+    """What stands below the commands of a group, or below all of them: how some are called."""
+    shown = (
+        each.examples[0]
+        for each in COMMANDS
+        if (each.words.startswith(f"{words} ") if words else each.words in _FIRST)
+    )
+    lines = ["Examples:", *shown, _exit_status(statuses)]
+    about = "COMMAND --help shows its flags, --help=WORD those with that word."
+    return "\n\n".join([*lines, f"{f'weft {words}'.rstrip()} {about}"])
+
+
 def make_app() -> App:
     """The commands, each by the name of its function."""
     app = App(
@@ -309,7 +329,7 @@ def make_app() -> App:
         config=SOURCES,
         default_parameter=Parameter(show_env_var=False),
         help_format="plaintext",
-        help_epilogue="weft COMMAND --help shows its flags, --help=WORD those with that word.",
+        help_epilogue=_epilogue_of_group("", EXIT_STATUSES),
         result_action="return_value",
     )
     _add_below("", app)
@@ -341,7 +361,8 @@ def _add_below(words: str, app: App) -> None:
     for group, text in GROUPS.items():
         above, _, name = group.rpartition(" ")
         if above == words:
-            app.command(child := App(name=name, help=text))
+            below = _epilogue_of_group(group, {0: "done", EXIT_USAGE: "wrong arguments"})
+            app.command(child := App(name=name, help=text, help_epilogue=below))
             _add_below(group, child)
     for command in COMMANDS:
         above, _, name = command.words.rpartition(" ")

@@ -90,7 +90,8 @@ def _names(panels: Sequence[Panel]) -> set[str]:
 
 def _filled(paragraphs: Sequence[str]) -> list[str]:
     width = shutil.get_terminal_size().columns
-    return [textwrap.fill(paragraph, width) for paragraph in paragraphs]
+    # Command lines are among them, and flags have hyphens.
+    return [textwrap.fill(one, width, break_on_hyphens=False) for one in paragraphs]
 
 
 def _panels(panels: Sequence[Panel]) -> list[str]:

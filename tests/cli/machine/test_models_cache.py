@@ -63,6 +63,14 @@ def test_a_model_is_removed_with_yes(hub: dict[str, str]):
     assert listed(hub) == []
 
 
+def test_what_was_removed_is_said_to_scripts(hub: dict[str, str]):
+    """By name and size, as JSON."""
+    result = weft("models", "rm", "someone/small", "--yes", "--json", **hub)
+    said = json.loads(result.stdout)
+    assert (said["name"], said["removed"]) == ("someone/small", True)
+    assert said["size_bytes"] > 0
+
+
 def test_nothing_is_removed_without_somebody_to_confirm(hub: dict[str, str]):
     """A pipe cannot say yes."""
     result = weft("models", "rm", "someone/small", stdin="y\n", **hub)

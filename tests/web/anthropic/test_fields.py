@@ -252,6 +252,13 @@ def test_the_tables_name_fields_that_exist():
         assert not LABELS[struct].keys() & REFUSED[struct].keys()
 
 
+async def test_edits_that_leave_a_conversation_as_it_is_change_nothing():
+    """Claude Code asks for this one with every request; others are refused, as `SAMPLES` has it."""
+    edits = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    async with serving(ECHO) as served:
+        assert await outcome(served, {"context_management": edits}) == await outcome(served, {})
+
+
 async def test_null_is_the_same_as_absent():
     """Clients send null for what they do not set."""
     async with serving(ECHO) as served:

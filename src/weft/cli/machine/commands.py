@@ -79,6 +79,7 @@ class RemoveOptions:
     """Flags of `weft models rm`."""
 
     yes: Annotated[bool, Flag("Remove it without a question.", "Models", negatable=False)] = False
+    json: Json = False
 
 
 @flags()
@@ -131,7 +132,7 @@ def models_rm(name: str, *, options: RemoveOptions = RemoveOptions()) -> int:
     name
         Its Hub id, as weft models lists it.
     """
-    return call("weft.cli.machine.models:remove", name, yes=options.yes)
+    return call("weft.cli.machine.models:remove", name, yes=options.yes, json=options.json)
 
 
 def models_pull(name: str, *, options: PullOptions = PullOptions()) -> int:

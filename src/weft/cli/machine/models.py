@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import huggingface_hub
 from huggingface_hub import CachedRepoInfo, CacheNotFound, HFCacheInfo
@@ -73,7 +74,7 @@ def pull(name: str, revision: str | None, *, json: bool) -> int:
     return 0
 
 
-def remove(name: str, *, yes: bool) -> int:
+def remove(name: str, *, yes: bool, json: bool) -> int:
     """Remove every revision of a model from the Hub's cache, after a question."""
     cache = _scan()
     repo = next((one for one in _models(cache) if one.repo_id == name), None)
@@ -81,12 +82,16 @@ def remove(name: str, *, yes: bool) -> int:
         hint = "; rm removes from the Hub's cache only" if Path(name).exists() else ""
         raise ConfigError(f"{name}: not in {cache_directory()}{hint}")
     size = format_bytes(repo.size_on_disk)
-    if not yes and not _confirm(f"remove {name} ({size}) from {repo.repo_path}? [y/N] "):
-        say("nothing was removed")
-        return 1
-    cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
-    say(f"removed {name}, {size}")
-    return 0
+    question = f"remove {name} ({size}) from {repo.repo_path}? [y/N] "
+    is_removed = yes or _confirm(question, sys.stderr if json else sys.stdout)
+    if is_removed:
+        cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
+    if json:
+        size_bytes = repo.size_on_disk
+        print_json({"name": name, "removed": is_removed, "size_bytes": size_bytes})
+    else:
+        say(f"removed {name}, {size}" if is_removed else "nothing was removed")
+    return 0 if is_removed else 1
 
 
 def cache_directory() -> Path:
@@ -94,10 +99,10 @@ def cache_directory() -> Path:
     return Path(huggingface_hub.constants.HF_HUB_CACHE)
 
 
-def _confirm(question: str) -> bool:
+def _confirm(question: str, file: TextIO) -> bool:
     if not sys.stdin.isatty():
         raise ConfigError("nobody is there to confirm it; give --yes")
-    say(question, end="")
+    say(question, end="", file=file)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

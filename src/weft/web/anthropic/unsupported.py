@@ -46,7 +46,10 @@ REFUSED: Mapping[type[msgspec.Struct], Mapping[str, tuple[tuple[Any, ...], str]]
     PromptBody: {
         "billing_policy": ((), "nothing is billed"),
         "compaction": ((), "conversations are not compacted"),
-        "context_management": (({}, {"edits": []}), "conversations are used as they are sent"),
+        "context_management": (
+            ({}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
+            "conversations are used as they are sent",
+        ),
         "mcp_servers": (([],), "this server calls no other"),
         "speed": (("standard",), "there is one speed"),
     },
