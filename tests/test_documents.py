@@ -37,6 +37,7 @@ NOT_RUN = {
     "pip install ": "fetches packages; test_what_is_installed_exists holds the names",
     "make bench": "measures, for minutes to hours; benchmarks/README.md has results",
     "python benchmarks/": "measures, as above",
+    "python -m benchmarks.": "simulates for minutes; tests/benchmarks runs small cases",
     "make mutants": "changes the code, for minutes to a night",
     "make test-slow": "runs the tests that this is one of",
     "weft bench sweep serve ": "starts servers at one port; tests/bench/test_commands.py runs one",

@@ -245,6 +245,7 @@ def test_a_second_signal_does_not_wait():
         (("--cert-path=/no/such",), "--cert-path: cannot read /no/such/tls.key"),
         (("--max-body-bytes=0",), "--max-body-bytes must be between 1"),
         (("--metrics-endpoint-auth",), "--metrics-endpoint-auth needs --metrics-token-file"),
+        (("--ha-enable-leader-election",), "--ha-enable-leader-election needs an InferencePool"),
         (("--zap-encoder=xml",), "--zap-encoder must be json or console"),
     ],
 )
@@ -259,7 +260,6 @@ def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str
     ("setting", "words"),
     [
         ({"enable_pprof": True}, "--enable-pprof is refused"),
-        ({"ha_enable_leader_election": True}, "--ha-enable-leader-election needs an InferencePool"),
         ({"refresh_prometheus_metrics_interval": "5s"}, "-interval is refused: gauges"),
         ({"tls_cipher_suites": "A"}, "--tls-cipher-suites is refused: gRPC chooses"),
         ({"tls_min_version": "VersionTLS13"}, "--tls-min-version VersionTLS13 is refused"),

@@ -87,6 +87,7 @@ class OtlpTracer(Tracer):
         closing.join(_CLOSE_S)
         if closing.is_alive():
             log.warning("the collector of traces does not answer: the last spans are lost")
+            self._exporter.shutdown()  # ends its retries, and with them both threads
 
     def _is_sampled(self, name: str, trace_id: int, parent: Parent | None) -> bool:
         context = None
@@ -133,6 +134,7 @@ class _CountingExporter(SpanExporter):
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
+        self._is_shut_down = False
         self.num_exported = 0
         self.num_failed = 0
 
@@ -153,7 +155,9 @@ class _CountingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        self._exporter.shutdown()
+        if not self._is_shut_down:  # its own second shutdown warns
+            self._is_shut_down = True
+            self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return self._exporter.force_flush(timeout_millis)

@@ -26,8 +26,8 @@ from weft.core.headers import DROPPED_REASON
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.values import Refused
-from weft.epp.server.limits import PickerLimits
 from weft.epp.server.health import Standing
+from weft.epp.server.limits import PickerLimits
 from weft.epp.server.options import ServerOptions
 from weft.epp.server.server import Observers, PickerServer, Ports
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
