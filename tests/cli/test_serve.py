@@ -4,6 +4,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -59,16 +60,25 @@ def test_the_ready_block_shows_what_was_decided():
         assert "128 sequences at once, 512 tokens a step" in server.banner
 
 
-def test_the_model_in_the_package_is_served_within_three_seconds():
-    """Of both processes' time together, so that the test holds on a busy machine too."""
+def test_a_start_is_little_more_than_its_imports():
+    """Processor time of both processes, beside that of Python with two packages on the same machine."""
 
-    def took_s() -> float:
+    def start_s() -> float:
         with running() as server:
             times = [process.cpu_times() for process in (server.front, server.engine)]
         return sum(time.user + time.system for time in times)
 
-    # On a core that is shared the same work takes up to twice its time; work that is too much always does.
-    assert any(took_s() < 3.0 for _ in range(3))
+    def imports_s() -> float:
+        before = psutil.Process().cpu_times()
+        subprocess.run([sys.executable, "-c", "import numpy, grpc.aio"], check=True)
+        after = psutil.Process().cpu_times()
+        return sum(
+            getattr(after, name) - getattr(before, name)
+            for name in ("children_user", "children_system")
+        )
+
+    # 8 to 10 times; two seconds on a quiet core.
+    assert any(start_s() < 15 * imports_s() for _ in range(3))
 
 
 @pytest.mark.slow
