@@ -26,25 +26,32 @@ dataLayer:
     extractors: [{pluginRef: core-metrics-extractor}]
 """
 
-_PREFIX_ONLY = """\
+_HEAD = """\
 apiVersion: llm-d.ai/v1
 kind: EndpointPickerConfig
+"""
+
+_PREFIX_ONLY = (
+    _HEAD
+    + """\
 plugins:
 - type: prefix-cache-scorer
 """
+)
 
-_PRECISE_ONLY = """\
-apiVersion: llm-d.ai/v1
-kind: EndpointPickerConfig
+_PRECISE_ONLY = (
+    _HEAD
+    + """\
 plugins:
 - type: precise-prefix-cache-producer
 - type: prefix-cache-scorer
   parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}
 """
+)
 
-_PRECISE = """\
-apiVersion: llm-d.ai/v1
-kind: EndpointPickerConfig
+_PRECISE = (
+    _HEAD
+    + """\
 plugins:
 - type: precise-prefix-cache-producer
 - type: prefix-cache-scorer
@@ -58,17 +65,19 @@ schedulingProfiles:
   - {pluginRef: kv-cache-utilization-scorer, weight: 2}
   - {pluginRef: prefix-cache-scorer, weight: 3}
 """
+)
 
-_LOAD_ONLY = """\
-apiVersion: llm-d.ai/v1
-kind: EndpointPickerConfig
+_LOAD_ONLY = (
+    _HEAD
+    + """\
 plugins:
 - type: active-request-scorer
 """
+)
 
-_INFLIGHT = """\
-apiVersion: llm-d.ai/v1
-kind: EndpointPickerConfig
+_INFLIGHT = (
+    _HEAD
+    + """\
 plugins:
 - type: prefix-cache-scorer
 - type: active-request-scorer
@@ -78,6 +87,7 @@ schedulingProfiles:
   - {pluginRef: prefix-cache-scorer, weight: 3}
   - {pluginRef: active-request-scorer, weight: 4}
 """
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

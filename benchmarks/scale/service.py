@@ -57,40 +57,27 @@ VLLM_H100 = ServiceModel(
     max_batched_tokens=8192,
 )
 
+
+def _smollm2_on_cpus(
+    name: str, *, one: float, first_s: float, prompts_s: float, many: float
+) -> ServiceModel:
+    """`one` and `many`: tokens/s of 1 and of 32 sequences."""
+    one_s = (128 / one - first_s) / 127
+    prefill_s = (prompts_s - 7 * 2 * one_s) / 8192
+    step_s, decode_s = through((1, one_s), (32, (4096 / many - 4096 * prefill_s) / 127))
+    return ServiceModel(
+        name=f"{name}, SmolLM2-135M, 2 CPUs", step_s=step_s, decode_s=decode_s, prefill_s=prefill_s,
+        num_blocks=16384 // BLOCK_SIZE, max_running=32, max_batched_tokens=512,
+    )  # fmt: skip
+
+
 # Weft with SmolLM2-135M on two virtual CPUs: benchmarks/results/peers.md, medians beside vLLM at d38eb34.
 # - One sequence (W1): 128 tokens at 116 tokens/s, the first after 79.8 ms.
 # - Prompts (W4): eight of 1,024 tokens, 8 tokens out of each, in 5.57 s.
 # - 32 sequences (W2): 4,096 tokens at 661 tokens/s, less the time of 4,096 tokens of prompts.
 # - Memory and limits: as in that benchmark, room for 16,384 tokens; 32 at once.
-_WEFT_ONE_S = (128 / 116 - 79.8e-3) / 127
-_WEFT_PREFILL_S = (5.57 - 7 * 2 * _WEFT_ONE_S) / 8192
-_WEFT_STEP_S, _WEFT_DECODE_S = through(
-    (1, _WEFT_ONE_S), (32, (4096 / 661 - 4096 * _WEFT_PREFILL_S) / 127)
-)
-WEFT_CPU = ServiceModel(
-    name="Weft, SmolLM2-135M, 2 CPUs",
-    step_s=_WEFT_STEP_S,
-    decode_s=_WEFT_DECODE_S,
-    prefill_s=_WEFT_PREFILL_S,
-    num_blocks=16384 // BLOCK_SIZE,
-    max_running=32,
-    max_batched_tokens=512,
-)
-
+WEFT_CPU = _smollm2_on_cpus("Weft", one=116, first_s=79.8e-3, prompts_s=5.57, many=661)
 # vLLM's CPU build on the same machine and work: the column beside it.
-_VLLM_CPU_ONE_S = (128 / 47.4 - 95.2e-3) / 127
-_VLLM_CPU_PREFILL_S = (6.74 - 7 * 2 * _VLLM_CPU_ONE_S) / 8192
-_VLLM_CPU_STEP_S, _VLLM_CPU_DECODE_S = through(
-    (1, _VLLM_CPU_ONE_S), (32, (4096 / 427 - 4096 * _VLLM_CPU_PREFILL_S) / 127)
-)
-VLLM_CPU = ServiceModel(
-    name="vLLM, SmolLM2-135M, 2 CPUs",
-    step_s=_VLLM_CPU_STEP_S,
-    decode_s=_VLLM_CPU_DECODE_S,
-    prefill_s=_VLLM_CPU_PREFILL_S,
-    num_blocks=16384 // BLOCK_SIZE,
-    max_running=32,
-    max_batched_tokens=512,
-)
+VLLM_CPU = _smollm2_on_cpus("vLLM", one=47.4, first_s=95.2e-3, prompts_s=6.74, many=427)
 
 SERVICES = {"vllm-h100": VLLM_H100, "weft-cpu": WEFT_CPU, "vllm-cpu": VLLM_CPU}

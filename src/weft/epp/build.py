@@ -17,7 +17,7 @@ from weft.epp.decision.director import Director, DirectorSettings
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import Closer
 from weft.epp.kubernetes.discovery import KubernetesDiscovery, Wanted
-from weft.epp.kubernetes.election import Election
+from weft.epp.kubernetes.leader_elector import LeaderElector
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.discovery import (
     RESOLVE_EVERY_S,
@@ -53,11 +53,11 @@ class Picker:
         self._tasks: list[asyncio.Task[None]] = []
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self.cluster: KubernetesDiscovery | None = None
-        self.election: Election | None = None
+        self.elector: LeaderElector | None = None
 
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether requests should come here, of all pickers of its pool."""
-        return self.election is None or self.election.is_leader
+        return self.elector is None or self.elector.is_leader
 
     def may_serve(self) -> bool:
         """Whether it knows where to send; without Kubernetes always."""
@@ -252,9 +252,9 @@ async def _follow_cluster(picker: Picker, options: PickerOptions) -> None:
     picker.on_close(picker.cluster.close)
     await picker.cluster.start()
     if options.ha_enable_leader_election:
-        picker.election = Election(options.pool_namespace, wanted.pool_name)
-        picker.on_close(picker.election.close)
-        picker.spawn(picker.election.run(), "election")
+        picker.elector = LeaderElector(options.pool_namespace, wanted.pool_name)
+        picker.on_close(picker.elector.close)
+        picker.spawn(picker.elector.run(), "election")
 
 
 async def _follow_file(picker: Picker, parameters: FileDiscoveryParameters) -> None:

@@ -12,7 +12,7 @@ from tests.epp.pools import Bench, bench, cycle, make_pool, pool_of, request, sa
 from weft.core.errors import ConfigError
 from weft.epp.build import load_config
 from weft.epp.config.options import PickerOptions
-from weft.epp.decision.cycle import Cycle, Forecast, LatencyForecasts
+from weft.epp.decision.cycle import Cycle, LatencyPredictions, Prediction
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.plugins.admitters import LatencySloAdmitter, LatencySloParameters
 from weft.epp.plugins.filters.slo_headroom_tier import HeadroomTierFilter, HeadroomTierParameters
@@ -65,7 +65,7 @@ def taught(text: str, count: int = ENOUGH) -> Bench:
     return made
 
 
-def forecasts(made: Bench, request_id: str, **headers: str) -> dict[str, dict[str, float | None]]:
+def predictions(made: Bench, request_id: str, **headers: str) -> dict[str, dict[str, float | None]]:
     """What is predicted for a request, by host: as an explained decision has it."""
     ask(made, request_id=request_id, headers=headers)
     record = made.director.decisions.get(request_id)
@@ -81,7 +81,7 @@ def forecasts(made: Bench, request_id: str, **headers: str) -> dict[str, dict[st
 
 def test_each_endpoint_has_its_own_latency():
     """Learnt from first tokens and ends, and only from those."""
-    found = forecasts(taught(STREAMING % ""), "r")
+    found = predictions(taught(STREAMING % ""), "r")
     for host, (first_s, next_s) in SPEED.items():
         assert found[host]["ttft_ms"] == pytest.approx(first_s * 1000, rel=0.2)
         assert found[host]["tpot_ms"] == pytest.approx(next_s * 1000, rel=0.2)
@@ -101,7 +101,7 @@ def test_a_request_goes_where_its_objectives_are_met():
 def test_headroom_is_explained():
     """In the record, in the header for the client, and for a person to read."""
     made = taught(STREAMING % "")
-    found = forecasts(made, "r", **BOTH)
+    found = predictions(made, "r", **BOTH)
     for host in SPEED:
         known = found[host]
         assert known["ttft_headroom_ms"] == pytest.approx(200 - (known["ttft_ms"] or 0), abs=0.01)
@@ -123,7 +123,7 @@ def _plain(record: object) -> dict[str, object]:
 
 def test_the_buffer_scales_objectives():
     """`sloBufferFactor` 0.5 leaves half of each."""
-    found = forecasts(taught(STREAMING % ", sloBufferFactor: 0.5"), "r", **BOTH)["10.0.0.1"]
+    found = predictions(taught(STREAMING % ", sloBufferFactor: 0.5"), "r", **BOTH)["10.0.0.1"]
     assert found["ttft_headroom_ms"] == pytest.approx(100 - (found["ttft_ms"] or 0), abs=0.01)
     assert found["tpot_headroom_ms"] == pytest.approx(10 - (found["tpot_ms"] or 0), abs=0.01)
 
@@ -133,11 +133,11 @@ def test_the_strictest_request_under_way_counts_for_its_endpoint():
     made = taught(STREAMING % "")
     strict = ask(made, "10.0.0.1", headers={"x-llm-d-slo-tpot-ms": "15"})
     ask(made, "10.0.0.1", headers={"x-llm-d-slo-tpot-ms": "30"})
-    known = forecasts(made, "during", **{"x-llm-d-slo-tpot-ms": "20"})["10.0.0.1"]
+    known = predictions(made, "during", **{"x-llm-d-slo-tpot-ms": "20"})["10.0.0.1"]
     assert known["tpot_headroom_ms"] == pytest.approx(15 - (known["tpot_ms"] or 0), abs=0.01)
     assert strict.ticket is not None
     made.director.on_end(strict.ticket, Ending.DISCONNECTED)
-    known = forecasts(made, "after", **{"x-llm-d-slo-tpot-ms": "50"})["10.0.0.1"]
+    known = predictions(made, "after", **{"x-llm-d-slo-tpot-ms": "50"})["10.0.0.1"]
     assert known["tpot_headroom_ms"] == pytest.approx(20 - (known["tpot_ms"] or 0), abs=0.01)
 
 
@@ -145,11 +145,11 @@ def test_cold_starts_fall_back():
     """Nobody known: by load. One endpoint known: the others as that one, until they are known themselves."""
     made = bench(STREAMING % "", pool_of(2), num_recorded_decisions=10)
     with_loads(made.pool, Load(num_waiting=9, kv_usage=0.9), Load())
-    assert forecasts(made, "cold", **BOTH) == {}
+    assert predictions(made, "cold", **BOTH) == {}
     assert ask(made, headers=BOTH).endpoints == ("10.0.0.2:8000",)
     for _ in range(ENOUGH):
         answer(made, ask(made, "10.0.0.1"))
-    found = forecasts(made, "warm")
+    found = predictions(made, "warm")
     assert found["10.0.0.2"]["ttft_ms"] == pytest.approx(100, rel=0.5)
 
 
@@ -166,7 +166,7 @@ def test_an_endpoint_that_leaves_is_forgotten():
     assert producer.ttft.num_samples(second) == producer.tpot.num_samples(second) == 0
     made.pool.replace("test", [])
     made.pool.replace("test", [(first.spec, first.host), (second.spec, second.host)])
-    assert forecasts(made, "anew") == {}
+    assert predictions(made, "anew") == {}
 
 
 def test_requests_that_are_not_heard_of_are_dropped():
@@ -202,13 +202,13 @@ def test_only_times_that_are_times_are_learnt():
     assert producer.ttft.num_samples(endpoint) == 0
     for _ in range(ENOUGH):
         answer(made, ask(made))
-    assert forecasts(made, "r")["10.0.0.1"]["ttft_ms"] == pytest.approx(100, rel=0.2)
+    assert predictions(made, "r")["10.0.0.1"]["ttft_ms"] == pytest.approx(100, rel=0.2)
 
 
 def test_without_streaming_mode_whole_responses_are_learnt():
     """The first latency is then the whole one, and there is no second."""
     made = taught(WHOLE)
-    known = forecasts(made, "r", **BOTH)["10.0.0.1"]
+    known = predictions(made, "r", **BOTH)["10.0.0.1"]
     assert known["ttft_ms"] == pytest.approx(200, rel=0.2)
     assert known["tpot_ms"] is known["tpot_headroom_ms"] is None
 
@@ -216,7 +216,7 @@ def test_without_streaming_mode_whole_responses_are_learnt():
 def test_without_predictions_it_only_learns():
     """`predictInProduce: false`."""
     made = taught(STREAMING % ", predictInProduce: false")
-    assert forecasts(made, "r", **BOTH) == {}
+    assert predictions(made, "r", **BOTH) == {}
     assert made.assembly.plugins[PRODUCER].ttft.num_samples(next(iter(made.pool))) == ENOUGH
 
 
@@ -277,14 +277,14 @@ def known(
     """A request with both objectives, and these headrooms of its candidates."""
     made = cycle(list(candidates))
     of = {
-        endpoint: Forecast(
+        endpoint: Prediction(
             ttft_s=1.0, tpot_s=1.0, ttft_headroom_s=room[0], tpot_headroom_s=room[1],
             num_requests=requests,
         )
         for endpoint, room in zip(made.candidates, rooms, strict=True)
         if room is not None
     }  # fmt: skip
-    made.forecasts[PRODUCER] = LatencyForecasts(Objectives(1.0, 1.0), of)
+    made.predictions[PRODUCER] = LatencyPredictions(Objectives(1.0, 1.0), of)
     return made
 
 
@@ -318,7 +318,7 @@ def test_where_all_miss_the_least_miss_wins():
 
 
 def test_the_filter_keeps_one_tier():
-    """Those that meet, or with the chance that is set those that do not; no forecast counts as missing."""
+    """Those that meet, or with the chance that is set those that do not; no prediction counts as missing."""
     pool = list(pool_of(3))
     asked = known(pool, (0.1, 0.1), (-0.1, 0.1), None)
 
@@ -333,7 +333,7 @@ def test_the_filter_keeps_one_tier():
 
 
 def test_the_admitter_knows_nothing_and_refuses_nothing():
-    """No forecasts, no objectives: it fails open."""
+    """No predictions, no objectives: it fails open."""
     admitter = LatencySloAdmitter(LatencySloParameters(), None)  # type: ignore[arg-type]
     pool = with_loads(pool_of(1), Load(num_running=1, kv_usage=0.5))
     asked = known(pool, None)
@@ -343,7 +343,7 @@ def test_the_admitter_knows_nothing_and_refuses_nothing():
     asked.priority = -1
     with pytest.raises(Refused):
         admitter.admit(asked)
-    asked.forecasts[PRODUCER] = LatencyForecasts(Objectives(), asked.forecasts[PRODUCER].of)
+    asked.predictions[PRODUCER] = LatencyPredictions(Objectives(), asked.predictions[PRODUCER].of)
     admitter.admit(asked)
 
 
@@ -415,7 +415,7 @@ def test_the_first_token_is_learnt_of_who_computes_the_prompt():
     prefill, decode = made.pool
     assert [producer.ttft.num_samples(each) for each in (prefill, decode)] == [ENOUGH, 0]
     assert [producer.tpot.num_samples(each) for each in (prefill, decode)] == [0, ENOUGH]
-    assert forecasts(made, "r")["10.0.0.1"]["tpot_ms"] is None
+    assert predictions(made, "r")["10.0.0.1"]["tpot_ms"] is None
 
 
 @pytest.mark.parametrize(("allowed_ms", "second"), [(200, "10.0.0.1"), (2000, "10.0.0.2")])

@@ -71,7 +71,7 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
         picker.parsers,
         server_options,
         Observers(explain if options.explain_header else None, picker.metrics, tracer),
-        Standing(picker.may_serve, picker.leads),
+        Standing(picker.may_serve, picker.is_leader),
     )
     if tracer is not None:
         picker.metrics.registry.register(tracer.series)
@@ -94,8 +94,8 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
         name = signal.Signals(await signals.get()).name
         log.info("%s: open requests get %g s", name, options.drain_timeout)
         server.health.drain()
-        if picker.election is not None:
-            await picker.election.resign()
+        if picker.elector is not None:
+            await picker.elector.release()
         await _drain(server, options.drain_timeout, signals)
     finally:
         await server.stop()

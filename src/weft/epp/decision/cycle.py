@@ -23,7 +23,7 @@ class PrefixMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Prediction:
     """What one endpoint would need for a request, and what that leaves of the objectives. Seconds.
 
     The headroom for tokens is also that of the requests under way there, of which the strictest counts.
@@ -42,11 +42,11 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class LatencyForecasts:
-    """A request's objectives, and its forecasts; endpoints of which nothing is known have none."""
+class LatencyPredictions:
+    """A request's objectives, and its predictions; endpoints of which nothing is known have none."""
 
     objectives: Objectives
-    of: Mapping[Endpoint, Forecast]
+    of: Mapping[Endpoint, Prediction]
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Cycle:
     held_media: dict[str, Mapping[Endpoint, float]] = field(
         default_factory=dict
     )  # shares, by producer
-    forecasts: dict[str, LatencyForecasts] = field(default_factory=dict)  # by producer name
+    predictions: dict[str, LatencyPredictions] = field(default_factory=dict)  # by producer name
     session_ids: dict[str, str] = field(default_factory=dict)  # by producer name
     runs: list[ProfileRun] = field(default_factory=list)
     unreachable: Sequence[Endpoint] = ()  # left out before any profile: they refuse connections

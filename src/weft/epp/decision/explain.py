@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from weft.epp.decision.cycle import Cycle, LatencyForecasts, PrefixMatch, ProfileRun, Schedule
+from weft.epp.decision.cycle import Cycle, LatencyPredictions, PrefixMatch, ProfileRun, Schedule
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.objectives import Objectives
 from weft.epp.request.values import Refused
@@ -84,7 +84,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _RetainedForecasts:
+class _RetainedPredictions:
     """Four numbers an endpoint, NaN for none: a thousand decisions about hundreds of endpoints are many."""
 
     objectives: Objectives
@@ -108,7 +108,7 @@ class PastDecision:
     priority: int
     runs: Sequence[ProfileRun]
     prefixes: Mapping[str, PrefixMatch]
-    latency: Mapping[str, _RetainedForecasts]
+    latency: Mapping[str, _RetainedPredictions]
     num_prompt_tokens: int
     request_headers: Mapping[str, str]
     outcome: Schedule | Refused
@@ -160,7 +160,7 @@ class DecisionRing:
             priority=cycle.priority,
             runs=cycle.runs,
             prefixes=cycle.prefixes,
-            latency={name: _retained(known) for name, known in cycle.forecasts.items()},
+            latency={name: _retained(known) for name, known in cycle.predictions.items()},
             num_prompt_tokens=cycle.num_prompt_tokens,
             request_headers=cycle.request_headers,
             outcome=outcome,
@@ -211,12 +211,12 @@ def to_record(entry: PastDecision) -> DecisionRecord:
     )
 
 
-def _retained(known: LatencyForecasts) -> _RetainedForecasts:
+def _retained(known: LatencyPredictions) -> _RetainedPredictions:
     numbers = array("d")
     for each in known.of.values():
         for seconds in (each.ttft_s, each.tpot_s, each.ttft_headroom_s, each.tpot_headroom_s):
             numbers.append(math.nan if seconds is None else seconds * 1000)
-    return _RetainedForecasts(known.objectives, tuple(known.of), numbers)
+    return _RetainedPredictions(known.objectives, tuple(known.of), numbers)
 
 
 def _objectives(entry: PastDecision) -> dict[str, float]:
@@ -226,7 +226,7 @@ def _objectives(entry: PastDecision) -> dict[str, float]:
     return {}
 
 
-def _latency(retained: _RetainedForecasts) -> dict[str, LatencyRecord]:
+def _latency(retained: _RetainedPredictions) -> dict[str, LatencyRecord]:
     numbers = [None if math.isnan(each) else round(each, 3) for each in retained.numbers_ms]
     return {
         endpoint.host_port: LatencyRecord(

@@ -40,7 +40,7 @@ def inflight_reference(name: str, key: str = "inFlightLoadProducerName") -> Refe
 
 
 def latency_reference(name: str) -> Reference:
-    """A producer of latency forecasts."""
+    """A producer of latency predictions."""
     return Reference("latencyPredictionInfoProducerName", name, Kind.PRODUCER, LATENCY)
 
 

@@ -60,12 +60,12 @@ class ProbabilisticAdmitter:
 
 
 class LatencySloParameters(Parameters, frozen=True, kw_only=True):
-    """Whose forecasts count."""
+    """Whose predictions count."""
 
     latency_prediction_info_producer_name: str = LATENCY
 
     def references(self) -> Iterable[Reference]:
-        """Forecasts."""
+        """Predictions."""
         return (latency_reference(self.latency_prediction_info_producer_name),)
 
 
@@ -76,12 +76,12 @@ class LatencySloAdmitter:
         self._producer = parameters.latency_prediction_info_producer_name
 
     def admit(self, cycle: Cycle) -> None:
-        """Raises `Refused`. Who is idle, or hardly filled, may do better than forecasts say."""
-        known = cycle.forecasts.get(self._producer)
+        """Raises `Refused`. Who is idle, or hardly filled, may do better than predictions say."""
+        known = cycle.predictions.get(self._producer)
         if cycle.priority >= 0 or known is None or not known.objectives:
             return
-        forecasts = [known.of.get(each) for each in cycle.candidates]
-        if not any(forecasts) or any(each is not None and each.meets for each in forecasts):
+        predictions = [known.of.get(each) for each in cycle.candidates]
+        if not any(predictions) or any(each is not None and each.meets for each in predictions):
             return
         if any(map(_may_do_better, cycle.candidates)):
             return

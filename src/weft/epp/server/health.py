@@ -18,7 +18,7 @@ class Standing:
     """What decides, beside its endpoints, whether requests should come to a picker."""
 
     may_serve: Callable[[], bool] = lambda: True
-    leads: Callable[[], bool] = lambda: True  # among the pickers of its pool
+    is_leader: Callable[[], bool] = lambda: True  # among the pickers of its pool
 
 
 ALONE: Final = Standing()
@@ -42,7 +42,7 @@ class PickerHealth:
     @property
     def is_ready(self) -> bool:
         """Whether work should come here."""
-        return self._serves and self._standing.leads() and self._is_ready()
+        return self._serves and self._standing.is_leader() and self._is_ready()
 
     @property
     def _serves(self) -> bool:
@@ -62,7 +62,7 @@ class PickerHealth:
         serves = self._serves
         states = {
             "": serves,
-            SERVICE: serves and self._standing.leads(),
+            SERVICE: serves and self._standing.is_leader(),
             READINESS: self.is_ready,
         }
         for name, state in states.items():

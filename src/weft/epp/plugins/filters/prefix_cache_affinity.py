@@ -99,7 +99,7 @@ class PrefixAffinityFilter:
         if self._inflight is not None:
             throughput = self._parameters.peak_prefill_throughput
             return {each: self._inflight.num_tokens(each) / throughput for each in candidates}
-        known = cycle.forecasts.get(self._parameters.latency_prediction_info_producer_name)
+        known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         return {} if known is None else {each: found.ttft_s for each, found in known.of.items()}
 
 

@@ -19,7 +19,7 @@ class HeadroomTierParameters(Parameters, frozen=True, kw_only=True):
     latency_prediction_info_producer_name: str = LATENCY
 
     def references(self) -> Iterable[Reference]:
-        """Forecasts."""
+        """Predictions."""
         return (latency_reference(self.latency_prediction_info_producer_name),)
 
 
@@ -30,14 +30,14 @@ class HeadroomTierFilter:
         self._parameters = parameters
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those that miss nothing, or with a small chance the rest. No forecast counts as missing."""
-        known = cycle.forecasts.get(self._parameters.latency_prediction_info_producer_name)
+        """Those that miss nothing, or with a small chance the rest. No prediction counts as missing."""
+        known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         if known is None or not any(each in known.of for each in candidates):
             return candidates
         meeting = [
             each
             for each in candidates
-            if (forecast := known.of.get(each)) is not None and forecast.meets
+            if (prediction := known.of.get(each)) is not None and prediction.meets
         ]
         if not meeting or len(meeting) == len(candidates):
             return candidates

@@ -10,7 +10,7 @@ import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.config.quantity import parse_duration_s
-from weft.epp.decision.cycle import Cycle, Forecast, LatencyForecasts, Schedule
+from weft.epp.decision.cycle import Cycle, LatencyPredictions, Prediction, Schedule
 from weft.epp.decision.plugin import (
     APPROXIMATE,
     INFLIGHT,
@@ -163,7 +163,7 @@ class PredictedLatency:
         around.pool.on_left(self._forget)
 
     def produce(self, cycle: Cycle) -> None:
-        """Forecasts for every candidate of which enough is known; raises `Refused` for unreadable objectives."""
+        """Predictions for every candidate of which enough is known; raises `Refused` for unreadable objectives."""
         self._drop_old()
         objectives = read_objectives(cycle.request.headers)
         # Now, for learning too: once it is picked, the request counts as under way itself.
@@ -172,7 +172,7 @@ class PredictedLatency:
             each: (self._features(cycle, each), self._decode_features(each))
             for each in cycle.candidates
         }
-        found: dict[Endpoint, Forecast] = {}
+        found: dict[Endpoint, Prediction] = {}
         if self._parameters.predict_in_produce:
             started = perf_counter()
             first = self._predict_first()
@@ -181,12 +181,12 @@ class PredictedLatency:
             self._account.predicted(cycle, between - started, perf_counter() - between)
             for endpoint, first_s in first.items():
                 next_s = then.get(endpoint)
-                found[endpoint] = self._forecast(cycle, endpoint, objectives, first_s, next_s)
-        cycle.forecasts[self._name] = LatencyForecasts(objectives, found)
+                found[endpoint] = self._prediction(cycle, endpoint, objectives, first_s, next_s)
+        cycle.predictions[self._name] = LatencyPredictions(objectives, found)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Remember what is known now: it is what will have led to the times that are seen."""
-        known = cycle.forecasts.get(self._name)
+        known = cycle.predictions.get(self._name)
         target = schedule.target
         apart = schedule.picks.get(_PREFILL)
         prefill = apart[0] if apart else target
@@ -261,14 +261,14 @@ class PredictedLatency:
                 found[each] = seconds
         return found
 
-    def _forecast(
+    def _prediction(
         self,
         cycle: Cycle,
         endpoint: Endpoint,
         objectives: Objectives,
         first_s: float,
         next_s: float | None,
-    ) -> Forecast:
+    ) -> Prediction:
         buffer = self._parameters.slo_buffer_factor
         first_headroom_s = next_headroom_s = None
         if objectives.ttft_s is not None:
@@ -278,7 +278,7 @@ class PredictedLatency:
         limit_s = min((limit for limit in limits if limit is not None), default=None)
         if next_s is not None and limit_s is not None:
             next_headroom_s = limit_s * buffer - next_s
-        return Forecast(
+        return Prediction(
             ttft_s=first_s, tpot_s=next_s, ttft_headroom_s=first_headroom_s,
             tpot_headroom_s=next_headroom_s, num_requests=self._inflight.num_requests(endpoint),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`latency-scorer`: where objectives are met, and by how much, as the forecasts say."""
+"""`latency-scorer`: where objectives are met, and by how much, as the predictions say."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
-from weft.epp.decision.cycle import Cycle, LatencyForecasts
+from weft.epp.decision.cycle import Cycle, LatencyPredictions
 from weft.epp.decision.plugin import (
     APPROXIMATE,
     LATENCY,
@@ -36,7 +36,7 @@ class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
     prefix_match_info_producer_name: str = APPROXIMATE
 
     def references(self) -> Iterable[Reference]:
-        """Forecasts, and prefixes for want of them."""
+        """Predictions, and prefixes for want of them."""
         yield latency_reference(self.latency_prediction_info_producer_name)
         yield prefix_reference(self.prefix_match_info_producer_name)
 
@@ -60,8 +60,8 @@ class LatencyScorer:
         self._prefers_most = parameters.headroom_selection_strategy == "most"
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """0 for those that are not compared; by load and prefix while there is no forecast at all."""
-        known = cycle.forecasts.get(self._parameters.latency_prediction_info_producer_name)
+        """0 for those that are not compared; by load and prefix while there is no prediction at all."""
+        known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         rooms = [] if known is None else _rooms(known, candidates)
         if not rooms:
             return self._by_load(cycle, candidates)
@@ -116,19 +116,21 @@ class LatencyScorer:
         return scores
 
 
-def _rooms(known: LatencyForecasts, candidates: Sequence[Endpoint]) -> list[_Room]:
-    """Those with a forecast. Without any objective the least time is the best."""
+def _rooms(known: LatencyPredictions, candidates: Sequence[Endpoint]) -> list[_Room]:
+    """Those with a prediction. Without any objective the least time is the best."""
     wants_any = bool(known.objectives)
     rooms = []
     for i, endpoint in enumerate(candidates):
-        forecast = known.of.get(endpoint)
-        if forecast is None:
+        prediction = known.of.get(endpoint)
+        if prediction is None:
             continue
         if wants_any:
-            ttft_s, tpot_s = forecast.ttft_headroom_s or 0.0, forecast.tpot_headroom_s or 0.0
+            ttft_s, tpot_s = prediction.ttft_headroom_s or 0.0, prediction.tpot_headroom_s or 0.0
         else:
-            ttft_s, tpot_s = -forecast.ttft_s, -(forecast.tpot_s or 0.0)
-        rooms.append(_Room(i, ttft_s, tpot_s, forecast.meets, is_idle=not forecast.num_requests))
+            ttft_s, tpot_s = -prediction.ttft_s, -(prediction.tpot_s or 0.0)
+        rooms.append(
+            _Room(i, ttft_s, tpot_s, prediction.meets, is_idle=not prediction.num_requests)
+        )
     return rooms
 
 

@@ -1,4 +1,4 @@
-"""`Election`: which of several pickers of a pool serves, by a Lease that one of them holds.
+"""`LeaderElector`: which of several pickers of a pool serves, by a Lease that one of them holds.
 
 As client-go does it, so that both kinds of picker can stand for one Lease. A candidate goes by how long
 it has seen the Lease unchanged, and not by the times written there: clocks of machines differ.
@@ -55,7 +55,7 @@ class _Lease(msgspec.Struct, frozen=True):
     spec: _LeaseSpec = _LeaseSpec()
 
 
-class Election:
+class LeaderElector:
     """One candidate. `run` it as a task; `close` gives the Lease back."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Election:
         self._renewed_at = 0.0
         self._was_leader = False  # when that was logged last
         self._has_failed = False  # which is logged once
-        self._has_resigned = False
+        self._is_released = False
         self._writing = asyncio.Lock()
 
     @property
@@ -90,12 +90,12 @@ class Election:
         )
 
     async def run(self) -> None:
-        """Stand, renew, and stand again, until the task is cancelled."""
+        """Try again and again, until the task is cancelled."""
         while True:
-            await self.stand()
+            await self.try_acquire_or_renew()
             await asyncio.sleep(self._times.retry_s * random.uniform(1.0, 1.2))
 
-    async def stand(self) -> None:
+    async def try_acquire_or_renew(self) -> None:
         """Take the Lease if it is free, renew it if it is held; failures are logged."""
         try:
             async with asyncio.timeout(self._times.renew_deadline_s / 2), self._writing:
@@ -109,9 +109,9 @@ class Election:
             self._was_leader = self.is_leader
             _log.info("%s the Lease %s", "leading by" if self._was_leader else "lost", self._name)
 
-    async def resign(self) -> None:
+    async def release(self) -> None:
         """Stand no more, and give the Lease back, so that nobody need wait for its end."""
-        self._has_resigned = True
+        self._is_released = True
         try:
             async with asyncio.timeout(self._times.retry_s), self._writing:
                 lease, self._held = self._held, None
@@ -123,11 +123,11 @@ class Election:
 
     async def close(self) -> None:
         """Give the Lease back, and close connections. `run` has ended."""
-        await self.resign()
+        await self.release()
         await self._api.close()
 
     async def _attempt(self) -> None:
-        if self._has_resigned:
+        if self._is_released:
             return
         started = self._clock()  # before it is sent: others count from when it is written
         try:

@@ -13,7 +13,7 @@ from tests.epp.pools import Clock, until
 from weft.core.errors import ConfigError
 from weft.epp.build import open_picker
 from weft.epp.config.options import PickerOptions
-from weft.epp.kubernetes.election import Election, LeaseTimes
+from weft.epp.kubernetes.leader_elector import LeaderElector, LeaseTimes
 
 LEASES = "apis/coordination.k8s.io/v1/namespaces/ns/leases"
 NAME = "epp-ns-llm.llm-d.ai"
@@ -35,10 +35,10 @@ def clock() -> Clock:
 
 
 @pytest_asyncio.fixture
-async def candidates(api: ApiServerDouble, clock: Clock) -> AsyncIterator[list[Election]]:
+async def candidates(api: ApiServerDouble, clock: Clock) -> AsyncIterator[list[LeaderElector]]:
     """Three, at one clock."""
     async with AsyncExitStack() as stack:
-        found = [Election("ns", "llm", LeaseTimes(), clock) for _ in range(3)]
+        found = [LeaderElector("ns", "llm", LeaseTimes(), clock) for _ in range(3)]
         for each in found:
             stack.push_async_callback(each.close)
         yield found
@@ -52,7 +52,7 @@ async def test_the_first_leads_and_the_others_wait(api: ApiServerDouble, candida
     """For as long as it renews, however long that is."""
     for _ in range(20):
         for each in candidates:
-            await each.stand()
+            await each.try_acquire_or_renew()
         assert [each.is_leader for each in candidates] == [True, False, False]
         clock.advance(2)
     spec = spec_of(api)
@@ -65,19 +65,19 @@ async def test_a_lease_that_nobody_renews_is_taken_over(
 ):
     """Once it has been seen unchanged for its own time; who held it gave up before."""
     first, second, _ = candidates
-    await first.stand()
-    await second.stand()
+    await first.try_acquire_or_renew()
+    await second.try_acquire_or_renew()
     clock.advance(9.9)
     assert first.is_leader
     clock.advance(0.2)
     assert not first.is_leader
     clock.advance(4.8)
-    await second.stand()
+    await second.try_acquire_or_renew()
     assert not second.is_leader
     clock.advance(0.2)
-    await second.stand()
+    await second.try_acquire_or_renew()
     assert second.is_leader
-    await first.stand()
+    await first.try_acquire_or_renew()
     assert not first.is_leader
     assert spec_of(api)["leaseTransitions"] == 2
 
@@ -87,10 +87,10 @@ async def test_the_times_that_are_written_are_not_believed(
 ):
     """They are of another clock. What else stands in the Lease stays."""
     api.put(LEASES, json.loads(json.dumps(OTHER)))
-    await candidates[0].stand()
+    await candidates[0].try_acquire_or_renew()
     assert not candidates[0].is_leader
     clock.advance(15)
-    await candidates[0].stand()
+    await candidates[0].try_acquire_or_renew()
     assert candidates[0].is_leader
     assert spec_of(api)["leaseTransitions"] == 5
     assert api.objects[LEASES][NAME]["metadata"]["labels"] == {"of": "another"}
@@ -98,21 +98,21 @@ async def test_the_times_that_are_written_are_not_believed(
 
 async def test_of_many_who_come_at_once_one_leads(candidates):
     """The API server takes one write of a version."""
-    await asyncio.gather(*(each.stand() for each in candidates))
+    await asyncio.gather(*(each.try_acquire_or_renew() for each in candidates))
     assert sum(each.is_leader for each in candidates) == 1
 
 
 async def test_who_resigns_is_followed_at_once_and_stands_no_more(api: ApiServerDouble, candidates):
     """Nobody waits for the end of a Lease that was given back."""
     first, second, _ = candidates
-    await first.stand()
-    await second.stand()
-    await first.resign()
+    await first.try_acquire_or_renew()
+    await second.try_acquire_or_renew()
+    await first.release()
     assert not first.is_leader
-    await first.stand()
+    await first.try_acquire_or_renew()
     assert not first.is_leader
     assert spec_of(api)["holderIdentity"] == ""
-    await second.stand()
+    await second.try_acquire_or_renew()
     assert second.is_leader
 
 
@@ -121,14 +121,14 @@ async def test_refusals_do_not_unseat_a_leader_in_time(
     api: ApiServerDouble, candidates, clock: Clock, caplog, status: int
 ):
     """Each is tried again, and logged once."""
-    await candidates[0].stand()
+    await candidates[0].try_acquire_or_renew()
     for _ in range(3):
         clock.advance(2)
         api.refusals.append((status, ""))
-        await candidates[0].stand()
+        await candidates[0].try_acquire_or_renew()
         assert candidates[0].is_leader
     assert len([each for each in caplog.messages if f"HTTP {status}" in each]) == 1
-    await candidates[0].stand()
+    await candidates[0].try_acquire_or_renew()
     clock.advance(9)
     assert candidates[0].is_leader
 
@@ -147,7 +147,7 @@ async def test_a_strange_lease_makes_no_leader(
     """It is not written over either."""
     api.put(LEASES, lease)
     before = json.dumps(lease)
-    await candidates[0].stand()
+    await candidates[0].try_acquire_or_renew()
     assert not candidates[0].is_leader
     assert json.dumps(api.objects[LEASES][NAME]) == before
     assert NAME in caplog.text
@@ -163,14 +163,14 @@ async def test_there_are_never_two(api: ApiServerDouble, candidates, clock: Cloc
         if draw.random() < 0.2:
             api.refusals.append((draw.choice([409, 429, 500]), ""))
         standing = draw.sample(candidates, draw.randrange(1, 4))
-        await asyncio.gather(*(each.stand() for each in standing))
+        await asyncio.gather(*(each.try_acquire_or_renew() for each in standing))
         leaders = [number for number, each in enumerate(candidates) if each.is_leader]
         assert len(leaders) <= 1
         terms.update(leaders)
     api.refusals.clear()
     clock.advance(15)
     for each in (*candidates, *candidates):
-        await each.stand()
+        await each.try_acquire_or_renew()
     assert sum(each.is_leader for each in candidates) == 1
     assert len(terms) > 1
 
@@ -180,13 +180,13 @@ async def test_pickers_take_turns(api: ApiServerDouble):
     put_pods(api, PODS, pod(1))
     options = PickerOptions(pool_name="llm", pool_namespace="ns", ha_enable_leader_election=True)
     first = await open_picker(options)
-    await until(first.leads)
+    await until(first.is_leader)
     second = await open_picker(options)
     try:
         assert len(second.pool) == 1
-        assert not second.leads()
+        assert not second.is_leader()
         await first.close()
-        await until(second.leads)
+        await until(second.is_leader)
     finally:
         await first.close()
         await second.close()
